@@ -25,8 +25,41 @@ def _fill_standard_streams() -> None:
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
+def leave(code: int) -> None:
+    """End the process as `sys.exit` does, without tidying up all that was loaded; never returns.
+
+    That would cost as much as many a command does. What was registered for the exit runs; where
+    threads are still at work, the interpreter waits for them as always.
+
+    Parameters
+    ----------
+    code : int
+        The exit code.
+    """
+    threading = sys.modules.get("threading")
+    if threading is not None and any(
+        not thread.daemon and thread is not threading.main_thread()
+        for thread in threading.enumerate()
+    ):
+        sys.exit(code)
+    import atexit  # noqa: PLC0415 - the fast path does without
+
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        sys.exit(code)  # the interpreter's own words and exit code for it
+    os._exit(code)
+
+
 def main() -> None:
     """Run the command line; never returns."""
+    leave(_answer())
+
+
+def _answer() -> int:
+    """Do what the command line asks for, and return the exit code."""
     if sys.stdin is None or sys.stdout is None or sys.stderr is None:
         _fill_standard_streams()
     if sys.argv[1:] == ["run"] and "GPUEMU_CONFIG" not in os.environ:
@@ -38,7 +71,7 @@ def main() -> None:
             summary = plan.up_to_date(path, os.environ)
             if summary is not None:
                 print(summary, flush=True)
-                os._exit(0)  # the interpreter's own tidying up costs more than the answer did
+                os._exit(0)
     import gc  # noqa: PLC0415 - as everything that the fast path does without
 
     gc.set_threshold(_GARBAGE_THRESHOLD)
@@ -47,8 +80,8 @@ def main() -> None:
     try:
         from gpuemu_flow.cli.main import run_cli  # noqa: PLC0415 - click only when it is needed
     except KeyboardInterrupt:  # later ones are the commands' own
-        sys.exit(130)
-    run_cli()
+        return 130
+    return run_cli()
 
 
 def for_vscode() -> None:
@@ -57,7 +90,5 @@ def for_vscode() -> None:
     It throws away what a command printed and takes it for broken down at each exit code but 0; so
     1, which says that a check failed, becomes 0. All others stay.
     """
-    try:
-        main()
-    except SystemExit as end:
-        sys.exit(0 if end.code == 1 else end.code)
+    code = _answer()
+    leave(0 if code == 1 else code)

@@ -58,11 +58,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def gpuemu_case(request: pytest.FixtureRequest) -> GpuemuCase:
-    """Return a case of the marked op: ``gpuemu_case["x"]``, and ``gpuemu_case.check(output)``."""
+def gpuemu_case(request: pytest.FixtureRequest) -> Iterator[GpuemuCase]:
+    """Yield a case of the marked op: ``gpuemu_case["x"]``, and ``gpuemu_case.check(output)``."""
     from gpuemu_flow.testing import items  # noqa: PLC0415
 
-    return items.make_case(request)
+    case = items.make_case(request)
+    yield case
+    case.settle_late()
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +84,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     from gpuemu_flow.testing import items  # noqa: PLC0415
 
     return items.call_per_op(pyfuncitem)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Fail a test whose check failed in a thread, or in a ``try``, and that went on."""
+    if FIXTURE in getattr(item, "funcargs", ()):
+        from gpuemu_flow.testing import items  # noqa: PLC0415
+
+        items.settle(item)
 
 
 @pytest.hookimpl(hookwrapper=True)

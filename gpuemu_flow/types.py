@@ -9,6 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuemu_flow.kernel_findings import KernelFinding
+from gpuemu_flow.value_rules import CORE_STRATEGIES as CORE_STRATEGIES  # noqa: PLC0414
+from gpuemu_flow.value_rules import STRATEGIES as STRATEGIES  # noqa: PLC0414
+from gpuemu_flow.value_rules import STRESS_STRATEGIES as STRESS_STRATEGIES  # noqa: PLC0414
+from gpuemu_flow.value_rules import InputSpec as InputSpec  # noqa: PLC0414 - others import it here
 
 Json = Any  # a value that json.dumps accepts: None, bool, int, float, str, list, dict
 Shape = tuple[int, ...]
@@ -76,9 +80,6 @@ def canonical_dtype(name: str) -> str | None:
 
 LAYOUTS = ("contiguous", "strided", "transposed", "offset", "expanded")
 
-CORE_STRATEGIES = ("uniform", "normal", "small", "negative", "sparse", "ties", "integers")
-STRESS_STRATEGIES = ("wide", "offset", "extremes", "special")
-STRATEGIES = CORE_STRATEGIES + STRESS_STRATEGIES
 STRATEGY_GROUPS = {"core": CORE_STRATEGIES, "stress": STRESS_STRATEGIES}
 
 PRECISIONS = ("tensor-core", "float32", "input")
@@ -126,36 +127,6 @@ class FailureKind(str, enum.Enum):
     BARRIER = "BarrierMisuse"
     TRAP = "KernelTrap"
     KERNEL_BYPASSED = "KernelBypassed"
-
-
-@dataclass(frozen=True)
-class InputSpec:
-    """Recipe of one input tensor of a case.
-
-    Attributes
-    ----------
-    name : str
-    shape : tuple of int
-    dtype : str
-        Canonical dtype name.
-    layout : str
-        One of `LAYOUTS`; how the tensor really lies in memory.
-    strategy : str
-        One of `STRATEGIES`; which values are drawn.
-    position : int
-        Index in the op's ``input_names``; it names the random stream (``input_<position>``).
-    low, high : float or None
-        Range that the values are kept in, from the op's schema.
-    """
-
-    name: str
-    shape: Shape
-    dtype: str
-    layout: str = "contiguous"
-    strategy: str = "uniform"
-    position: int = 0
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -210,27 +181,28 @@ class Case:
         return {
             **vars(self),
             "dims": [list(d) for d in self.dims],
-            "inputs": [{**vars(spec), "shape": list(spec.shape)} for spec in self.inputs],
+            "inputs": [spec.to_json() for spec in self.inputs],
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Case:
         """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
-        inputs = tuple(InputSpec(**{**i, "shape": tuple(i["shape"])}) for i in data["inputs"])
+        inputs = tuple(InputSpec.from_json(spec) for spec in data["inputs"])
         dims = tuple((str(n), int(v)) for n, v in data["dims"])
         return cls(**{**data, "inputs": inputs, "dims": dims})
 
     def to_text(self) -> str:
         """Write the case as one word for a command line, complete with the op and the seed.
 
-        ``float32/a=3x5:normal,b=5x7:large:strided``: per input its shape, strategy, layout and own
-        dtype, the last two where they are not contiguous and the case's.
+        ``float32/a=3x5:normal,b=5x7:large:strided``: per input its shape, strategy, layout, own
+        dtype and ``ends1``, the last three where they are not contiguous, the case's and none.
         """
         parts = []
         for spec in self.inputs:
             own = "" if spec.dtype == self.dtype else spec.dtype
             layout = "" if spec.layout == "contiguous" else spec.layout
-            words = ["x".join(map(str, spec.shape)), spec.strategy, layout, own]
+            ends = f"ends{spec.ends}" if spec.ends else ""
+            words = ["x".join(map(str, spec.shape)), spec.strategy, layout, own, ends]
             parts.append(f"{spec.name}={':'.join(words).rstrip(':')}")
         return f"{self.dtype}/{','.join(parts)}"
 
@@ -359,6 +331,8 @@ class CheckResult:
         The end of what a program wrote to standard error.
     printed : str
         What a kernel that was emulated printed.
+    blank : bool
+        All elements of all inputs are 0.
 
     Raises
     ------
@@ -374,6 +348,7 @@ class CheckResult:
     weak: tuple[WeakOutput, ...] = ()
     stderr: str = ""
     printed: str = ""
+    blank: bool = False
 
     def __post_init__(self) -> None:
         compared = self.stats.count - self.stats.num_no_verdict
@@ -400,6 +375,7 @@ class CheckResult:
             "weak": [weak_to_json(output) for output in self.weak],
             **({"stderr": self.stderr} if self.stderr else {}),
             **({"printed": self.printed} if self.printed else {}),
+            **({"blank": True} if self.blank else {}),
         }
 
     @classmethod
@@ -422,6 +398,7 @@ class CheckResult:
             tuple(weak_from_json(output) for output in data.get("weak", ())),
             stderr,
             printed,
+            blank=bool(data.get("blank", False)),
         )
 
 

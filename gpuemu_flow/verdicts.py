@@ -108,18 +108,21 @@ class Elements:
     finite: int = 0
     empty: tuple[str, ...] = ()
     weak: tuple[WeakOutput, ...] = ()
+    blank: bool = False
 
     @classmethod
     def of(cls, result: CheckResult) -> Elements:
         """Take the figures from a case's result."""
         stats = result.stats
         figures = stats.count, stats.num_no_verdict, stats.num_finite
-        return cls(*figures, result.empty, result.weak)
+        return cls(*figures, result.empty, result.weak, result.blank)
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON."""
         weak = [weak_to_json(output) for output in self.weak]
-        return {**vars(self), "empty": list(self.empty), "weak": weak}
+        blank = {"blank": True} if self.blank else {}
+        figures = {name: getattr(self, name) for name in ("count", "no_verdict", "finite")}
+        return {**figures, "empty": list(self.empty), "weak": weak, **blank}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Elements:
@@ -127,7 +130,7 @@ class Elements:
         count, no_verdict, finite = (int(data[n]) for n in ("count", "no_verdict", "finite"))
         empty = tuple(str(name) for name in data["empty"])
         weak = tuple(weak_from_json(output) for output in data.get("weak", ()))
-        return cls(count, no_verdict, finite, empty, weak)
+        return cls(count, no_verdict, finite, empty, weak, bool(data.get("blank", False)))
 
 
 @dataclass
@@ -148,6 +151,12 @@ class Tally:
     loose : dict of str to bool or None
         Outputs as zeros of which all cases so far would have passed; True where one of them
         expected anything else than zeros.
+    blank : bool or None
+        The inputs of all cases so far that compared anything were zeros; None before the first.
+    chosen : bool
+        Somebody chose the inputs of all cases so far; the others were drawn.
+    unjudged_code : str
+        Says which part of what is to be judged none of the cases is about; empty where all is.
     """
 
     counts: dict[Verdict, int] = field(default_factory=dict)
@@ -157,14 +166,23 @@ class Tally:
     empty: set[str] | None = None
     constant: dict[str, float] | None = None
     loose: dict[str, bool] | None = None
+    blank: bool | None = None
+    chosen: bool = True
+    unjudged_code: str = ""
     _unseen: set[str] = field(default_factory=set)
 
     def add(self, result: CheckResult) -> None:
         """Count one more case."""
         self.count(result.verdict, Elements.of(result))
 
-    def count(self, verdict: Verdict, elements: Elements) -> None:
-        """Count one more case of which only these figures are kept."""
+    def count(self, verdict: Verdict, elements: Elements, *, chosen: bool = False) -> None:
+        """Count one more case of which only these figures are kept.
+
+        Parameters
+        ----------
+        chosen : bool
+            Somebody chose its inputs; they were not drawn.
+        """
         self.counts[verdict] = self.counts.get(verdict, 0) + 1
         if verdict in (Verdict.ERROR, Verdict.SKIPPED):
             return  # it has no outputs that could be counted
@@ -172,6 +190,9 @@ class Tally:
         self.no_verdict += elements.no_verdict
         self.finite += elements.finite
         self.empty = set(elements.empty) if self.empty is None else self.empty & {*elements.empty}
+        self.chosen = self.chosen and chosen
+        if elements.count:
+            self.blank = elements.blank and self.blank is not False
         self._add_weak(elements)
 
     def _add_weak(self, elements: Elements) -> None:
@@ -246,7 +267,18 @@ class Tally:
         if self.empty:
             names = ", ".join(sorted(repr(name) for name in self.empty))
             return f"nothing was compared of {names}: empty in every case"
+        return self._weakness() or self.unjudged_code
+
+    def _weakness(self) -> str:
+        """Say why passing these cases says nothing of the op; empty where it does."""
         if self.passed_by_zeros:
             names = ", ".join(map(repr, self.passed_by_zeros))
             return f"the tolerance is larger than all that it judges: zeros for {names} would pass"
+        if self.blank:
+            return "nothing was compared on any other input than zeros"
+        constant = sorted((self.constant or {}).items())
+        said = ", ".join(f"{value:g} for {name!r}" for name, value in constant)
+        one_number_each = self.finite <= len(constant) and all(value for _, value in constant)
+        if self.chosen and constant and not one_number_each:
+            return f"inputs that were chosen, not drawn, give nothing but {said}"
         return ""

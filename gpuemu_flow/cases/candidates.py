@@ -128,6 +128,8 @@ class Search:
         Calls made.
     log : list of str
         One line for each step to a smaller case.
+    settle : callable
+        From a candidate to the nearest one that keeps the op's schema; None where there is none.
     """
 
     best: Candidate
@@ -135,6 +137,7 @@ class Search:
     budget: int
     calls: int = 0
     log: list[str] = field(default_factory=list)
+    settle: Callable[[Candidate], Candidate | None] = lambda candidate: candidate
     _answers: dict[bytes, bool] = field(default_factory=dict)
     _taken: set[bytes] = field(default_factory=set)
 
@@ -165,11 +168,14 @@ class Search:
 
         What was the best before never is again, so that no order of steps can go in a circle.
         """
-        digest = candidate.digest()
-        self._taken.add(self.best.digest())
-        if digest in self._taken or not self.fails(candidate):
+        settled = self.settle(candidate)
+        if settled is None:
             return False
-        self.best = candidate
+        digest = settled.digest()
+        self._taken.add(self.best.digest())
+        if digest in self._taken or not self.fails(settled):
+            return False
+        self.best = settled
         self.log.append(step)
         return True
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gpuemu_flow.cases.shapes import is_prime
+from gpuemu_flow.expressions import is_made_of
 from gpuemu_flow.types import Case, Json
 
 STEPS = (128, 64, 32, 16, 8)
@@ -82,7 +83,9 @@ PREFERENCE = (
 def sizes_of(case: Case) -> dict[str, int]:
     """Name the case's dims, or its axes (``x[-1]`` is the last of x) where there is no schema."""
     if case.dims:
-        return dict(case.dims)
+        # What is an expression says no more than the dims that it is made of.
+        names = {name for name, _ in case.dims}
+        return {name: size for name, size in case.dims if not is_made_of(name, names)}
     sizes: dict[str, int] = {}
     seen: set[tuple[int, ...]] = set()
     for spec in case.inputs:

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.cases.plan import expand_strategies
 from gpuemu_flow.cases.shapes import ShapePlanner
-from gpuemu_flow.types import Case, Json, Verdict
+from gpuemu_flow.types import DTYPES, Case, Json, Verdict
+from gpuemu_flow.value_rules import is_kept_finite
 
 ASPECTS = ("shape_class", "layout", "strategy")
 PAIRS = tuple(itertools.combinations(ASPECTS, 2))
@@ -37,7 +38,8 @@ class Gap:
     ----------
     op, dtype : str
     aspect : str
-        ``dtype``, one of `ASPECTS`, or two of them as ``layout × strategy``.
+        ``dtype``, one of `ASPECTS`, two of them as ``layout × strategy``, or ``nonfinite``: inputs
+        in which no NaN and no Inf is tried.
     missing : tuple of str
         What was never exercised; of a pair both members joined by `` × ``.
     possible : int
@@ -187,12 +189,13 @@ class Coverage:
             Those that the op is configured with; strategies may be groups.
         """
         possible = _possible(schema, layouts, strategies)
-        found = []
+        found: list[Gap] = []
         for dtype in dtypes:
             cells = [cell for cell in self._counts if cell.op == op and cell.dtype == dtype]
             if not cells:
                 found.append(Gap(op, dtype, "dtype", (dtype,), len(dtypes)))
                 continue
+            found += _nonfinite_gaps(op, schema, dtype)
             for aspect, wanted in _wanted(possible):
                 seen = {_of(cell, aspect) for cell in cells}
                 missing = tuple(" × ".join(names) for names in wanted if names not in seen)
@@ -216,6 +219,21 @@ class Coverage:
             seen[" × ".join(aspect)] = (sum(names in met for names in wanted), len(wanted))
         without = sum(n for c, n in self._unjudged.items() if c.op == op and c.dtype == dtype)
         return Row(op, dtype, sum(cells.values()), seen, without)
+
+
+def _nonfinite_gaps(op: str, schema: OpSchema, dtype: str) -> Iterator[Gap]:
+    """Yield the inputs in which NaN and Inf are never tried: rule, range or kind exclude them."""
+    floats = [t for t in schema.inputs if DTYPES[t.dtype or dtype].kind == "float"]
+    missing = tuple(t.name for t in floats if _never_nonfinite(t))
+    if missing:
+        yield Gap(op, dtype, "nonfinite", missing, len(floats))
+
+
+def _never_nonfinite(tensor: TensorDef) -> bool:
+    rule = tensor.rule
+    if rule is not None and (rule.kind or rule.nonfinite is not None):
+        return not rule.nonfinite
+    return is_kept_finite("float", tensor.low, tensor.high, rule)
 
 
 Aspect = tuple[str, ...]

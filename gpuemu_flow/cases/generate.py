@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.values import draw
+from gpuemu_flow.cases.ruled import draw_ruled, setting_of
+from gpuemu_flow.cases.values import draw, put_ends
 from gpuemu_flow.numerics.layouts import LaidOut, lay_out, lay_out_guarded, reduced_shape
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
 from gpuemu_flow.types import Case, InputSpec
+from gpuemu_flow.value_rules import ValueRule
 
 Array = NDArray[Any]
 
@@ -27,8 +29,26 @@ def input_values(case: Case, spec: InputSpec) -> Array:
     rng = SeededRng(case.seed).derive("data").derive(f"input_{spec.position}")
     expanded = spec.layout == "expanded"
     shape = reduced_shape(spec.shape) if expanded else spec.shape
-    values = draw(spec.strategy, rng, shape, spec.dtype, spec.low, spec.high)
+    if spec.rule is None:
+        low, high = spec.low, spec.high
+        values = draw(spec.strategy, rng, shape, spec.dtype, low, high)
+    else:
+        sizes, shapes = dict(case.dims), {each.name: each.shape for each in case.inputs}
+        setting = setting_of(replace(spec, shape=shape), rng, sizes, shapes)
+        values = draw_ruled(setting, spec.strategy, _compared(case, spec.rule))
+        low, high = setting.low, setting.high
+    if spec.ends:
+        put_ends(values, rng, spec.ends, low, high)
     return np.broadcast_to(values, spec.shape) if expanded else values
+
+
+def _compared(case: Case, rule: ValueRule) -> dict[str, Array]:
+    """Return the values of the input that a rule compares with."""
+    return {
+        spec.name: input_values(case, spec)
+        for spec in case.inputs
+        if rule.relation and spec.name == rule.other
+    }
 
 
 def materialise_input(case: Case, spec: InputSpec) -> Array:

@@ -38,7 +38,7 @@ def draw_integers(
     low: float | None = None,
     high: float | None = None,
 ) -> Array:
-    """Return integers of shape ``rows.shape`` in [low, high), or without bounds.
+    """Return integers of shape ``rows.shape`` in [low, high], or without bounds.
 
     A range that holds no integer of the dtype gives the nearest one.
     """
@@ -46,8 +46,8 @@ def draw_integers(
     if low is None and high is None:
         return _clipped(_INTEGERS[strategy](rows, info), dtype).reshape(rows.shape)
     # An open end: as far from the other one as `wide` would go.
-    first = int(high) - 1000 if low is None and high is not None else math.ceil(low or 0)
-    end = first + 1000 if high is None else math.ceil(high)
+    first = math.floor(high) - 999 if low is None and high is not None else math.ceil(low or 0)
+    end = first + 1000 if high is None else math.floor(high) + 1
     first = min(max(first, int(info.min)), int(info.max), INT64_END - 1)
     end = min(max(end, first + 1), int(info.max) + 1, INT64_END)
     return _ranged(strategy, rows, first, end).astype(dtype).reshape(rows.shape)

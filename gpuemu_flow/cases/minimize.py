@@ -21,6 +21,7 @@ from gpuemu_flow.cases.candidates import (
     StopMinimising,
     make_candidate,
 )
+from gpuemu_flow.cases.keep_rules import settler
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.shrink_shapes import ShapeShrinker, failing_position, find_axes
 from gpuemu_flow.cases.shrink_values import ValueShrinker, find_domains
@@ -118,7 +119,7 @@ def minimise(
         Unknown strategy, layout or dtype, or a budget below 1.
     """
     start = _start(inputs, dims or {}, layouts or {}, strategy, budget)
-    search = Search(start, still_fails, budget)
+    search = Search(start, still_fails, budget, settle=settler(schema, start))
     one_minimal = reproduced = False
     try:
         reproduced = search.fails(start)

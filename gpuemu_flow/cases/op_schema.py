@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
+from gpuemu_flow.expressions import ExpressionError, compute
 from gpuemu_flow.types import Shape
+from gpuemu_flow.value_rules import ValueRule
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,21 @@ class Dim:
 
 
 @dataclass(frozen=True)
+class DerivedDim:
+    """A dim whose size follows from others.
+
+    Attributes
+    ----------
+    name : str
+        Its own, or the expression's text where an axis has the expression itself.
+    expression : str
+    """
+
+    name: str
+    expression: str
+
+
+@dataclass(frozen=True)
 class TensorDef:
     """One input or output: its dims and what the configuration says of its values.
 
@@ -52,14 +71,15 @@ class TensorDef:
     ----------
     name : str
     dims : tuple of str or int
-        Names of dims; an int is a fixed size.
+        Names of dims, derived ones too; an int is a fixed size.
     dtype : str or None
         Its own dtype, whatever the case's.
     low, high : float or None
-        Range of its values, None = unbounded. Integers: low <= v < high, as Python's ``range``;
-        floats: low <= v <= high.
+        Range of its values, both ends included; None = unbounded.
     strategy : str or None
         Its own strategy, whatever the case's.
+    rule : ValueRule or None
+        What else is said of its values.
     """
 
     name: str
@@ -68,6 +88,7 @@ class TensorDef:
     low: float | None = None
     high: float | None = None
     strategy: str | None = None
+    rule: ValueRule | None = None
 
 
 @dataclass(frozen=True)
@@ -84,12 +105,95 @@ class OpSchema:
     fixed_shapes : tuple of shape
         Whole shapes that every input takes at once, beside those that the dims allow (or instead of
         them where there are no dims).
+    derived : tuple of DerivedDim
+        Each after those that it needs.
+    limits : tuple of (str, str, str)
+        Comparisons of dims that hold in every case: ``("K", "<=", "N")``.
     """
 
     dims: tuple[Dim, ...]
     inputs: tuple[TensorDef, ...]
     outputs: tuple[TensorDef, ...] = ()
     fixed_shapes: tuple[Shape, ...] = ()
+    derived: tuple[DerivedDim, ...] = ()
+    limits: tuple[tuple[str, str, str], ...] = ()
+
+    def all_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return the sizes of the dims and of all that follow from them.
+
+        Raises
+        ------
+        ExpressionError
+            A derived dim has no size, or one below 0.
+        """
+        found = dict(sizes)
+        for dim in self.derived:
+            size = compute(dim.expression, found, {})
+            if size < 0:
+                raise ExpressionError(f"{dim.expression} is {size}")
+            found[dim.name] = size
+        return found
+
+    def allows(self, sizes: Mapping[str, int]) -> bool:
+        """Tell whether sizes of the dims give every derived dim a size and keep the limits."""
+        if not (self.derived or self.limits):
+            return True
+        try:
+            found = self.all_sizes(sizes)
+            return all(
+                COMPARISONS[sign](compute(left, found, {}), compute(right, found, {}))
+                for left, sign, right in self.limits
+            )
+        except ExpressionError:
+            return False
+
+    def shapes(self, sizes: Mapping[str, int]) -> tuple[Shape, ...]:
+        """Return the shape of each input; `sizes` are those of `all_sizes`."""
+        return tuple(
+            tuple(sizes[axis] if isinstance(axis, str) else axis for axis in tensor.dims)
+            for tensor in self.inputs
+        )
+
+
+COMPARISONS: dict[str, Any] = {
+    "<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt,
+    "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+
+
+def schema_to_json(schema: OpSchema) -> dict[str, Any]:
+    """Return a schema as plain JSON, without what few schemas say; see `schema_from_json`."""
+    out = asdict(schema)
+    for name in ("derived", "limits"):
+        if not out[name]:
+            del out[name]
+    for side in ("inputs", "outputs"):
+        for data, tensor in zip(out[side], getattr(schema, side), strict=True):
+            if tensor.rule is None:
+                del data["rule"]
+            else:
+                data["rule"] = tensor.rule.to_json()
+    return out
+
+
+def schema_from_json(data: Mapping[str, Any]) -> OpSchema:
+    """Rebuild a schema; KeyError or TypeError when it is not one."""
+    dims = tuple(Dim(**{**d, "candidates": tuple(d["candidates"])}) for d in data["dims"])
+    inputs, outputs = (tuple(_tensor(t) for t in data[side]) for side in ("inputs", "outputs"))
+    return OpSchema(
+        dims,
+        inputs,
+        outputs,
+        tuple(tuple(s) for s in data["fixed_shapes"]),
+        tuple(DerivedDim(**d) for d in data.get("derived", ())),
+        tuple((str(a), str(sign), str(b)) for a, sign, b in data.get("limits", ())),
+    )
+
+
+def _tensor(data: Mapping[str, Any]) -> TensorDef:
+    rule = data.get("rule")
+    read = None if rule is None else ValueRule.from_json(rule)
+    return TensorDef(**{**data, "dims": tuple(data["dims"]), "rule": read})
 
 
 def _tensors(**dims: str) -> tuple[TensorDef, ...]:
@@ -185,7 +289,7 @@ def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSch
         if len(sizes) == len(names):
             dims = tuple(Dim(name, (size,)) for name, size in zip(names, sizes, strict=True))
             out.append(replace(schema, dims=dims, fixed_shapes=()))
-        elif same:
+        elif same and not (schema.derived or any(t.rule for t in schema.inputs)):
             bare = tuple(replace(tensor, dims=()) for tensor in schema.inputs)
             out.append(OpSchema((), bare, (), (tuple(sizes),)))
         else:

@@ -13,11 +13,13 @@ contiguous, in the next.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from gpuemu_flow.cases.design import Combination, Designer
-from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.cases.shapes import ShapePlanner, Sizes
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
@@ -31,8 +33,11 @@ from gpuemu_flow.types import (
     InputSpec,
     canonical_dtype,
 )
+from gpuemu_flow.value_rules import ABSENT, strategies_of
 
 DESIGNED = 24
+ENDED = 2  # cases of an input, the first ones, that have the ends of its range for certain
+ABSENT_EVERY = 3  # an optional input is None in one of so many cases
 BLOCK = 8  # the designed set is ordered by size inside blocks of this many cases
 
 
@@ -109,8 +114,13 @@ def _cases(
     schema: OpSchema, seed: int, dtype: str, strategies: tuple[str, ...], layouts: tuple[str, ...]
 ) -> Iterator[Case]:
     companion = companion_strategy(strategies)
+    ended: Counter[str] = Counter()
     for index, (combination, sizes) in enumerate(_shaped(schema, seed, strategies, layouts)):
-        inputs, target = inputs_of(schema, dtype, combination, sizes, companion=companion)
+        made, target = inputs_of(schema, dtype, combination, sizes, companion=companion, turn=index)
+        inputs = tuple(
+            _with_ends(tensor, spec, ended)
+            for tensor, spec in zip(schema.inputs, made, strict=True)
+        )
         yield Case(
             index=index,
             seed=derive_seed(seed, f"iter_{index}"),
@@ -122,6 +132,22 @@ def _cases(
             shape_class=ShapePlanner.label(combination.shape_class),
             dims=sizes.dims,
         )
+
+
+def _with_ends(tensor: TensorDef, spec: InputSpec, ended: Counter[str]) -> InputSpec:
+    """Return the recipe, with the ends of the range where it is one of the input's first cases."""
+    kind, rule = DTYPES[spec.dtype].kind, spec.rule
+    if ended[spec.name] >= ENDED or kind == "bool" or 0 in spec.shape:
+        return spec
+    if rule is not None and (rule.kind or rule.relation or rule.total is not None):
+        return spec  # its strategies see to that
+    bounds = (spec.low, spec.high, *((rule.low, rule.high) if rule else ()))
+    bounded = any(bound is not None for bound in bounds)
+    free = kind != "float" and tensor.strategy is None and not (rule and rule.values)
+    if not (bounded or free):
+        return spec
+    ended[spec.name] += 1
+    return replace(spec, ends=ended[spec.name])
 
 
 def companion_strategy(strategies: tuple[str, ...]) -> str:
@@ -159,7 +185,11 @@ def _elements(sizes: Sizes) -> int:
 
 def _targets(schema: OpSchema) -> tuple[int, ...]:
     """List the inputs on which a case may focus: there are several, and none is constrained."""
-    free = [i for i, t in enumerate(schema.inputs) if t.strategy is None and t.dtype is None]
+    free = [
+        i
+        for i, t in enumerate(schema.inputs)
+        if t.strategy is None and t.dtype is None and not (t.rule and t.rule.kind)
+    ]
     return tuple(free) if len(schema.inputs) > 1 else ()
 
 
@@ -187,9 +217,18 @@ def _random(
 
 
 def inputs_of(
-    schema: OpSchema, dtype: str, combination: Combination, sizes: Sizes, *, companion: str
+    schema: OpSchema,
+    dtype: str,
+    combination: Combination,
+    sizes: Sizes,
+    *,
+    companion: str,
+    turn: int,
 ) -> tuple[tuple[InputSpec, ...], str | None]:
-    """Return the inputs of a case and the name of the one that it is about (None = all)."""
+    """Return the inputs of a case and the name of the one that it is about (None = all).
+
+    `turn` counts the cases: inputs of a kind take its own strategies one after the other.
+    """
     strategy, layout, target = combination.strategy, combination.layout, combination.target
     if strategy == companion and layout == "contiguous":
         target = None  # the other inputs would be no different
@@ -205,6 +244,33 @@ def inputs_of(
             position=position,
             low=tensor.low,
             high=tensor.high,
+            rule=tensor.rule,
         )
+        if tensor.rule is not None:
+            spec = _ruled(spec, tensor, turn)
         inputs.append(spec)
     return tuple(inputs), None if target is None else schema.inputs[target].name
+
+
+def _turn_of(turn: int, position: int, count: int) -> int:
+    """Choose one of `count`: each once, then as if at random, so that no two stay in step."""
+    if turn < count:
+        return (turn + position) % count
+    mixed = (turn * 0x9E3779B97F4A7C15 + position * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+    mixed = (mixed ^ mixed >> 31) * 0x94D049BB133111EB & (2**64 - 1)
+    return (mixed >> 33) % count
+
+
+def _ruled(spec: InputSpec, tensor: TensorDef, turn: int) -> InputSpec:
+    """Return the recipe with a strategy of the kind, and a layout that repeats nothing."""
+    rule = spec.rule
+    if rule is None:
+        return spec
+    if rule.kind and tensor.strategy is None:
+        patterns = tuple(name for name in strategies_of(rule) if name != ABSENT)
+        spec = replace(spec, strategy=patterns[_turn_of(turn, spec.position, len(patterns))])
+    if rule.optional and _turn_of(turn, ~spec.position, ABSENT_EVERY) == 0:
+        return replace(spec, shape=(0,) * len(spec.shape), strategy=ABSENT, layout="contiguous")
+    if spec.layout == "expanded" and rule.concerns_whole:
+        spec = replace(spec, layout="contiguous")
+    return spec

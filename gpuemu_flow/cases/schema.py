@@ -7,9 +7,8 @@ warnings: the schema is usable all the same.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpuemu_flow.cases.op_schema import (
     BUILTIN_SCHEMAS,
@@ -24,8 +23,21 @@ from gpuemu_flow.cases.op_schema import (
     same_shape_schema,
     with_shapes,
 )
+from gpuemu_flow.cases.output_contracts import plain_dims
+from gpuemu_flow.cases.schema_constraints import Constraints, demand_rules
+from gpuemu_flow.cases.schema_dims import (
+    Expressions,
+    demand_sizes,
+    is_expression,
+    rule_texts,
+    used_names,
+)
+from gpuemu_flow.cases.schema_rules import RULE_KEYS, RuleReader, wants_range
+from gpuemu_flow.cases.schema_scalars import read_scalars
+from gpuemu_flow.cases.sizes_allowed import allowed_sizes
 from gpuemu_flow.errors import did_you_mean
-from gpuemu_flow.types import DTYPES, STRATEGIES, canonical_dtype
+from gpuemu_flow.types import DTYPES, canonical_dtype
+from gpuemu_flow.value_rules import ValueRule, strategies_of
 
 __all__ = [
     "BUILTIN_SCHEMAS",
@@ -44,7 +56,7 @@ __all__ = [
 KeyPath = tuple[str | int, ...]
 Report = Callable[[KeyPath, str, str, str], None]
 
-WARNING_SLUGS = frozenset({"schema-unused-dim", "config-unknown-key"})
+WARNING_SLUGS = frozenset({"schema-unused-dim", "config-unknown-key", "schema-index-without-range"})
 
 MAX_SIZE = 2**31 - 1
 MAX_ELEMENTS = 2**30  # of the smallest tensor that a schema allows: no machine should try more
@@ -84,7 +96,7 @@ def parse_schema(value: object, input_names: Sequence[str], report: Report) -> O
     if isinstance(value, str):
         schema = _builtin(value, input_names, note)
     elif isinstance(value, Mapping):
-        schema = _SchemaTable(value, input_names, note).parse()
+        schema = _SchemaTable(value, input_names, note, lambda: failed).parse()
     else:
         hint = f"a name ({', '.join(BUILTIN_SCHEMAS)}) or a table of dims, inputs and output"
         note((), "schema-type", f"a schema is a name or a table, not {_shown(value)}", hint)
@@ -143,19 +155,37 @@ class _SchemaTable:
     table: Mapping[object, object]
     input_names: Sequence[str]
     report: Report
+    failed: Callable[[], bool]
+    expressions: Expressions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.expressions = Expressions(self.report)
 
     def parse(self) -> OpSchema | None:
-        self._unknown_keys((), self.table, ("dims", "inputs", "output", "outputs", "name"))
+        known = ("dims", "inputs", "output", "outputs", "name", "constraints", "scalars")
+        self._unknown_keys((), self.table, known)
         dims = self._dims()
         inputs = self._inputs(dims)
         outputs = self._outputs(dims)
-        used = {d for tensor in (*inputs, *outputs) for d in tensor.dims}
+        derived = self.expressions.ordered(dims)
+        constraints = Constraints(inputs, (*dims, *(d.name for d in derived)), self.report)
+        constraints.read(self.table.get("constraints"))
+        inputs = constraints.inputs
+        texts: list[object] = [axis for tensor in (*inputs, *outputs) for axis in tensor.dims]
+        texts += [text for tensor in inputs for text in rule_texts(tensor.rule)]
+        texts += [side for left, _, right in constraints.limits for side in (left, right)]
+        used = used_names(texts, derived)
         for name in dims:
             if name not in used:
                 message = f"no tensor has the dim {name!r}"
                 self.report(("dims", name), "schema-unused-dim", message, "use it or drop it")
         dims = {name: dim for name, dim in dims.items() if name in used}
-        schema = OpSchema(tuple(dims.values()), inputs, outputs)
+        derived = tuple(dim for dim in derived if dim.name in used)
+        limits = tuple(constraints.limits)
+        schema = OpSchema(tuple(dims.values()), inputs, outputs, derived=derived, limits=limits)
+        demand_rules(schema, self.report)
+        if self.failed() or not demand_sizes(schema, self.report):
+            return None
         self._check_size(schema)
         return schema
 
@@ -210,7 +240,13 @@ class _SchemaTable:
         return list(seen.values())
 
     def _dims(self) -> dict[str, Dim]:
-        return {name: self._dim(path, name, v) for path, name, v in self._named("dims", "dim")}
+        dims: dict[str, Dim] = {}
+        for path, name, value in self._named("dims", "dim"):
+            if isinstance(value, str):
+                self.expressions.add(path, name, value)
+            else:
+                dims[name] = self._dim(path, name, value)
+        return dims
 
     def _dim(self, path: KeyPath, name: str, value: object) -> Dim:
         if _is_int(value):
@@ -264,8 +300,13 @@ class _SchemaTable:
 
     def _inputs(self, dims: Mapping[str, Dim]) -> tuple[TensorDef, ...]:
         entries = self._named("inputs", "input")
-        tensors = {name: self._tensor(path, name, value, dims) for path, name, value in entries}
-        names = list(self.input_names or tensors)
+        tensors = {
+            name: self._ruled(path, value, self._tensor(path, name, value, dims, RULE_KEYS), dims)
+            for path, name, value in entries
+        }
+        scalars = self.table.get("scalars")
+        scalar_names = list(scalars) if isinstance(scalars, Mapping) else []
+        names = [n for n in self.input_names or tensors if n not in scalar_names or n in tensors]
         if not names:
             self.report(("inputs",), "schema-inputs", "a schema needs at least one input", "")
         if "inputs" in self.table:
@@ -278,11 +319,24 @@ class _SchemaTable:
                     message = f"the schema does not say the shape of input {name!r}"
                     hint = did_you_mean(name, tuple(tensors)) or "add it to inputs"
                     self.report(("inputs",), "schema-inputs", message, hint)
-        return tuple(tensors[name] for name in names if name in tensors)
+        named = tuple(tensors[name] for name in names if name in tensors)
+        scalars = self._scalars(dims)
+        for scalar in scalars:
+            if scalar.name in tensors:
+                text = f"{scalar.name!r} is an input and a scalar"
+                self.report(("scalars", scalar.name), "schema-duplicate", text, "rename one")
+        return (*named, *(s for s in scalars if s.name not in tensors))
+
+    def _scalars(self, dims: Mapping[str, Dim]) -> tuple[TensorDef, ...]:
+        table = self.table.get("scalars")
+        if table is None:
+            return ()
+        known = (*dims, *self.expressions.found)
+        return read_scalars(table, known, self.report)
 
     def _outputs(self, dims: Mapping[str, Dim]) -> tuple[TensorDef, ...]:
         tensors = [
-            self._tensor(path, name, value, dims)
+            self._output(path, name, plain_dims(value), dims)
             for path, name, value in self._named("outputs", "output")
         ]
         single = self.table.get("output")
@@ -294,16 +348,48 @@ class _SchemaTable:
             if isinstance(single, Mapping) and isinstance(single.get("name"), str):
                 name = str(single["name"])
                 single = {k: v for k, v in single.items() if k != "name"}
-            tensors.append(self._tensor(("output",), name, single, dims))
+            tensors.append(self._output(("output",), name, plain_dims(single), dims))
         return tuple(tensors)
 
-    def _tensor(
+    def _output(
         self, path: KeyPath, name: str, value: object, dims: Mapping[str, Dim]
+    ) -> TensorDef:
+        tensor = self._tensor(path, name, value, dims)
+        if not isinstance(value, Mapping):
+            return tensor
+        low, high = RuleReader(path, name, value, (), self.report).plain_bounds()
+        strategy = self._strategy(path, name, value.get("strategy"), None)
+        return replace(tensor, low=low, high=high, strategy=strategy)
+
+    def _ruled(
+        self, path: KeyPath, value: object, tensor: TensorDef, dims: Mapping[str, Dim]
+    ) -> TensorDef:
+        """Return an input with its range, and with the rule that its table gives."""
+        if not isinstance(value, Mapping):
+            return tensor
+        known = (*dims, *self.expressions.found)
+        reader = RuleReader(path, tensor.name, value, known, self.report)
+        low, high, rule = reader.read()
+        strategy = self._strategy(path, tensor.name, value.get("strategy"), rule)
+        tensor = replace(tensor, low=low, high=high, rule=rule, strategy=strategy)
+        if wants_range(tensor):
+            text = f"{tensor.name!r} looks like an index and has no range"
+            hint = 'range = [0, "V-1"], or kind = "indices" and of = the input that is read'
+            self.report(path, "schema-index-without-range", text, hint)
+        return tensor
+
+    def _tensor(
+        self,
+        path: KeyPath,
+        name: str,
+        value: object,
+        dims: Mapping[str, Dim],
+        more: tuple[str, ...] = (),
     ) -> TensorDef:
         options: Mapping[object, object] = {}
         axes, axes_path = value, path
         if isinstance(value, Mapping):
-            self._unknown_keys(path, value, ("dims", "dtype", "range", "strategy"))
+            self._unknown_keys(path, value, ("dims", "dtype", "range", "strategy", *more))
             options, axes, axes_path = value, value.get("dims"), (*path, "dims")
         if not isinstance(axes, (list, tuple)):
             message = f"the dims of {name!r} are {'missing' if axes is None else _shown(axes)}"
@@ -315,17 +401,21 @@ class _SchemaTable:
             self.report(axes_path, "schema-too-large", message, "")
             axes = []
         known = [self._axis((*axes_path, i), name, axis, dims) for i, axis in enumerate(axes)]
-        low, high = self._value_range(path, name, options.get("range"))
         dtype = self._dtype(path, name, options.get("dtype"))
-        strategy = self._strategy(path, name, options.get("strategy"))
-        return TensorDef(name, tuple(known), dtype, low, high, strategy)
+        return TensorDef(name, tuple(known), dtype)
 
     def _axis(self, path: KeyPath, name: str, axis: object, dims: Mapping[str, Dim]) -> str | int:
         if not isinstance(axis, str):
             return self._size(path, f"a dim of {name!r}", axis)
-        if axis in dims:
+        if axis in dims or axis in self.expressions.found:
             return axis
-        hint = did_you_mean(axis, tuple(dims)) or "add it to dims"
+        if is_expression(axis):
+            self.expressions.add(path, axis, axis)
+            return axis if axis in self.expressions.found else 1
+        hint = (
+            did_you_mean(axis, tuple(dims))
+            or f"add it to dims: {_shown(axis)} = {{ min = 1, max = 64 }}"
+        )
         self.report(path, "schema-unknown-dim", f"{name!r} has an unknown dim {_shown(axis)}", hint)
         return 1
 
@@ -339,38 +429,21 @@ class _SchemaTable:
             self.report((*path, "dtype"), "schema-dtype", message, hint)
         return dtype
 
-    def _strategy(self, path: KeyPath, name: str, value: object) -> str | None:
+    def _strategy(
+        self, path: KeyPath, name: str, value: object, rule: ValueRule | None
+    ) -> str | None:
         if value is None:
             return None
-        if isinstance(value, str) and value in STRATEGIES:
+        known = strategies_of(rule)
+        if isinstance(value, str) and value in known:
             return value
-        hint = did_you_mean(value if isinstance(value, str) else "", STRATEGIES)
+        hint = did_you_mean(value if isinstance(value, str) else "", known)
         message = f"{name!r} has an unknown strategy {_shown(value)}"
         self.report((*path, "strategy"), "schema-strategy", message, hint)
         return None
 
-    def _value_range(
-        self, path: KeyPath, name: str, value: object
-    ) -> tuple[float | None, float | None]:
-        if value is None:
-            return None, None
-        hint = "range = [lowest, highest]"
-        bounds: list[float] = []
-        if isinstance(value, (list, tuple)) and len(value) == 2:
-            bounds = [v for v in value if isinstance(v, (int, float)) and not isinstance(v, bool)]
-        if len(bounds) != 2 or any(math.isnan(b) for b in bounds):
-            message = f"{name!r} has no usable range: {_shown(value)}"
-            self.report((*path, "range"), "schema-range", message, hint)
-            return None, None
-        low, high = bounds
-        if low > high or low == math.inf or high == -math.inf:
-            message = f"the range of {name!r} is empty: {_shown(value)}"
-            self.report((*path, "range"), "schema-range", message, hint)
-            return None, None
-        return (None if math.isinf(low) else low), (None if math.isinf(high) else high)
-
     def _check_size(self, schema: OpSchema) -> None:
-        smallest = {dim.name: dim.smallest for dim in schema.dims}
+        smallest = schema.all_sizes(allowed_sizes(schema) or {})
         for group, tensors in (("inputs", schema.inputs), ("outputs", schema.outputs)):
             for tensor in tensors:
                 count = 1

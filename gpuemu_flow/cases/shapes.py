@@ -30,11 +30,14 @@ multiples only, the class applies to the number of multiples.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuemu_flow.cases.op_schema import Dim, OpSchema
+from gpuemu_flow.cases.sizes_allowed import allowed_sizes, allows_size
+from gpuemu_flow.expressions import ExpressionError, names_in
 from gpuemu_flow.types import Shape
 
 PER_DIM = ("tail", "pow2_plus_1", "prime", "pow2_minus_1", "pow2", "multiple_of_128")
@@ -235,12 +238,16 @@ class ShapePlanner:
             self._turns[shape_class] += 1
             for used, size in zip(self._used, sizes, strict=True):
                 used[size] += 1
+        named = self._schema.all_sizes(self._named(sizes))
+        return Sizes(tuple(named.items()), self._schema.shapes(named))
+
+    def _named(self, sizes: Sequence[int]) -> dict[str, int]:
+        """Return sizes by dim, others where the schema does not allow these together."""
         named = {dim.name: size for dim, size in zip(self._dims, sizes, strict=True)}
-        shapes = tuple(
-            tuple(named[axis] if isinstance(axis, str) else axis for axis in tensor.dims)
-            for tensor in self._schema.inputs
-        )
-        return Sizes(tuple(named.items()), shapes)
+        if self._schema.allows(named):
+            return named
+        rarely = [self._dims[i].name for i in self._focus_order[:1]]
+        return allowed_sizes(self._schema, named, rarely) or allowed_sizes(self._schema) or named
 
     def _tensor_axes(self) -> list[tuple[int, tuple[int, ...]]]:
         """Of each tensor the product of its fixed sizes and the indices of its dims."""
@@ -249,9 +256,9 @@ class ShapePlanner:
         for tensor in (*self._schema.inputs, *self._schema.outputs):
             fixed, axes = 1, []
             for axis in tensor.dims:
-                if isinstance(axis, str):
-                    axes.append(place[axis])
-                else:
+                if axis in place:
+                    axes.append(place[str(axis)])
+                elif isinstance(axis, int):
                     fixed *= axis
             out.append((fixed, tuple(axes)))
         return list(dict.fromkeys(out))
@@ -262,12 +269,14 @@ class ShapePlanner:
         Dims that are summed over first (an input has them, no output does), then from the last axis
         of the inputs to the first: kernels tile and mask the last axes.
         """
-        outputs = {axis for tensor in self._schema.outputs for axis in tensor.dims}
+        outputs = {
+            name for t in self._schema.outputs for axis in t.dims for name in self._behind(axis)
+        }
         from_last: dict[str, int] = {}
         for tensor in self._schema.inputs:
             for distance, axis in enumerate(reversed(tensor.dims)):
-                if isinstance(axis, str):
-                    from_last[axis] = min(distance, from_last.get(axis, distance))
+                for name in self._behind(axis):
+                    from_last[name] = min(distance, from_last.get(name, distance))
 
         def rank(i: int) -> tuple[bool, int, int]:
             name = self._dims[i].name
@@ -276,13 +285,22 @@ class ShapePlanner:
 
         return sorted(range(len(self._dims)), key=rank)
 
+    def _behind(self, axis: str | int) -> tuple[str, ...]:
+        """Return the dims that an axis has its size from."""
+        derived = {dim.name: dim.expression for dim in self._schema.derived}
+        if isinstance(axis, int):
+            return ()
+        if axis not in derived:
+            return (axis,)
+        return tuple(n for part in sorted(names_in(derived[axis])) for n in self._behind(part))
+
     def _class_table(self) -> dict[str, dict[int, tuple[int, ...]]]:
         """Of each class the sizes by which each dim can stand for it."""
         table: dict[str, dict[int, tuple[int, ...]]] = {}
         for name in PER_DIM:
             table[name] = {i: class_sizes(self._dims[i], name) for i in self._free}
-        table["ones"] = {i: (1,) for i in self._free if _allows(self._dims[i], 1)}
-        table["empty"] = {i: (0,) for i in self._free if _allows(self._dims[i], 0)}
+        table["ones"] = {i: (1,) for i in self._free if allows_size(self._dims[i], 1)}
+        table["empty"] = {i: (0,) for i in self._free if allows_size(self._dims[i], 0)}
         long = [i for i in self._free if self._dims[i].largest > max(TAIL_SIZES)] or self._free
         table["maximum"] = {i: (self._dims[i].largest,) for i in long}
         rest: dict[int, tuple[int, ...]] = {}
@@ -320,7 +338,8 @@ class ShapePlanner:
                     continue
                 listed = listed_sizes(self._dims[i]) or listed_sizes(self._dims[j])
                 sizes = dict.fromkeys((*SAME_SIZES, *(n for n in listed if n > 1)))
-                both = [n for n in sizes if _allows(self._dims[i], n) and _allows(self._dims[j], n)]
+                two = (self._dims[i], self._dims[j])
+                both = [n for n in sizes if all(allows_size(dim, n) for dim in two)]
                 both = [n for n in both[:FEW] if self._pair_elements(i, j, n) <= HUGE]
                 if both:
                     pairs.append((i, j, tuple(both)))
@@ -334,7 +353,7 @@ class ShapePlanner:
 
     def _available(self) -> tuple[str, ...]:
         several = len(self._free) > 1
-        smallest_is_one = all(_allows(dim, 1) for dim in self._dims)
+        smallest_is_one = all(allows_size(dim, 1) for dim in self._dims)
         found = {name for name, dims in self._by_class.items() if dims}
         if self._pairs:
             found.add("equal")
@@ -356,6 +375,8 @@ class ShapePlanner:
 
     def _largest(self, sizes: Sequence[int]) -> int:
         """Return elements of the largest tensor, given the size of every dim."""
+        if self._schema.derived:
+            return self._largest_derived(sizes)
         largest = 0
         for count, axes in self._tensors:
             elements = count
@@ -363,6 +384,18 @@ class ShapePlanner:
                 elements *= sizes[axis]
             largest = max(largest, elements)
         return largest
+
+    def _largest_derived(self, sizes: Sequence[int]) -> int:
+        named = {dim.name: size for dim, size in zip(self._dims, sizes, strict=True)}
+        try:
+            named = self._schema.all_sizes(named)
+        except ExpressionError:
+            return 0  # other sizes will take their place
+        tensors = (*self._schema.inputs, *self._schema.outputs)
+        return max(
+            math.prod(named[a] if isinstance(a, str) else a for a in tensor.dims)
+            for tensor in tensors
+        )
 
     def _choose(self, shape_class: str, turn: int, salt: int | None) -> list[int]:
         if shape_class == "all_maximum":
@@ -438,12 +471,6 @@ class ShapePlanner:
         used = self._used[i]
         # A size of 0 or 1 hides most bugs of the other dims, so it counts as used thrice.
         return sorted(options, key=lambda n: (used[n] * (1 if n > 1 else 3), n in taken))
-
-
-def _allows(dim: Dim, size: int) -> bool:
-    if dim.candidates:
-        return size in dim.candidates
-    return dim.min <= size <= dim.max and size % dim.multiple_of == 0
 
 
 def _smallest_positive(dim: Dim) -> int:

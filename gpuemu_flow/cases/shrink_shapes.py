@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.candidates import Array, Candidate, Search, make_candidate
-from gpuemu_flow.cases.op_schema import Dim, OpSchema
+from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.shapes import TYPICAL
+from gpuemu_flow.expressions import names_in
 from gpuemu_flow.types import Shape
 
 SMALL_SIZES = 8
@@ -43,6 +44,8 @@ class Axis:
 
     def size(self, candidate: Candidate) -> int:
         """Return its size in a candidate."""
+        if not self.members:
+            return candidate.dims[self.name]
         name, axis = self.members[0]
         return int(candidate.inputs[name].shape[axis])
 
@@ -65,7 +68,8 @@ def find_axes(
     inputs share; where their shapes differ, all axes of one size are one dim.
     """
     if schema is not None and dims:
-        axes = _schema_axes(schema)
+        absent = {name for name, array in inputs.items() if array.ndim and not any(array.shape)}
+        axes = _schema_axes(schema, {t.name for t in schema.inputs if _may_lack(t)} & absent)
         if all(_follows(axis, inputs, dims) for axis in axes):
             return axes
     shaped = {name: array.shape for name, array in inputs.items() if array.ndim}
@@ -79,16 +83,22 @@ def find_axes(
     return [Axis(f"axes of size {size}", tuple(members)) for size, members in by_size.items()]
 
 
-def _schema_axes(schema: OpSchema) -> list[Axis]:
+def _may_lack(tensor: TensorDef) -> bool:
+    return tensor.rule is not None and tensor.rule.optional
+
+
+def _schema_axes(schema: OpSchema, absent: Collection[str]) -> list[Axis]:
+    """Return the dims; one without an axis of its own shrinks the axes that follow from it."""
     axes = []
+    behind = {name for dim in schema.derived for name in names_in(dim.expression)}
     for dim in schema.dims:
         members = tuple(
             (tensor.name, n)
             for tensor in schema.inputs
             for n, size in enumerate(tensor.dims)
-            if size == dim.name
+            if size == dim.name and tensor.name not in absent
         )
-        if members:
+        if members or dim.name in behind:
             axes.append(Axis(dim.name, members, dim))
     return axes
 

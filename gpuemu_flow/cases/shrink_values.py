@@ -33,7 +33,7 @@ class Domain:
     ----------
     dtype : numpy dtype
     low, high : float or None
-        The schema's range: integers exclude `high`, floats include it.
+        The schema's range, both ends included.
     """
 
     dtype: np.dtype[Any]
@@ -63,16 +63,14 @@ class Domain:
         rounded = self.number(element[()])
         if not math.isfinite(rounded) or (self.low is not None and rounded < self.low):
             return None
-        if self.high is not None and not (
-            rounded <= self.high if self.kind == "float" else rounded < self.high
-        ):
+        if self.high is not None and rounded > self.high:
             return None
         return element[()]
 
     def rest(self) -> Any | None:
         """Return the simplest element: 0, or the range's own one where 0 lies outside of it."""
         ends = [end for end in (self.low, self.high) if end is not None and math.isfinite(end)]
-        near = sorted((n for end in ends for n in (end, math.ceil(end), end - 1)), key=abs)
+        near = sorted((n for end in ends for n in (end, math.ceil(end), math.floor(end))), key=abs)
         numbers = [0, 1, -1, *near]
         found = (self.element(n) for n in numbers)
         return next((element for element in found if element is not None), None)
@@ -316,5 +314,5 @@ def _apply(rule: Rule, domain: Domain, old: Array) -> Array:
         if domain.low is not None:
             allowed &= back >= domain.low
         if domain.high is not None:
-            allowed &= back <= domain.high if domain.kind == "float" else back < domain.high
+            allowed &= back <= domain.high
     return np.where(allowed, new, old)

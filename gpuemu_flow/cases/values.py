@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.integer_values import draw_bools, draw_integers
 from gpuemu_flow.cases.rows import Rows, pick
-from gpuemu_flow.numerics.dtypes import FloatLimits, float_limits, numpy_dtype
+from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.uniform import fill_uniform
 from gpuemu_flow.types import DTYPES, STRATEGIES, Shape
@@ -41,6 +41,8 @@ def draw(
     dtype: str,
     low: float | None = None,
     high: float | None = None,
+    *,
+    nonfinite: bool | None = None,
 ) -> Array:
     """Return a tensor of values.
 
@@ -54,9 +56,10 @@ def draw(
     dtype : str
         Canonical name.
     low, high : float or None
-        Range of the values. Floats: both ends included; values outside are reflected into it, and
-        NaN occurs only where one side is open. Integers: `high` is excluded, as in ``range``.
-        Booleans have none.
+        Range of the values, both ends included. Floats outside are reflected into it, and NaN
+        occurs only where one side is open. Booleans have none.
+    nonfinite : bool or None
+        Floats: keep NaN and Inf whatever the range (True), have none (False), or as the range says.
 
     Returns
     -------
@@ -83,9 +86,12 @@ def draw(
     elif kind != "float":
         values = draw_integers(strategy, rows, numpy_dtype(dtype), low, high)
     else:
-        values = _draw_floats(strategy, rows, dtype)
-        if ranged:
-            values = _into_range(values, low, high, dtype)
+        drawn = _draw_floats(strategy, rows, dtype)
+        values = _into_range(drawn, low, high, dtype) if ranged else drawn
+        if nonfinite:
+            np.copyto(values, drawn, where=~np.isfinite(drawn.astype(np.float64)))
+        elif nonfinite is False:
+            values = _finite(values, dtype)
     return values.reshape(shape)
 
 
@@ -282,6 +288,55 @@ def _into_range(values: Array, low: float | None, high: float | None, dtype: str
     if high is not None:
         rounded[rounded.astype(np.float64) > top] = _representable(top, dtype, up=False)
     return rounded
+
+
+def _finite(values: Array, dtype: str) -> Array:
+    """Return 0 for NaN, and the largest numbers of the dtype for infinities."""
+    exact = values.astype(np.float64)
+    largest = float_limits(dtype).max
+    exact = np.clip(np.where(np.isnan(exact), 0.0, exact), -largest, largest)
+    return exact.astype(numpy_dtype(dtype))
+
+
+def put_ends(
+    values: Array, rng: SeededRng, turn: int, low: float | None, high: float | None
+) -> None:
+    """Put the ends of the range into an input's values, in place.
+
+    Parameters
+    ----------
+    values : ndarray
+    rng : SeededRng
+        Chooses the places.
+    turn : int
+        Of a single element an odd turn makes the lowest, an even one the highest.
+    low, high : float or None
+        Where nothing bounds integers, their dtype does; an open end of floats has none.
+    """
+    dtype = dtype_name(values.dtype) or ""
+    kind = DTYPES[dtype].kind if dtype else "bool"
+    if values.size == 0 or kind == "bool":
+        return
+    ends: list[Any]
+    if kind == "float":
+        limits = float_limits(dtype)
+        bottom = None if low is None or low < -limits.max else _representable(low, dtype, up=True)
+        top = None if high is None or high > limits.max else _representable(high, dtype, up=False)
+        ends = [bottom, top]
+    else:
+        info = np.iinfo(values.dtype)
+        first = int(info.min) if low is None else min(max(math.ceil(low), info.min), info.max)
+        last = int(info.max) if high is None else max(min(math.floor(high), info.max), first)
+        ends = [first, last]
+    flat = values.reshape(-1)
+    places = rng.derive("ends")
+    if values.size == 1:
+        ends = [ends[(turn + 1) % 2]]
+    at = places.gen_range(0, values.size)
+    for end in ends:
+        if end is not None:
+            flat[at] = end
+        at = (at + 1 + places.gen_range(0, max(values.size - 1, 1))) % values.size
 
 
 def _folded(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:

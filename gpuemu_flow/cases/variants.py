@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpuemu_flow.cases.design import Combination
 from gpuemu_flow.cases.op_schema import Dim, OpSchema
 from gpuemu_flow.cases.plan import companion_strategy, inputs_of
 from gpuemu_flow.cases.shapes import Sizes, listed_sizes
+from gpuemu_flow.cases.sizes_allowed import allowed_sizes
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
-from gpuemu_flow.types import Case
+from gpuemu_flow.types import Case, InputSpec, Shape
+from gpuemu_flow.value_rules import ABSENT, ValueRule, strategies_of
 
 CHANGED = 0.5
 """Share of the cases that are a known case with one thing changed."""
 
 TILES = (8, 16, 32, 64, 128, 256, 512)
 TRIES = 12
+REFUSED = 1 << 62
 TARGETED = "experiment"
 """The class of shapes of these cases."""
 
@@ -52,6 +55,7 @@ class Variants:
         self._seed = seed
         self._most = most_elements
         self._drawn = 0
+        self._fallback = allowed_sizes(schema) or {}
 
     def draw(self, known: Sequence[Case]) -> Iterator[Case]:
         """Yield cases without end; about half of them are one of the known ones, changed."""
@@ -75,7 +79,7 @@ class Variants:
                 seed = derive_seed(self._seed, f"cause_{number}")
                 sizes = self._sizes(SeededRng(seed).derive("choice"))
                 specs = tuple(
-                    replace(spec, shape=shape)
+                    _resized(spec, shape)
                     for spec, shape in zip(case.inputs, sizes.shapes, strict=True)
                 )
                 yield replace(
@@ -94,7 +98,12 @@ class Variants:
 
     def _case(self, combination: Combination, sizes: Sizes, seed: int) -> Case:
         inputs, target = inputs_of(
-            self._schema, self._dtype, combination, sizes, companion=self._companion
+            self._schema,
+            self._dtype,
+            combination,
+            sizes,
+            companion=self._companion,
+            turn=self._drawn - 1,
         )
         return Case(
             index=0,
@@ -112,13 +121,14 @@ class Variants:
         """Return a known case with other values of one input, another layout, or another size."""
         what = rng.choice(["values", "layout", "size", "size"])
         if what == "size" and len(self._schema.dims) and dict(case.dims):
-            sizes = dict(case.dims)
+            known = dict(case.dims)
+            sizes = {dim.name: known[dim.name] for dim in self._schema.dims if dim.name in known}
             dim = rng.choice(list(self._schema.dims))
             sizes[dim.name] = self._size(dim, rng, list(sizes.values()))
-            shaped = self._shaped(sizes)
             if self._largest(sizes) <= self._most:
+                shaped = self._shaped(sizes)
                 specs = tuple(
-                    replace(spec, shape=shape)
+                    _resized(spec, shape)
                     for spec, shape in zip(case.inputs, shaped.shapes, strict=True)
                 )
                 return replace(
@@ -126,8 +136,15 @@ class Variants:
                 )
         place = rng.gen_range(0, len(case.inputs))
         spec = case.inputs[place]
-        if what == "layout":
-            spec = replace(spec, layout=rng.choice(list(self._layouts)))
+        if spec.strategy == ABSENT:
+            pass
+        elif what == "layout":
+            layout = rng.choice(list(self._layouts))
+            whole = spec.rule is not None and spec.rule.concerns_whole
+            kept = layout == "expanded" and whole
+            spec = spec if kept else replace(spec, layout=layout)
+        elif spec.rule is not None and spec.rule.kind:
+            spec = replace(spec, strategy=rng.choice(_present(spec.rule)))
         elif self._schema.inputs[place].strategy is None:
             plain = rng.gen_bool(0.4)
             chosen = self._companion if plain else rng.choice(list(self._strategies))
@@ -151,16 +168,17 @@ class Variants:
         for dim in self._schema.dims:
             if dim.name != kept or self._largest(sizes) > self._most:
                 sizes[dim.name] = max(dim.smallest, min(2, dim.largest))
-        return self._shaped(sizes)
+        return self._shaped(sizes if self._schema.allows(sizes) else self._fallback)
 
-    def _shaped(self, sizes: dict[str, int]) -> Sizes:
-        shapes = tuple(
-            tuple(sizes[axis] if isinstance(axis, str) else axis for axis in tensor.dims)
-            for tensor in self._schema.inputs
-        )
-        return Sizes(tuple(sizes.items()), shapes)
+    def _shaped(self, sizes: Mapping[str, int]) -> Sizes:
+        named = self._schema.all_sizes(sizes)
+        return Sizes(tuple(named.items()), self._schema.shapes(named))
 
-    def _largest(self, sizes: dict[str, int]) -> int:
+    def _largest(self, sizes: Mapping[str, int]) -> int:
+        """Return elements of the largest tensor; too many where the schema refuses the sizes."""
+        if not self._schema.allows(sizes):
+            return REFUSED
+        sizes = self._schema.all_sizes(sizes)
         largest = 0
         for tensor in (*self._schema.inputs, *self._schema.outputs):
             count = 1
@@ -190,3 +208,12 @@ class Variants:
         step = dim.multiple_of
         size = max(1, round(size / step)) * step
         return min(max(size, dim.smallest, step), dim.largest)
+
+
+def _present(rule: ValueRule) -> list[str]:
+    return [name for name in strategies_of(rule) if name != ABSENT]
+
+
+def _resized(spec: InputSpec, shape: Shape) -> InputSpec:
+    """Return the recipe with another shape; what is None stays so."""
+    return spec if spec.strategy == ABSENT else replace(spec, shape=shape)

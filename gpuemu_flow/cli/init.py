@@ -31,7 +31,7 @@ class _FrameworkChoice(click.Choice[str]):
 @click.command(short_help="Write a new workspace.")
 @click.argument("project", required=False, metavar="[NAME]")
 @click.option("-n", "--name", help="Name of the project; default: that of the folder.")
-@click.option("-f", "--framework", "framework_name", type=_FrameworkChoice(_NAMES),
+@click.option("-f", "--framework", "--template", "framework_name", type=_FrameworkChoice(_NAMES),
               default="numpy", show_default=True, help="What the ops are written in.")  # fmt: skip
 @click.option("--with-examples", "--with_examples", is_flag=True, help="Three ops, not one.")
 @click.option("--ci", type=click.Choice(["github", "gitlab"]), help="A workflow, too.")

@@ -93,10 +93,13 @@ def print_problems(problems: tuple[Problem, ...] | list[Problem]) -> None:
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
-def run_cli() -> None:
-    """Run the command line and leave with the documented exit code."""
+def run_cli() -> int:
+    """Run the command line and return the documented exit code."""
     try:
-        code = cli.main(standalone_mode=False)
+        try:
+            code = cli.main(standalone_mode=False)
+        except SystemExit as end:  # how commands tell theirs
+            code = end.code
         sys.stdout.flush()
     except FlowError as error:
         print_problems(error.problems)
@@ -119,4 +122,4 @@ def run_cli() -> None:
         say(f"error: cannot write the output: {error.strerror}", err=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 3
-    sys.exit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0

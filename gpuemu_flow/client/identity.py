@@ -13,14 +13,13 @@ import sys
 import sysconfig
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from functools import lru_cache
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
 from gpuemu_flow.types import Json
+from gpuemu_flow.wire.code_files import MAX_FILES, is_plain
 
-MAX_FILES = 500
 MAX_TEXT = 200
 _process: dict[int, str] = {}
 
@@ -40,11 +39,12 @@ def about_me() -> dict[str, Json]:
     }
 
 
-def code_of(function: Callable[..., Any]) -> dict[str, str]:
+def code_of(function: Callable[..., Any]) -> dict[str, Json]:
     """Identify the code of a function: its ``origin``, and the digest of its state (``code``).
 
     The digest is that of the function's file and of all files of the user's own that are reached
-    from it by imports; of its source where it has no file. Empty where neither can be found.
+    from it by imports, whose own digests are its ``files``; of its source where it has no file.
+    Empty where neither can be found.
     """
     while isinstance(getattr(function, "func", None), Callable):  # type: ignore[arg-type]
         function = function.func  # type: ignore[attr-defined]
@@ -68,11 +68,11 @@ def code_of(function: Callable[..., Any]) -> dict[str, str]:
     return {"origin": _printable(name), "code": hashlib.sha256(text.encode()).hexdigest()}
 
 
-CALLER: ContextVar[dict[str, str] | None] = ContextVar("gpuemu_caller", default=None)
+CALLER: ContextVar[dict[str, Json] | None] = ContextVar("gpuemu_caller", default=None)
 """Code that `code_of_caller` names in a thread that has none of the caller's frames."""
 
 
-def code_of_caller() -> dict[str, str]:
+def code_of_caller() -> dict[str, Json]:
     """`code_of` the file of the user's own that called this package; empty where there is none."""
     known = CALLER.get()
     if known is not None:
@@ -104,13 +104,13 @@ _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist
 _NOT_OWN = _not_own()  # at once: it loads a module, which a fork meanwhile would not survive
 
 
-def _of_module(module: ModuleType | None, name: str) -> dict[str, str]:
+def _of_module(module: ModuleType | None, name: str) -> dict[str, Json]:
     path = getattr(module, "__file__", None)
     return _of_namespace(path, vars(module), name) if module is not None and path else {}
 
 
-def _of_namespace(path: str, names: Mapping[str, Any], name: str) -> dict[str, str]:
-    own = _file_digest(path)
+def _of_namespace(path: str, names: Mapping[str, Any], name: str) -> dict[str, Json]:
+    own = _file_digest(path, names)
     if own is None:
         return {}
     digests = {path: own}
@@ -121,13 +121,18 @@ def _of_namespace(path: str, names: Mapping[str, Any], name: str) -> dict[str, s
             file = getattr(module, "__file__", None)
             if module is None or not file or file in digests or not is_own(file):
                 continue
-            digest = _file_digest(file)
+            digest = _file_digest(file, vars(module))
             if digest is not None:
                 digests[file] = digest
                 waiting.append(vars(module))
     whole = hashlib.sha256("".join(digests[file] for file in sorted(digests)).encode())
     origin = f"{path}:{name}" if name else path
-    return {"origin": _printable(origin), "code": whole.hexdigest()}
+    files = {str(Path(file).absolute()): digest for file, digest in digests.items()}
+    return {
+        "origin": _printable(origin),
+        "code": whole.hexdigest(),
+        "files": {file: digest for file, digest in files.items() if is_plain(file)},
+    }
 
 
 def _home(value: Any) -> ModuleType | None:
@@ -135,13 +140,26 @@ def _home(value: Any) -> ModuleType | None:
     return sys.modules.get(name) if isinstance(name, str) else None
 
 
-@lru_cache(maxsize=4 * MAX_FILES)
-def _file_digest(path: str) -> str | None:
-    """As the file was when it was first asked for: that is what the process has imported."""
+_digests: dict[str, tuple[object, str | None]] = {}
+
+
+def _file_digest(path: str, names: Mapping[str, Any]) -> str | None:
+    """Return the digest of a file as it was when it was first asked for: what was imported.
+
+    A module that is loaded anew has another ``__spec__``: then it is as the file is now.
+    """
+    loaded = names.get("__spec__")
+    known = _digests.get(path)
+    if known is not None and known[0] is loaded:
+        return known[1]
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except (OSError, ValueError):
-        return None
+        digest = None
+    if len(_digests) >= 4 * MAX_FILES:
+        _digests.clear()
+    _digests[path] = (loaded, digest)
+    return digest
 
 
 def _user() -> str:

@@ -75,7 +75,10 @@ output = ["M", "N"]         # or outputs = { out = ["M", "N"], lse = ["M"] }
 
 A list of candidates means exactly these sizes; `{ min, max }` means classes of sizes within the
 range. In an input, a number is a fixed size, and
-`{ dims = [...], dtype = "int32", range = [0, 100], strategy = "normal" }` says more.
+`{ dims = [...], dtype = "int32", range = [0, "V-1"], strategy = "normal" }` says more; both ends
+of the range occur. [Inputs](inputs.md) has all that can be said: dims as expressions, kinds such as
+offsets and masks, constraints between inputs, scalars, optional inputs.
+What outputs may be, and how they are compared: [outputs.md](outputs.md).
 Built-in schemas: BUILTIN_SCHEMAS.
 
 Without `input_names` the inputs of the schema are the op's, in their order. Without a schema, ops

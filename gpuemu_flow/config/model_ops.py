@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.numerics.contract import OutputContract
 from gpuemu_flow.types import STRATEGIES, Json, Tolerance
 
 
@@ -128,6 +129,10 @@ class OpConfig:
     xla_compatible : bool
     reference_dtype : str or None
         Wider dtype that the reference answers in.
+    outputs : tuple of OutputContract
+        What the schema declares of outputs.
+    compares : tuple of ProgramRef
+        The functions that ``compare`` of an output names.
     skip_reason : str
         Why `run` cannot check the op; not empty exactly when `op` is None. A skipped op never
         counts as passed.
@@ -169,4 +174,6 @@ class OpConfig:
     frameworks: tuple[str, ...] = ()
     xla_compatible: bool = True
     reference_dtype: str | None = None
+    outputs: tuple[OutputContract, ...] = ()
+    compares: tuple[ProgramRef, ...] = ()
     skip_reason: str = ""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from gpuemu_flow.cases.output_contracts import parse_contracts
 from gpuemu_flow.cases.schema import (
     WARNING_SLUGS,
     OpSchema,
@@ -26,6 +27,7 @@ from gpuemu_flow.config.report import Reporter, shown
 from gpuemu_flow.config.same_program import is_same_program
 from gpuemu_flow.config.tables_ops import OP
 from gpuemu_flow.config.values import INVALID
+from gpuemu_flow.numerics.contract import CompareRef, OutputContract
 from gpuemu_flow.numerics.tolerances import resolve
 from gpuemu_flow.types import INVARIANTS, Json, Tolerance
 
@@ -109,6 +111,7 @@ class OpParser:
             report_policy_conflict(table, kind, where, self.out)
         if "name" not in table or reference is None or schema is None:
             return None
+        outputs, compares = self.outputs(table, schema, where)
         tolerance, tolerances = self.tolerances(table)
         invariants, shape_input = _invariants(table.get("invariants", []), names)
         values, shared = OP.values(table), self.validation
@@ -131,7 +134,8 @@ class OpParser:
             memory_limit=values["memory_limit"],
             isolation=values["isolation"],
             mutates=tuple(values["mutates"]),
-            deterministic=values["deterministic"],
+            # Equal calls of an op that draws random numbers are to differ.
+            deterministic=values["deterministic"] and not any(c.statistics for c in outputs),
             require_kernel=values["require_kernel"],
             forbid=tuple(values["forbid"]),
             dtypes=tuple(values["dtypes"] or shared.dtypes),
@@ -149,6 +153,8 @@ class OpParser:
             frameworks=tuple(values["frameworks"]),
             xla_compatible=values["xla_compatible"],
             reference_dtype=values["reference_dtype"],
+            outputs=outputs,
+            compares=compares,
             skip_reason=skip_reason,
         )
 
@@ -194,7 +200,8 @@ class OpParser:
                 self.out.add(slug, (*below, *path), message, hint, warning=warning)
 
             schema = parse_schema(table["schema"], names, report)
-            if not names and schema is not None:
+            if schema is not None:
+                # Those of `input_names` in their order, and the schema's scalars after them.
                 names = tuple(tensor.name for tensor in schema.inputs)
             return names or ("input",), schema
         names = names or ("input",)
@@ -203,6 +210,30 @@ class OpParser:
             return names, default_schema(names)
         lists = plain.batch_sizes, plain.sequence_lengths, plain.hidden_dims
         return names, plain_shapes_schema(names, *lists, plain.edge_cases)
+
+    def outputs(
+        self, table: Table, schema: OpSchema, where: KeyPath
+    ) -> tuple[tuple[OutputContract, ...], tuple[ProgramRef, ...]]:
+        """Return the schema's contracts of outputs, and the functions that compare some."""
+        below = (*where, "schema")
+        found: list[ProgramRef] = []
+
+        def report(path: KeyPath, slug: str, message: str, hint: str) -> None:
+            self.out.add(slug, (*below, *path), message, hint, warning=slug in WARNING_SLUGS)
+
+        def function(value: Json, path: KeyPath) -> CompareRef | None:
+            ref = self.programs.parse(value, (*below, *path)) if isinstance(value, str) else None
+            if isinstance(value, str) and ref is None:
+                return None
+            if ref is None or ref.kind != "callable":
+                hint = 'a function that compares, as "compare.py:function" or "pkg.mod:function"'
+                report(path, "schema-contract", f"{shown(value)} names no function", hint)
+                return None
+            found.append(ref)
+            return CompareRef(ref.relative, ref.module, ref.function)
+
+        contracts = parse_contracts(table.get("schema"), schema, function, report)
+        return contracts, tuple(found)
 
     def check_names(
         self, table: Table, names: tuple[str, ...], op: ProgramRef | None, where: KeyPath

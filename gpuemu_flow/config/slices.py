@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 
+from gpuemu_flow.cases.op_schema import schema_to_json
 from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
 from gpuemu_flow.types import Json
 
@@ -40,6 +40,7 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
             "deterministic": op.deterministic,
             "require_kernel": op.require_kernel,
             "forbid": sorted(op.forbid),
+            "masks": masks_of(op),
         },
         "reference": {"ref": _program(op.reference), "dtype": asked_for},
         "program": {
@@ -52,7 +53,7 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
             "isolation": op.isolation,
         },
         "cases": {
-            "schema": _plain(asdict(op.schema)),
+            "schema": _plain(schema_to_json(op.schema)),
             "layouts": list(op.layouts),
             "strategies": list(op.strategies),
             "count": op.cases,
@@ -68,8 +69,18 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
             "mutates": sorted(op.mutates),
             "deterministic": op.deterministic,
             "reference_dtype": asked_for,
+            "outputs": [contract.to_json() for contract in op.outputs],
+            "input_dims": {tensor.name: list(tensor.dims) for tensor in op.schema.inputs}
+            if op.outputs
+            else {},
         },
     }
+
+
+def masks_of(op: OpConfig) -> dict[str, Json]:
+    """Return the tests of outputs of which only some elements count."""
+    said = {contract.name: contract.to_json() for contract in op.outputs}
+    return {name: contract["only"] for name, contract in said.items() if "only" in contract}
 
 
 def _reference_dtype(op: OpConfig, dtype: str | None) -> str | None:

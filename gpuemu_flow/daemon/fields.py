@@ -11,6 +11,7 @@ from gpuemu_flow.cases.fuzz_config import FuzzConfig
 from gpuemu_flow.daemon.replies import RequestError
 from gpuemu_flow.errors import UsageError, did_you_mean
 from gpuemu_flow.types import Json
+from gpuemu_flow.wire.code_files import MAX_FILES, MAX_PATH, is_plain
 from gpuemu_flow.wire.envelope import Envelope, WireError
 from gpuemu_flow.wire.exchange import Exchange
 from gpuemu_flow.wire.tensors import decode_tensor, decode_tensors, json_type
@@ -18,6 +19,7 @@ from gpuemu_flow.wire.tensors import decode_tensor, decode_tensors, json_type
 MAX_NAME = 200  # characters of an op's, kernel's or baseline's name
 MAX_KWARGS = 256
 _MISSING: Json = object()
+_SHA256 = re.compile("[0-9a-f]{64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -149,6 +151,21 @@ class Fields:
                 raise invalid("client.pid must be the number of a process")
             found["pid"] = pid
         return found
+
+    def client_files(self) -> dict[str, str]:
+        """Return the files of the code that a client ran, and the digest of each."""
+        given = self.object("client").get("files", {}) if self.has("client") else {}
+        if not isinstance(given, dict):
+            raise invalid(f"client.files must be an object, not {json_type(given)}")
+        if len(given) > MAX_FILES:
+            raise invalid(f"{len(given)} files of a client are more than {MAX_FILES}")
+        for path, digest in given.items():
+            if not is_plain(self._text(path)):
+                text = f"an absolute path of at most {MAX_PATH} printable characters"
+                raise invalid(f"client.files: each name must be {text}")
+            if not isinstance(digest, str) or not _SHA256.fullmatch(digest):
+                raise invalid("client.files: a digest must be the sha256 of a file, in hex")
+        return dict(given)
 
     def object(self, name: str) -> dict[str, Json]:
         """Return a JSON object as it is."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS, SAME_SHAPE_BUILTINS, TensorDef
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.expressions import ExpressionError, compute, names_in
 from gpuemu_flow.numerics.dtypes import dtype_name
 
 UNSAID = ("input",)
@@ -93,6 +94,8 @@ def _shapes(op: OpConfig, inputs: Arrays) -> Iterator[Problem]:
     seen: dict[str, tuple[str, int]] = {}
     for tensor in tensors:
         shape = inputs[tensor.name].shape
+        if tensor.rule is not None and tensor.rule.optional and shape and not any(shape):
+            continue  # None stands in its place
         if len(shape) != len(tensor.dims):
             yield _unfit(op, tensor, shape, f"it has {len(shape)} dims instead of this")
             continue
@@ -107,6 +110,24 @@ def _shapes(op: OpConfig, inputs: Arrays) -> Iterator[Problem]:
             elif size % multiples.get(dim, 1):
                 reason = f"{dim} is {size}, no multiple of {multiples[dim]}"
                 yield _unfit(op, tensor, shape, reason)
+    yield from _derived(op, {dim: size for dim, (_, size) in seen.items()}, seen, inputs)
+
+
+def _derived(
+    op: OpConfig, sizes: Mapping[str, int], seen: Mapping[str, tuple[str, int]], inputs: Arrays
+) -> Iterator[Problem]:
+    """Hold the sizes that follow from others against these, as far as they are known."""
+    tensors = {tensor.name: tensor for tensor in op.schema.inputs}
+    for dim in op.schema.derived:
+        if dim.name in sizes and names_in(dim.expression) <= sizes.keys():
+            try:
+                wanted: object = compute(dim.expression, sizes, {})
+            except ExpressionError as error:
+                wanted = str(error)
+            if sizes[dim.name] != wanted:
+                name = seen[dim.name][0]
+                reason = f"{dim.name} is {sizes[dim.name]}, and {dim.expression} is {wanted}"
+                yield _unfit(op, tensors[name], inputs[name].shape, reason)
 
 
 def _unfit(op: OpConfig, tensor: TensorDef, shape: tuple[int, ...], reason: str) -> Problem:

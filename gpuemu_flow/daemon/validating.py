@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ def _judge(
     configured, op = service.op(name)
     inputs = _ordered(fields.tensors("inputs"), op.input_names)
     demand_names(op, inputs)
-    client = fields.client()
+    client, files = fields.client(), fields.client_files()
     tolerance, kwargs = tolerance_of(fields.kwargs(), op)
     precision, kwargs = precision_of(kwargs, op)
     dtype = _leading_dtype(inputs.values())
@@ -129,8 +130,22 @@ def _judge(
         source=source,
         judged_by=subject.judged_by,
         client=client,
+        files=_known_files(files, configured.workspace.root),
     )
     return reply
+
+
+def _known_files(files: Mapping[str, str], root: Path) -> dict[str, str]:
+    """Return the files of a client's code that are here, relative to the workspace if in it.
+
+    What is not here, such as the code of a client in a container, cannot be looked at later.
+    """
+    found = {}
+    for path, digest in files.items():
+        if Path(path).is_file():
+            inside = Path(path).is_relative_to(root)
+            found[str(Path(path).relative_to(root)) if inside else path] = digest
+    return found
 
 
 def refuse_broken_reference(result: CheckResult) -> None:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuemu_flow.cases.op_schema import schema_to_json
 from gpuemu_flow.cases.schema import fixed_shapes_schema
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
-from gpuemu_flow.config.slices import to_slice
+from gpuemu_flow.config.slices import masks_of, to_slice
 from gpuemu_flow.engine.discovery import links_of
 from gpuemu_flow.engine.graph import STAGES, Graph, Skip
 from gpuemu_flow.engine.snapshot import KernelBasis
@@ -23,7 +24,7 @@ from gpuemu_flow.runners.off_limits import NOTHING, OffLimits, off_limits
 from gpuemu_flow.runners.sandbox.fence import Fence
 from gpuemu_flow.store.user_cache import user_cache_folder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.tasks import generate, stages
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
 from gpuemu_flow.tasks.params import (
     DiffParams,
@@ -33,6 +34,7 @@ from gpuemu_flow.tasks.params import (
     StageParams,
 )
 from gpuemu_flow.types import Json
+from gpuemu_flow.value_rules import SCALAR
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.compile_kernels import KernelTasks
@@ -204,9 +206,10 @@ class Compiler:
                     samples_seed=self._config.validation.seed,
                     dtype=dtype,
                 ),
-                settings={"schema": generate.schema_to_json(op.schema)},
+                settings={"schema": schema_to_json(op.schema)},
             )
             cases = _reads(stages.GENERATE, made)
+            kept_away = self._off_limits(program, op.reference, op.compares)
             fence: dict[str, Any] = {"sandbox": self.fence.key()}
             ran, expected = (
                 self._spec(
@@ -226,7 +229,7 @@ class Compiler:
                     ),
                 )
                 for stage, kind, ref, kept_from, extra in (
-                    (stages.OP, OpParams, program, self._off_limits(program, op.reference), fence),
+                    (stages.OP, OpParams, program, kept_away, fence),
                     (stages.REFERENCE, ReferenceParams, op.reference, NOTHING, {}),
                 )
             )
@@ -235,7 +238,7 @@ class Compiler:
                 op.name,
                 dtype,
                 # `auto` follows from the reference itself: it is evaluated anew, as is its shadow.
-                files=self._program_files(op, op.reference),
+                files=self._program_files(op, op.reference, *op.compares),
                 inputs=(
                     cases,
                     _reads(stages.OP, ran),
@@ -309,22 +312,25 @@ class Compiler:
             packages=files.packages,
         )
 
-    def _program_files(self, op: OpConfig, program: ProgramRef) -> Closure:
-        """Files that decide what a program computes: its closure and the op's ``depends``."""
-        # Of compiled code the build knows the files; its comments are no part of the program.
-        starts = [] if program.kernel else list(program.files)
-        if program.module:
-            found = self.sources.module_file(program.module)
-            starts += [found] if found is not None else []
-        closures = [self.sources.closure(start) for start in starts]
-        files = {path for closure in closures for path in closure.files}
-        packages = {name for closure in closures for name in closure.packages}
-        if program.module and not starts:
-            packages.add(program.module.partition(".")[0])
+    def _program_files(self, op: OpConfig, *programs: ProgramRef) -> Closure:
+        """Files that decide what programs compute: their closures and the op's ``depends``."""
+        files: set[str] = set()
+        packages: set[str] = set()
+        for program in programs:
+            # Of compiled code the build knows the files; its comments are no part of the program.
+            starts = [] if program.kernel else list(program.files)
+            if program.module:
+                found = self.sources.module_file(program.module)
+                starts += [found] if found is not None else []
+            closures = [self.sources.closure(start) for start in starts]
+            files.update(path for closure in closures for path in closure.files)
+            packages.update(name for closure in closures for name in closure.packages)
+            if program.module and not starts:
+                packages.add(program.module.partition(".")[0])
+            if program.kind in EMULATED:
+                packages.add("numpy")
         for pattern in op.depends:
             files.update(self.matches(pattern))
-        if program.kind in EMULATED:
-            packages.add("numpy")
         python = self._config.execution.python_path
         if python and "/" in python:
             files.add(self.sources.relative(Path(python)))
@@ -334,9 +340,12 @@ class Compiler:
         """Workspace files that a glob of ``depends`` stands for, relative to the workspace."""
         return glob_files(self._config.root, pattern)
 
-    def _off_limits(self, op: ProgramRef, reference: ProgramRef) -> OffLimits:
+    def _off_limits(
+        self, op: ProgramRef, reference: ProgramRef, compares: tuple[ProgramRef, ...]
+    ) -> OffLimits:
         """List what the op's process must not touch: the reference, its sources, our own files."""
-        made_of = {f for start in reference.files for f in self.sources.closure(start).files}
+        starts = [start for ref in (reference, *compares) for start in ref.files]
+        made_of = {f for start in starts for f in self.sources.closure(start).files}
         sources = [self._config.root / path for path in made_of]
         sources += [file.path for file in self._config.files]
         return off_limits(op, reference, sources, cache=self._cache.folder, root=self._config.root)
@@ -381,10 +390,17 @@ class Compiler:
             isolation=op.isolation,
             python=self._config.execution.python_path or "",
             mutates=op.mutates,
+            scalars={
+                t.name: list(t.rule.choices) or None
+                for t in op.schema.inputs
+                if t.rule is not None and t.rule.kind == SCALAR
+            },
+            optional=tuple(t.name for t in op.schema.inputs if t.rule and t.rule.optional),
             deterministic=op.deterministic,
             # Of the op alone: a reference may well be the library.
             require_kernel=fenced and op.require_kernel,
             forbid=op.forbid if fenced else (),
+            masks=masks_of(op),
             sandbox=sandbox,
             **kept_from,
         ).to_json()
@@ -415,7 +431,7 @@ def links_on_the_way(config: Config) -> list[list[str]]:
     paths = {
         path
         for op in config.ops
-        for ref in (op.op, op.reference)
+        for ref in (op.op, op.reference, *op.compares)
         if ref is not None
         for path in (*ref.files, *([ref.path] if ref.path is not None else ()))
     }

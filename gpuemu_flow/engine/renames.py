@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.observed_sets import ObservedSets
@@ -16,6 +16,30 @@ from gpuemu_flow.tasks.base import TaskSpec
 
 _NAMELESS = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE, stages.DIFF)
 """Stages whose manifests do not hold what their subject is called."""
+
+
+@dataclass(frozen=True)
+class MovedNames:
+    """Ops without tasks, which only clients run, whose names came or went since the last run.
+
+    Attributes
+    ----------
+    gone, new : frozenset of str
+    """
+
+    gone: frozenset[str] = frozenset()
+    new: frozenset[str] = frozenset()
+
+
+def moved_names(old: Graph, new: Graph) -> MovedNames:
+    """Find the ops that only clients run and that only one of two graphs has."""
+    before, after = _names(old), _names(new)
+    untasked = [{skip.op for skip in graph.skips if skip.dtype} for graph in (old, new)]
+    return MovedNames(frozenset(untasked[0] - after), frozenset(untasked[1] - before))
+
+
+def _names(graph: Graph) -> set[str]:
+    return {skip.op for skip in graph.skips} | {spec.subject for spec in graph.tasks.values()}
 
 
 def renamed_tasks(old: Graph, new: Graph) -> dict[str, TaskSpec]:

@@ -114,6 +114,8 @@ def run(
     listener: Listener | None = None,
     pool: Pool | None = None,
     conclude: Callable[[RunOutcome], None] | None = None,
+    *,
+    prepare: Callable[[], None] = lambda: None,
 ) -> RunOutcome:
     """Bring the selected tasks up to date.
 
@@ -123,6 +125,8 @@ def run(
         Workers that stay open for the next run; without one they are started and ended here.
     conclude : callable, optional
         Called at the end, before another process may change what the tasks wrote.
+    prepare : callable, optional
+        Called before tasks run, and before the names of the ops are kept.
 
     Raises
     ------
@@ -143,6 +147,7 @@ def run(
     with RunLock(cache.lock_path, shown.on_wait):
         try:
             workspace.take_over_renamed()
+            prepare()
             todo = selected if options.force else workspace.stale(selected, options.triggers)
             outcome.problems += _ignored_changes(workspace, options, selected - todo)
             outcome.status = dict.fromkeys(selected - todo, "current")

@@ -23,7 +23,7 @@ from gpuemu_flow.engine.environment import NUMERIC_PACKAGES, fingerprint
 from gpuemu_flow.engine.files import ABSENT, FileTable, Stamp, stamp_of
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.observed_sets import ObservedSets
-from gpuemu_flow.engine.renames import renamed_tasks, take_over
+from gpuemu_flow.engine.renames import MovedNames, moved_names, renamed_tasks, take_over
 from gpuemu_flow.engine.snapshot import Basis, Settings, Snapshot
 from gpuemu_flow.engine.sources import SourceIndex
 from gpuemu_flow.engine.states import OBSERVED_STAGES, TaskStates
@@ -72,6 +72,7 @@ class Workspace:
         self.watched: dict[str, Stamp | None] = {}
         self.trusted = False  # its code may be run: see `engine.trust`
         self._renamed: dict[str, TaskSpec] = {}
+        self.moved_names = MovedNames()
         self.cache = WorkspaceCache(self.root / plan.CACHE_NAME)
         known = snapshot.load(self._snapshot_path, self.root, self.cache.set_aside)
         if plan.is_damaged(str(self._plan_path)):
@@ -353,6 +354,7 @@ class Workspace:
         if old is not None:
             observed = old.observed.of(graph.tasks)
             self._renamed = renamed_tasks(old.graph, graph)
+            self.moved_names = moved_names(old.graph, graph)
             same = basis.environment == old.basis.environment
             current = {
                 name

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError, Problem
 from gpuemu_flow.results.model import OpResult, RunReport
+from gpuemu_flow.runners.timeouts import TIMEOUT
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind, Verdict
 
@@ -34,8 +35,6 @@ MOST_OPS = 8
 LEAST_SECONDS, MOST_SECONDS, SHARE_OF_RUN = 30.0, 300.0, 0.5
 """Time after which a report with many failing ops begins no more experiments: half of what the run
 took, but at least and at most so much. One that has begun ends by its own limit."""
-
-HANG = "op-timeout"
 
 MOST_PASSING = 200
 MOST_FAILING = 60
@@ -185,7 +184,7 @@ def causes_of(
         others = [case for case in passing if case.dtype == dtype]
         others = others[:: max(1, len(others) // MOST_PASSING)]
         # Cases that hang would each take as long as an op may take.
-        share = 0 if HANG in kind else budget // len(families)
+        share = 0 if TIMEOUT in kind else budget // len(families)
         key = _key(subject, kind, share, here, others)
         kept = workspace.cache.actions.get(key)
         if kept is not None:
@@ -312,7 +311,9 @@ class _Judge:
             failed = False
         elif verdict in BAD and family(evaluated.result) == self._kind:
             failed = True
+        contracts = self._evaluator.subject.compare.outputs
         plain = failed is not None and self._kind == "values"
+        plain = plain and all(contract.plain for contract in contracts)
         actual = {name: array.copy() for name, array in evaluated.actual.items()} if plain else {}
         expected = {n: a.copy() for n, a in evaluated.expected.items()} if plain else {}
         return Tried(case, failed, evaluated.inputs, actual, expected)

@@ -77,6 +77,9 @@ class Budget:
         """Take one case out of the budget, or return False when none is left."""
         if self.left <= 0 or self.late():
             return False
+        if self.used and self._fastest > SECONDS:
+            self.cut = True
+            return False
         if self.used == FEWEST_CASES:
             # The fastest case tells what the op takes: others may have waited for a processor.
             most = int(min(SECONDS / max(self._fastest, 1e-9), 1e9))

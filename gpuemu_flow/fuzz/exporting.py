@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.fuzz.failures import stored_inputs, subject_for
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
 from gpuemu_flow.reports.export_outputs import Expectation
@@ -19,6 +20,8 @@ def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | No
 
     Raises
     ------
+    UsageError
+        ``export-contract``: the outputs are compared in a way that needs this tool.
     StoreError
         ``failure-inputs-lost``.
     RunnerError
@@ -37,12 +40,18 @@ def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | No
         open_evaluator(pool, subject) as evaluator,
     ):
         prepared = evaluator.prepare(case, inputs)
+        if elsewhere := [c.name for c in subject.compare.outputs if not c.plain]:
+            names = ", ".join(map(repr, elsewhere))
+            message = f"how {names} of {record.op} is compared cannot be said without this tool"
+            hint = f"run `gpuemu-flow reproduce {record.id}`"
+            raise UsageError(Problem("export-contract", message, hint))
         criteria = evaluator.judge_of(prepared).criteria(case, prepared.expected, inputs)
         expectation = Expectation(
             prepared.expected,
             criteria.tolerance,
             criteria.policy,
             prepared.allowed,
+            criteria.contracts.tolerances,
         )
         # Rendering measures the envelope, for which the reference is still needed.
         export = render(

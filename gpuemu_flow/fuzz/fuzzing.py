@@ -252,7 +252,7 @@ class Fuzzer:
         with self._lock:
             outcome.add(judged)
             self._on_case(judged)
-        if self._options.fail_fast and judged.result.verdict in BAD:
+        if outcome.timed_out_again or (self._options.fail_fast and judged.result.verdict in BAD):
             source.stop()
 
     def _judged(self, fuzz_worker: _FuzzWorker, number: int, case: Case) -> Iterator[Judged]:

@@ -28,10 +28,10 @@ from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvalu
 from gpuemu_flow.judging.evaluated import EvaluatedCase
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.runners.timeouts import TIMEOUT
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.types import Case, CheckResult, FailureKind
 
-TIMEOUT = "op-timeout"
 HANG_SECONDS = 2.0
 """While a hang is shrunk, every smaller case that hangs costs no more than this."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.plan import iterate_cases
+from gpuemu_flow.cases.shapes import listed_sizes
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
@@ -15,17 +18,20 @@ from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.types import (
     DTYPES,
     LAYOUTS,
-    STRATEGIES,
     Case,
     CheckResult,
     InputSpec,
     Verdict,
     canonical_dtype,
 )
+from gpuemu_flow.value_rules import ABSENT, strategies_of
 
 LOOKED_AT = 2000
 """Cases of the workspace's own seed among which one is looked for by its seed alone."""
 MAX_ELEMENTS = 1 << 31
+TRIED = 100_000
+"""Sizes of dims that are tried to find those that no shape shows."""
+_ENDS = re.compile(r"(ends[1-9])?")
 _DIMS = re.compile(r"(\d{1,9}(x\d{1,9})*)?")
 
 
@@ -45,8 +51,9 @@ def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
         raise _bad(f"it gives {', '.join(given) or 'no input'}; the op takes {', '.join(names)}")
     inputs = []
     for position, tensor in enumerate(schema.inputs):
-        dims, strategy, layout, own, *more = (*given[tensor.name].split(":"), *[""] * 4)[:5]
-        if not _DIMS.fullmatch(dims) or any(more):
+        words = (*given[tensor.name].split(":"), *[""] * 5)[:6]
+        dims, strategy, layout, own, ends, more = words
+        if not _DIMS.fullmatch(dims) or not _ENDS.fullmatch(ends) or more:
             raise _bad(f"{given[tensor.name][:60]!r} is no shape such as 3x5:normal:strided")
         shape = tuple(int(size) for size in dims.split("x")) if dims else ()
         inputs.append(
@@ -55,10 +62,12 @@ def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
                 shape,
                 _known("dtype", own or tensor.dtype or known, tuple(DTYPES)),
                 _known("layout", layout or "contiguous", LAYOUTS),
-                _known("strategy", strategy or "normal", STRATEGIES),
+                _known("strategy", strategy or "normal", strategies_of(tensor.rule)),
                 position,
                 tensor.low,
                 tensor.high,
+                int(ends[4:] or 0),
+                tensor.rule,
             )
         )
     case = _whole(schema, seed, known, tuple(inputs))
@@ -76,6 +85,7 @@ def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...
     dims = {
         dim: size
         for tensor, spec in zip(schema.inputs, inputs, strict=True)
+        if spec.strategy != ABSENT
         for dim, size in zip(tensor.dims, spec.shape, strict=False)
         if isinstance(dim, str)
     }
@@ -87,8 +97,25 @@ def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...
         strategy=about.strategy if about else "normal",
         inputs=inputs,
         target=about.name if about and 0 < len(special) < len(inputs) else None,
-        dims=tuple((dim.name, dims[dim.name]) for dim in schema.dims if dim.name in dims),
+        dims=_dims(schema, dims),
     )
+
+
+def _dims(schema: OpSchema, seen: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Return the sizes of all dims; those that no shape has are found by trying."""
+    known = {dim.name: seen[dim.name] for dim in schema.dims if dim.name in seen}
+    if not (schema.derived or schema.limits):
+        return tuple(known.items())
+    hidden = [dim for dim in schema.dims if dim.name not in seen]
+    options = [listed_sizes(dim) or range(dim.smallest, dim.largest + 1) for dim in hidden]
+    for sizes in islice(itertools.product(*options), TRIED):
+        named = {**known, **{d.name: n for d, n in zip(hidden, sizes, strict=True)}}
+        if schema.allows(named):
+            ordered = {dim.name: named[dim.name] for dim in schema.dims}
+            found = schema.all_sizes(ordered)
+            if all(found.get(name, size) == size for name, size in seen.items()):
+                return tuple(found.items())
+    raise _bad("its shapes do not fit the schema's dims")
 
 
 def cases_of_seed(subject: OpSubject, seed: int) -> list[Case]:

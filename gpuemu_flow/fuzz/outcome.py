@@ -12,6 +12,7 @@ from operator import attrgetter
 from gpuemu_flow.cases.coverage import Coverage
 from gpuemu_flow.cases.features import MOST_PASSING
 from gpuemu_flow.results.fuzz_model import MARGIN_BUCKETS
+from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS, TIMEOUT
 from gpuemu_flow.types import BAD, Case, CheckResult, Verdict
 from gpuemu_flow.verdicts import Tally
 
@@ -57,6 +58,8 @@ class FuzzOutcome:
         Cases that passed by class of shapes.
     duration_s : float
     interrupted : bool
+    timed_out_again : bool
+        `MOST_TIMEOUTS` cases in a row timed out.
     tally : Tally
         How much was compared, and the verdict on all of it.
     """
@@ -72,6 +75,8 @@ class FuzzOutcome:
         self.duration_s = 0.0
         self.interrupted = False
         self.tally = Tally()
+        self.timed_out_again = False
+        self._timeouts = 0
         self._failures: list[Judged] = []
         self._sample: list[tuple[int, int, Case]] = []
 
@@ -82,6 +87,9 @@ class FuzzOutcome:
         self.cached += judged.cached
         self.tally.add(result)
         self.coverage.add(self.op, case, result.verdict)
+        timed_out = any(failure.why == TIMEOUT for failure in result.failures)
+        self._timeouts = self._timeouts + 1 if timed_out else 0
+        self.timed_out_again = self.timed_out_again or self._timeouts >= MOST_TIMEOUTS
         if result.verdict in BAD:
             self._failures.append(judged)
         elif result.verdict is Verdict.PASSED:

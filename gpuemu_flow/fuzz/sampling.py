@@ -38,11 +38,17 @@ def fits(schema: OpSchema, inputs: Sequence[InputSpec]) -> bool:
     if len(shapes) == 1 and shapes <= set(schema.fixed_shapes):
         return True
     sizes: dict[str, int] = {}
+    derived = {dim.name for dim in schema.derived}
     for spec, tensor in zip(inputs, schema.inputs, strict=True):
+        if tensor.rule is not None and tensor.rule.optional and not any(spec.shape):
+            continue  # None stands in its place
         if len(spec.shape) != len(tensor.dims):
             return False
         for size, dim in zip(spec.shape, tensor.dims, strict=True):
             wanted = dim if isinstance(dim, int) else sizes.setdefault(dim, size)
             if size != wanted:
                 return False
+    free = {name: size for name, size in sizes.items() if name not in derived}
+    if schema.derived and free.keys() == {dim.name for dim in schema.dims}:
+        return schema.allows(free) and sizes.items() <= schema.all_sizes(free).items()
     return True

@@ -21,6 +21,7 @@ from gpuemu_flow.fuzz.subjects import OpSubject, select_ops
 from gpuemu_flow.judging.evaluated import EvaluatedCase
 from gpuemu_flow.judging.verdicts import reason
 from gpuemu_flow.results.fuzz_model import CauseGroup, FuzzReport
+from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Case, CheckResult, Verdict
@@ -147,6 +148,8 @@ def _stopped_early(outcome: FuzzOutcome, options: FuzzOptions) -> str:
         return f"interrupted after {count} cases; what was judged is kept: run again to go on"
     if options.iterations is not None and count < options.iterations:
         why = "its first failure" if options.fail_fast and outcome.failures else "its time limit"
+        if outcome.timed_out_again:
+            why = f"{MOST_TIMEOUTS} timeouts in a row"
         return f"stopped at {why} after {count} of {options.iterations} cases"
     return ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.op_schema import OpSchema, schema_from_json
 from gpuemu_flow.cases.samples import op_samples
 from gpuemu_flow.engine.prepare import build_code
 from gpuemu_flow.engine.trust import require_trust
@@ -18,7 +18,6 @@ from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, program_of
-from gpuemu_flow.tasks.generate import schema_from_json
 from gpuemu_flow.tasks.params import GenerateParams, ReferenceParams, params_of
 from gpuemu_flow.types import Json
 

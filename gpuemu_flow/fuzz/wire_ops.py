@@ -249,7 +249,7 @@ class Subjects:
         parts = [compiled.reference.to_json(), compiled.op.to_json(), compiled.compare.to_json()]
         samples = [case.identity() for case in compiled.samples]
         made_of = [compiled.digests, self._environment, self._version, samples]
-        return digest_json([repr(query.key()), *parts, *made_of])
+        return digest_json([repr(query.key()[1:]), *parts, *made_of])  # but for the op's name
 
     def _as_queried(self, query: Query, compiled: _Compiled) -> _Compiled:
         """Return an op with what a request changes of it."""
@@ -327,7 +327,9 @@ class Subjects:
         files = sorted({*program.sources, *reference.sources, *code})
         table = FileTable(self._root)
         digests = tuple(table.digest(path) for path in files)
-        static = digest_json(["wire", op.name, dtype, files, digests, self._version])
+        # Without the op's name: one that is renamed is judged by the same.
+        programs = [made.to_json(), program_of(reference.settings).to_json()]
+        static = digest_json(["wire", programs, dtype, files, digests, self._version])
         inputs = KnownInputs(self._cache.actions, static, self._lookup)
         earlier = self._compiled.get((op.name, dtype))
         names = Discovered() if earlier is None else earlier.seen.names

@@ -9,10 +9,15 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.judging.compare_functions import CompareError, CompareFunctions
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.verdicts import comparison_failed
 from gpuemu_flow.numerics.checked_output import SpecialInputs
-from gpuemu_flow.numerics.compare import Policy, check_outputs
+from gpuemu_flow.numerics.compare import JudgedApart, Policy, check_outputs, check_structure
+from gpuemu_flow.numerics.contract import OutputContract
+from gpuemu_flow.numerics.contract_shapes import declared_dtypes
+from gpuemu_flow.numerics.contract_statistics import tested
+from gpuemu_flow.numerics.contracts import CaseContracts, SeenOutputs, ViewedReference
 from gpuemu_flow.numerics.diagnose import diagnose
 from gpuemu_flow.numerics.dtypes import dtype_name
 from gpuemu_flow.numerics.envelope import (
@@ -21,11 +26,12 @@ from gpuemu_flow.numerics.envelope import (
     is_exact_op,
     shadow_is_faithful,
 )
+from gpuemu_flow.numerics.judge import Bound
 from gpuemu_flow.numerics.operand import Rounding, rounding_for
 from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.numerics.variants import split_variants
 from gpuemu_flow.runners.api import RunError
-from gpuemu_flow.types import DTYPES, Case, CheckResult, Tolerance, Verdict
+from gpuemu_flow.types import DTYPES, Case, CheckResult, Failure, FailureKind, Tolerance, Verdict
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -61,11 +67,31 @@ class OpTraits:
 
 @dataclass(frozen=True)
 class Criteria:
-    """The references of one case's outputs; see `numerics.compare.check_outputs`."""
+    """The references of one case's outputs; see `numerics.compare.check_outputs`.
+
+    Attributes
+    ----------
+    tolerance : mapping of dtype name to Tolerance, or Envelope
+    policy : Policy
+    dtypes : mapping of str to str
+        That each output should have.
+    contracts : CaseContracts
+        What is declared of outputs, and the outputs as they are compared.
+    """
 
     tolerance: Mapping[str, Tolerance] | Envelope
     policy: Policy
     dtypes: Mapping[str, str]
+    contracts: CaseContracts
+
+    def bound(self, name: str, dtype: str) -> Tolerance | Bound:
+        """Return the bound of one output."""
+        own = self.contracts.tolerances.get(name)
+        if own is not None:
+            return own
+        if isinstance(self.tolerance, Envelope):
+            return self.tolerance.settled(name)
+        return self.tolerance.get(dtype) or default_tolerance(dtype)
 
 
 @dataclass(frozen=True)
@@ -74,6 +100,7 @@ class _Measured:
 
     inputs: Arrays
     expected: Arrays
+    contracts: CaseContracts
     envelopes: dict[tuple[tuple[str, str], ...], Envelope] = field(default_factory=dict)
 
 
@@ -93,6 +120,8 @@ class Judge:
         does not prove a case.
     traits : OpTraits, optional
         What an equal judge found out.
+    functions : CompareFunctions, optional
+        Only where the reference runs; without them no output can be compared by one.
 
     Attributes
     ----------
@@ -108,7 +137,9 @@ class Judge:
         evaluate: Reference,
         *,
         traits: OpTraits | None = None,
+        functions: CompareFunctions | None = None,
     ) -> None:
+        self._functions = functions
         self._settings = settings
         self._expected_dtypes = expected_dtypes
         self._evaluate = evaluate
@@ -163,22 +194,82 @@ class Judge:
     ) -> CheckResult:
         """The verdict on one set of outputs."""
         criteria = self.criteria(case, expected, inputs, actual)
-        result = check_outputs(
-            actual,
-            expected,
-            tolerance=criteria.tolerance,
-            policy=criteria.policy,
-            expected_dtypes=criteria.dtypes,
-            inputs=inputs,
-        )
+        seen = None
+        if not criteria.contracts:
+            result = self._compared(actual, expected, inputs, criteria)
+        else:
+            seen = SeenOutputs(criteria.contracts, actual)
+            early = _refused(actual, expected, criteria)
+            if early is not None:
+                return early
+            result = self._compared(actual, expected, inputs, criteria)
+            actual = criteria.contracts.views(actual)
+            expected = criteria.contracts.expected
         if result.verdict is not Verdict.FAILED or not explain:
             return result
-        findings = self._findings(result, actual, expected, inputs, criteria.tolerance)
-        fix = self._policy_that_passes(actual, expected, inputs, criteria)
+        findings = self._findings(result, actual, expected, inputs, criteria)
+        fix = self._policy_that_passes(actual, expected, inputs, criteria, seen)
         return replace(result, notes=(*findings, *fix, *result.notes))
 
-    def _policy_that_passes(
+    def _compared(
         self, actual: Arrays, expected: Arrays, inputs: Arrays, criteria: Criteria
+    ) -> CheckResult:
+        """Compare outputs; those that contracts are about as they say."""
+        contracts = criteria.contracts
+        if not contracts:
+            return check_outputs(
+                actual,
+                expected,
+                tolerance=criteria.tolerance,
+                policy=criteria.policy,
+                expected_dtypes=criteria.dtypes,
+                inputs=inputs,
+            )
+        return check_outputs(
+            contracts.views(actual),
+            contracts.expected,
+            tolerance=criteria.tolerance,
+            policy=criteria.policy,
+            expected_dtypes=contracts.dtypes(criteria.dtypes),
+            inputs=inputs,
+            seen=SeenOutputs(contracts, actual),
+            apart=[
+                self._apart(contract, actual, inputs, criteria) for contract in contracts.apart()
+            ],
+        )
+
+    def _apart(
+        self, contract: OutputContract, actual: Arrays, inputs: Arrays, criteria: Criteria
+    ) -> JudgedApart:
+        """Judge one output by its distribution, or as the user's own function does."""
+        name, contracts = contract.name, criteria.contracts
+        values = contracts.masked(name, actual[name])
+        if contract.statistics is not None:
+            result = tested(name, values, contracts.means(contract), contract.statistics)
+            kind, rate = FailureKind.TOLERANCE, contract.statistics.false_alarms
+            failures = tuple(
+                Failure(kind, f"{text} (false alarms: at most {rate:g} of cases)", name)
+                for text in result.failures
+            )
+            without = 0 if result.count else values.size
+            return JudgedApart(name, result.count or values.size, without, failures, result.note)
+        if self._functions is None or contract.compare is None:
+            raise ValueError("functions that compare run beside the reference only")
+        dtype = dtype_name(actual[name].dtype) or ""
+        tolerance = contract.tolerance or self._tolerances.get(dtype) or default_tolerance(dtype)
+        expected = contracts.whole(name)
+        answer = self._functions.ask(name, contract.compare, values, expected, inputs, tolerance)
+        note = "" if answer.compared else f"nothing of {name!r} was compared, as its function says"
+        count = answer.compared or values.size
+        return JudgedApart(name, count, 0 if answer.compared else count, answer.failures, note)
+
+    def _policy_that_passes(
+        self,
+        actual: Arrays,
+        expected: Arrays,
+        inputs: Arrays,
+        criteria: Criteria,
+        seen: SeenOutputs | None,
     ) -> list[str]:
         """Suggest what to write where only NaN and Inf differ, in a case that feeds them."""
         if not SpecialInputs(inputs):
@@ -191,8 +282,9 @@ class Judge:
                 expected,
                 tolerance=criteria.tolerance,
                 policy=policy,
-                expected_dtypes=criteria.dtypes,
+                expected_dtypes=criteria.contracts.dtypes(criteria.dtypes),
                 inputs=inputs,
+                seen=seen,
             )
             if result.verdict is not Verdict.FAILED:
                 keys = " and ".join(f'`{name} = "ignore"`' for name in names)
@@ -204,17 +296,29 @@ class Judge:
     ) -> Criteria:
         """Choose the references of a case's outputs; `actual` decides among several dtypes."""
         given = actual or {}
+        measured = self._measured(case, inputs, expected)
+        contracts = measured.contracts
         dtypes = {
-            name: self._dtype(name, given.get(name), values) for name, values in expected.items()
+            name: contracts.dtype(name) or self._dtype(name, given.get(name), values)
+            for name, values in expected.items()
         }
         automatic = self._settings.tolerance == "auto" and case.dtype not in self._tolerances
-        tolerance = self._envelope(case, inputs, expected, dtypes) if automatic else None
-        return Criteria(tolerance or self._tolerances, self._policy, dtypes)
+        automatic = automatic and not contracts.refused
+        tolerance = self._envelope(case, measured, dtypes) if automatic else None
+        return Criteria(tolerance or self._tolerances, self._policy, dtypes, contracts)
 
-    def allowed_dtypes(self, expected: Arrays) -> dict[str, list[str]]:
-        """Dtypes that each output may have, the likeliest first."""
+    def allowed_dtypes(
+        self, expected: Arrays, inputs: Arrays | None = None
+    ) -> dict[str, list[str]]:
+        """Return dtypes that each output may have, the likeliest first.
+
+        With `inputs`, one that is declared is the only one.
+        """
+        declared = {} if inputs is None else declared_dtypes(self._settings.outputs, inputs)
         return {
-            name: self._expected_dtypes.get(name) or [dtype_name(values.dtype) or ""]
+            name: [declared[name]]
+            if name in declared
+            else self._expected_dtypes.get(name) or [dtype_name(values.dtype) or ""]
             for name, values in expected.items()
         }
 
@@ -224,18 +328,15 @@ class Judge:
         actual: Arrays,
         expected: Arrays,
         inputs: Arrays,
-        tolerance: Mapping[str, Tolerance] | Envelope,
+        criteria: Criteria,
     ) -> list[str]:
         """Describe the wrong elements beside their numbers."""
         outputs = dict.fromkeys(f.output for f in result.failures if f.output in actual)
         sentences = []
         for name in outputs:
-            dtype = dtype_name(actual[name].dtype) or ""
-            bound = (
-                tolerance.settled(name)
-                if isinstance(tolerance, Envelope)
-                else tolerance.get(dtype) or default_tolerance(dtype)
-            )
+            if criteria.contracts.is_masked(name):
+                continue  # places in a row of elements that count say nothing of the output's
+            bound = criteria.bound(name, dtype_name(actual[name].dtype) or "")
             prefix = f"{name}: " if len(actual) > 1 else ""
             sentences += [
                 prefix + finding.sentence
@@ -248,20 +349,27 @@ class Judge:
         own = dtype_name(actual.dtype) if actual is not None else None
         return own if own is not None and own in allowed else allowed[0]
 
-    def _envelope(
-        self, case: Case, inputs: Arrays, expected: Arrays, dtypes: Mapping[str, str]
-    ) -> Envelope:
-        """Of the case, or what is known of it from judging other outputs of the same one."""
+    def _measured(self, case: Case, inputs: Arrays, expected: Arrays) -> _Measured:
+        """Return the case's tensors, with all that judging it before has shown."""
         last = self._last
         if last is None or last.inputs is not inputs or last.expected is not expected:
-            last = self._last = _Measured(inputs, expected)
+            settings = self._settings
+            contracts = CaseContracts(settings.outputs, settings.input_dims, case, inputs, expected)
+            last = self._last = _Measured(inputs, expected, contracts)
+        return last
+
+    def _envelope(self, case: Case, last: _Measured, dtypes: Mapping[str, str]) -> Envelope:
+        """Return the case's envelope, of the outputs as they are compared."""
         key = tuple(sorted(dtypes.items()))
         if key not in last.envelopes:
             traits = self._traits()
+            contracts = last.contracts
+            own = contracts.tolerances
+            expected = {n: a for n, a in contracts.expected.items() if n not in own}
             last.envelopes[key] = build_envelope(
-                inputs,
+                last.inputs,
                 expected,
-                self._evaluate,
+                ViewedReference(self._evaluate, contracts) if contracts else self._evaluate,
                 dtype=dtypes,
                 seed=case.seed,
                 exact_op=traits.exact,
@@ -279,6 +387,24 @@ class Judge:
             )
             self.traits = OpTraits(exact, weak=not shadowed)
         return self.traits
+
+
+def _refused(actual: Arrays, expected: Arrays, criteria: Criteria) -> CheckResult | None:
+    """Return the verdict on outputs of another form than is declared; None where they can be
+    compared."""
+    refused = criteria.contracts.refused
+    if refused:
+        return CheckResult(Verdict.ERROR, refused)
+    structural = criteria.contracts.shape_faults(actual)
+    named = {failure.output for failure in structural}
+    found = check_structure(actual, expected, criteria.dtypes)
+    structural += [
+        failure
+        for failure in found
+        if failure.kind is not FailureKind.SHAPE
+        or failure.output not in (named | (criteria.contracts.of_any_shape & actual.keys()))
+    ]
+    return CheckResult(Verdict.ERROR, tuple(structural)) if structural else None
 
 
 def _plain_inputs(case: Case) -> dict[str, NDArray[Any]]:
@@ -307,6 +433,8 @@ def judge_case(
     """Give the verdict on one case's outputs, an error where `Judge.check` comes to no end."""
     try:
         return judge.check(case, actual, expected, inputs, explain=explain)
+    except CompareError as error:
+        return CheckResult(Verdict.ERROR, (error.failure,))
     except Exception as error:
         return comparison_failed(RunError("reference-failed", str(error)))
     except BaseException as error:  # the reference may raise anything

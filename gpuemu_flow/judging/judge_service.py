@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.judging.compare_functions import CompareFunctions
 from gpuemu_flow.judging.expected_store import load, stage, worth_keeping
 from gpuemu_flow.judging.judge import Judge, OpTraits, judge_case
 from gpuemu_flow.judging.params import CompareParams
@@ -162,7 +163,8 @@ class JudgeService:
         expected = self._only_expected()
         if not bring:
             return {}
-        allowed = self._made_judge(context, expected).allowed_dtypes(expected)
+        inputs = self._items[0].inputs
+        allowed = self._made_judge(context, expected).allowed_dtypes(expected, inputs)
         return {"slots": _to_json(context.own.write(expected)), "dtypes": allowed}
 
     def _judge_all(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
@@ -222,7 +224,12 @@ class JudgeService:
             known = self._facts["nature"]
             traits = None if known is None else OpTraits(**known)
             self._judge = Judge(
-                self._compare, allowed, self._samples, context.evaluate, traits=traits
+                self._compare,
+                allowed,
+                self._samples,
+                context.evaluate,
+                traits=traits,
+                functions=CompareFunctions(context.evaluate.program.root),
             )
         return self._judge
 

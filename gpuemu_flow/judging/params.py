@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from gpuemu_flow.numerics.contract import OutputContract
 from gpuemu_flow.types import PRECISIONS, Json
 
 
@@ -28,6 +29,10 @@ class CompareParams:
     deterministic : bool
     reference_dtype : str or None
         The dtype that the reference is asked for; None means float64 where it can.
+    outputs : tuple of OutputContract
+        What is declared of outputs.
+    input_dims : mapping of str to list of str or int
+        Of the inputs, by the op's schema; empty where nothing is declared of outputs.
     """
 
     tolerance: str
@@ -40,15 +45,24 @@ class CompareParams:
     mutates: tuple[str, ...] = ()
     deterministic: bool = True
     reference_dtype: str | None = None
+    outputs: tuple[OutputContract, ...] = ()
+    input_dims: Mapping[str, list[str | int]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
         """As plain JSON; `from_json` is its inverse."""
         lists = {"invariants": list(self.invariants), "mutates": list(self.mutates)}
         tolerances = {dtype: dict(explicit) for dtype, explicit in self.tolerances.items()}
-        return {**vars(self), **lists, "tolerances": tolerances}
+        outputs = [contract.to_json() for contract in self.outputs]
+        return {**vars(self), **lists, "tolerances": tolerances, "outputs": outputs}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CompareParams:
         """Rebuild from `to_json`'s form; TypeError when it is not that."""
         given = cls(**data)
-        return replace(given, invariants=tuple(given.invariants), mutates=tuple(given.mutates))
+        outputs = tuple(OutputContract.from_json(contract) for contract in data.get("outputs", ()))
+        return replace(
+            given,
+            invariants=tuple(given.invariants),
+            mutates=tuple(given.mutates),
+            outputs=outputs,
+        )

@@ -6,11 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Any
 
-from numpy.typing import NDArray
-
-from gpuemu_flow.judging.judge import Judge, judge_case
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.verdicts import (
     comparison_failed,
@@ -19,15 +15,12 @@ from gpuemu_flow.judging.verdicts import (
     without_outputs,
 )
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.api import Program, RunError, error_from_json
 from gpuemu_flow.runners.attempt import JobFailedError
-from gpuemu_flow.runners.jobs import Evaluator
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.store.blobs import SUFFIX
 from gpuemu_flow.types import Case, CheckResult, Json, failure_from_json
 
-WORKER = "gpuemu_flow.judging.stored:judge_batch"
+WORKER = "gpuemu_flow.judging.stored_batch:judge_batch"
 EVALUATIONS = 20
 OVERHEAD_SECONDS = 300.0
 
@@ -58,7 +51,7 @@ class StoredCase:
         return with_printed(result, str(self.op.get("printed", "")))
 
     def to_json(self) -> dict[str, Json]:
-        """As `judge_batch` reads it."""
+        """As `stored_batch.judge_batch` reads it."""
         return {"case": self.case.to_json(), "op": self.op, "reference": self.reference}
 
 
@@ -132,29 +125,3 @@ class StoredJudge:
             if len(batch) > 1:
                 return [result for stored in batch for result in self._compare([stored])]
             return [comparison_failed(failed.error)]
-
-
-def judge_batch(payload: Mapping[str, Json], evaluator: Evaluator) -> list[dict[str, Json]]:
-    """Judge a batch of cases whose outputs lie in the blob store.
-
-    Parameters
-    ----------
-    payload : JSON
-        ``blobs`` (folder), ``compare``, ``expected_dtypes``, ``samples``, ``cases`` (each with
-        ``case``, ``op`` and ``reference`` records).
-    evaluator : Evaluator
-    """
-    samples = [Case.from_json(case) for case in payload["samples"]]
-    settings = CompareParams.from_json(payload["compare"])
-    judge = Judge(settings, payload["expected_dtypes"], samples, evaluator)
-    folder = Path(payload["blobs"])
-    results = []
-    for item in payload["cases"]:
-        case = Case.from_json(item["case"])
-        actual, expected = (_outputs(folder, item[role]["blob"]) for role in ("op", "reference"))
-        results.append(judge_case(judge, case, actual, expected).to_json())
-    return results
-
-
-def _outputs(folder: Path, digest: str) -> dict[str, NDArray[Any]]:
-    return blobs.read(folder / digest[:2] / (digest + SUFFIX))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.blocked import Outcome, compare_floats, compare_integers
+from gpuemu_flow.numerics.contracts import SeenOutputs
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
 from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.invariants import as_failure, check_invariant
@@ -83,6 +84,7 @@ class CheckedOutput:
     label: str
     envelope: Envelope | None
     outcome: Outcome
+    seen: SeenOutputs | None = None
 
     def value_failures(self) -> list[Failure]:
         totals = self.outcome.totals
@@ -91,13 +93,22 @@ class CheckedOutput:
         worst = totals.worst_value
         index, actual, expected = self._element(totals.worst_value.position)
         times = f", {worst.share:.4g} times the tolerance" if np.isfinite(worst.share) else ""
+        place = self._place(index)
+        note = self.seen.contracts.note(self.name) if self.seen is not None else ""
         message = (
             f"{totals.failing_values} of {totals.count} elements of {self.name!r} exceed "
-            f"{self.label}; worst at {list(index)}: actual {self._text(self.actual[index])}, "
-            f"expected {self._text(self.expected[index])}{times}"
+            f"{self.label}; worst at {list(place)}: actual {self._text(self.actual[index])}, "
+            f"expected {self._text(self.expected[index])}{times}{f' ({note})' if note else ''}"
         )
         kind = FailureKind.TOLERANCE
-        return [Failure(kind, message, self.name, index, expected=expected, actual=actual)]
+        return [Failure(kind, message, self.name, place, expected=expected, actual=actual)]
+
+    def _place(self, index: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the place in the output itself, of which a part may be compared."""
+        if self.seen is None:
+            return index
+        place = self.seen.contracts.index(self.name, index)
+        return index if place is None else place
 
     def nan_failures(self) -> list[Failure]:
         totals = self.outcome.totals
@@ -114,16 +125,24 @@ class CheckedOutput:
     def invariant_failures(self, policy: Policy, special: SpecialInputs) -> list[Failure]:
         failures = []
         for invariant in policy.invariants:
-            violation = check_invariant(invariant, self.actual, self.dtype, self.tolerance)
+            values, exempt = self._asked_of(None)
+            violation = check_invariant(invariant, values, self.dtype, self.tolerance, exempt)
             if violation is not None:
-                exempt = self._exempt(special)
+                values, exempt = self._asked_of(self._exempt(special))
                 if exempt is not None:
                     violation = check_invariant(
-                        invariant, self.actual, self.dtype, self.tolerance, exempt
+                        invariant, values, self.dtype, self.tolerance, exempt
                     )
             if violation is not None:
                 failures.append(as_failure(invariant, self.name, violation))
         return failures
+
+    def _asked_of(self, exempt: NDArray[np.bool_] | None) -> tuple[Array, NDArray[np.bool_] | None]:
+        """Return the array that invariants are asked of, and its exempt part."""
+        if self.seen is None:
+            return self.actual, exempt
+        raw = self.seen.actual[self.name]
+        return self.seen.contracts.with_properties(self.name, raw, self.actual, exempt)
 
     def _special_failures(
         self, kind: FailureKind, what: str, number: int, position: int | None, rule: str
@@ -132,11 +151,12 @@ class CheckedOutput:
             return []
         index, actual, expected = self._element(position)
         unasked = "which the strict policy forbids" if rule == "strict" else "unlike the reference"
+        place = self._place(index)
         message = (
             f"{number} of {self.actual.size} elements of {self.name!r} are {what}, {unasked}; "
-            f"first at {list(index)}: expected {self._text(self.expected[index])}"
+            f"first at {list(place)}: expected {self._text(self.expected[index])}"
         )
-        return [Failure(kind, message, self.name, index, expected=expected, actual=actual)]
+        return [Failure(kind, message, self.name, place, expected=expected, actual=actual)]
 
     def _element(self, position: int) -> tuple[tuple[int, ...], float, float]:
         index = multi_index(position, self.actual.shape)
@@ -183,7 +203,10 @@ def compare_output(
     tolerance: Mapping[str, Tolerance] | Envelope,
     policy: Policy,
     special: SpecialInputs,
+    *,
+    seen: SeenOutputs | None = None,
 ) -> CheckedOutput:
+    """Compare one output; `seen` tells the places of a part in the output itself."""
     fmt = FLOAT_LIMITS.get(dtype)
     if fmt is None:
         expected = _as_integers(expected, actual.dtype)
@@ -203,7 +226,9 @@ def compare_output(
         allowed = tolerance.get(dtype) or default_tolerance(dtype)
         label = f"{allowed.atol:g} + {allowed.rtol:g} * |expected| ({allowed.origin})"
         outcome = run(AffineBound(allowed.atol, allowed.rtol))
-    return CheckedOutput(name, dtype, actual, expected, rules, allowed, label, envelope, outcome)
+    return CheckedOutput(
+        name, dtype, actual, expected, rules, allowed, label, envelope, outcome, seen
+    )
 
 
 def _compare_auto(

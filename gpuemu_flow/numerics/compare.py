@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from gpuemu_flow.numerics.checked_output import (
     QUICK_SHARE,
@@ -12,15 +15,43 @@ from gpuemu_flow.numerics.checked_output import (
     SpecialInputs,
     compare_output,
 )
+from gpuemu_flow.numerics.contracts import CaseContracts, SeenOutputs
 from gpuemu_flow.numerics.dtypes import dtype_name
 from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.invariants import as_failure, check_shape_preserved
-from gpuemu_flow.numerics.statistics import combine
-from gpuemu_flow.numerics.weakness import weakness
-from gpuemu_flow.types import CheckResult, Failure, FailureKind, Tolerance, Verdict
+from gpuemu_flow.numerics.statistics import Sample, Totals, combine
+from gpuemu_flow.numerics.weakness import only_zeros, weakness
+from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Tolerance, Verdict
 from gpuemu_flow.verdicts import Compared, of_outputs
 
-__all__ = ["QUICK_SHARE", "Policy", "check_outputs"]
+__all__ = ["QUICK_SHARE", "JudgedApart", "Policy", "check_outputs", "check_structure"]
+
+
+@dataclass(frozen=True)
+class JudgedApart:
+    """An output whose elements were not held against expected ones, one by one.
+
+    Attributes
+    ----------
+    name : str
+    count, no_verdict : int
+        Its elements; those of them that say nothing of the op.
+    failures : tuple of Failure
+    note : str
+    """
+
+    name: str
+    count: int
+    no_verdict: int = 0
+    failures: tuple[Failure, ...] = ()
+    note: str = ""
+
+    @property
+    def totals(self) -> Totals:
+        """Return its numbers of elements, as statistics take them."""
+        judged = self.count - self.no_verdict
+        failing = len(self.failures)
+        return Totals(count=self.count, judged=judged, finite=judged, failing=failing)
 
 
 def check_outputs(
@@ -31,6 +62,8 @@ def check_outputs(
     policy: Policy,
     expected_dtypes: Mapping[str, str] | None = None,
     inputs: Arrays | None = None,
+    seen: SeenOutputs | None = None,
+    apart: Sequence[JudgedApart] = (),
 ) -> CheckResult:
     """Check all outputs of one case.
 
@@ -51,6 +84,10 @@ def check_outputs(
         The case's inputs: whether they hold NaN or Inf decides what ``strict`` and ``ignore``
         mean, and the table form of ``shape_preserved`` needs their shapes. Without them the inputs
         count as finite.
+    seen : SeenOutputs, optional
+        What is declared of the outputs, which are then given as they are compared.
+    apart : sequence of JudgedApart
+        Outputs that were judged in another way.
 
     Returns
     -------
@@ -70,18 +107,28 @@ def check_outputs(
     """
     names = expected_dtypes or {}
     wanted = {name: names.get(name) or dtype_name(expected[name].dtype) for name in expected}
-    structural = _check_structure(actual, expected, wanted)
-    preserved = _check_preserved(actual, policy, inputs)
+    structural = check_structure(actual, expected, wanted)
+    contracts = None if seen is None else seen.contracts
+    preserved = _check_preserved(actual if seen is None else seen.actual, policy, inputs)
     if structural:
         return CheckResult(Verdict.ERROR, (*structural, *preserved))
     special = SpecialInputs(inputs)
     compared = [
         compare_output(
-            name, actual[name], expected[name], wanted[name] or "", tolerance, policy, special
+            name,
+            actual[name],
+            expected[name],
+            wanted[name] or "",
+            tolerance_of(name, wanted[name] or "", tolerance, contracts),
+            policy,
+            special,
+            seen=seen,
         )
         for name in expected
     ]
     failures = [
+        *(() if seen is None else seen.contracts.faults(seen.actual)),
+        *(failure for output in apart for failure in output.failures),
         *(f for output in compared for f in output.value_failures()),
         *(f for output in compared for f in output.nan_failures()),
         *(f for output in compared for f in output.inf_failures()),
@@ -89,15 +136,44 @@ def check_outputs(
         *preserved,
     ]
     extents = [_extent(output, special) for output in compared]
+    extents += [Compared(output.name, output.count, output.no_verdict) for output in apart]
     stats = combine(
-        [(c.outcome.totals, c.outcome.sample, c.actual.shape) for c in compared],
+        [
+            *((c.outcome.totals, c.outcome.sample, c.actual.shape) for c in compared),
+            *((output.totals, Sample(np.zeros(0)), ()) for output in apart),
+        ],
         unjudged=sum(extent.shown for extent in extents),
     )
+    if contracts is not None and compared:
+        stats = _placed(stats, compared, contracts)
     verdict, reasons = of_outputs(bool(failures), extents)
-    notes = (*reasons, *_notes(extents, tolerance))
+    told = tuple(output.note for output in apart if output.note)
+    notes = (*told, *reasons, *_notes(extents, tolerance))
     empty = tuple(extent.name for extent in extents if not extent.count)
     weak = tuple(found for output in compared if (found := weakness(output)) is not None)
-    return CheckResult(verdict, tuple(failures), stats, notes, empty, weak)
+    blank = only_zeros(inputs)
+    return CheckResult(verdict, tuple(failures), stats, notes, empty, weak, blank=blank)
+
+
+def tolerance_of(
+    name: str,
+    dtype: str,
+    tolerance: Mapping[str, Tolerance] | Envelope,
+    contracts: CaseContracts | None,
+) -> Mapping[str, Tolerance] | Envelope:
+    """Return the tolerance of one output: its own, or that of the case."""
+    own = None if contracts is None else contracts.tolerances.get(name)
+    return tolerance if own is None else {dtype: own}
+
+
+def _placed(
+    stats: ErrorStats, compared: Sequence[CheckedOutput], contracts: CaseContracts
+) -> ErrorStats:
+    """Return statistics with the worst element's place in the output itself."""
+    if stats.worst_index is None:
+        return stats
+    worst = max(compared, key=lambda output: output.outcome.totals.worst.share)
+    return replace(stats, worst_index=contracts.index(worst.name, stats.worst_index))
 
 
 def _extent(output: CheckedOutput, special: SpecialInputs) -> Compared:
@@ -112,7 +188,7 @@ def _extent(output: CheckedOutput, special: SpecialInputs) -> Compared:
     )
 
 
-def _check_structure(
+def check_structure(
     actual: Arrays, expected: Arrays, wanted: Mapping[str, str | None]
 ) -> list[Failure]:
     """Return missing and unexpected outputs, wrong shapes, then wrong dtypes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,14 @@ GLANCE = 4096
 
 BLOCK = 1 << 20
 """Elements that are looked at together else."""
+
+
+def only_zeros(inputs: Mapping[str, NDArray[Any]] | None) -> bool:
+    """Tell whether a case's inputs have elements, and all of them are 0."""
+    filled = [array for array in (inputs or {}).values() if array.size]
+    # The first element shows nearly always that there is nothing to say.
+    plain = bool(filled) and not any(array.flat[0] for array in filled)
+    return plain and not any(np.count_nonzero(array) for array in filled)
 
 
 def weakness(output: CheckedOutput) -> WeakOutput | None:

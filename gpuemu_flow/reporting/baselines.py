@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpuemu_flow import __version__
-from gpuemu_flow.artifacts.diff import diff_kernels
+from gpuemu_flow.artifacts.diff import Judgement, KernelDiff, diff_kernels
 from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.compile_kernels import kernel_policy
@@ -16,10 +16,17 @@ from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.reporting.client_baselines import of_clients
+from gpuemu_flow.reporting.renamed_ops import (
+    IDENTITY,
+    identity_of,
+    renamed_kernels,
+    renamed_ops,
+)
 from gpuemu_flow.reporting.report import run_and_report
 from gpuemu_flow.reporting.submissions import submitted_summaries
 from gpuemu_flow.results.baseline_diff import (
     CHANGED,
+    GONE,
     MISSING,
     NEW,
     REGRESSION,
@@ -27,14 +34,14 @@ from gpuemu_flow.results.baseline_diff import (
     BaselineDiff,
     ResultDiff,
 )
-from gpuemu_flow.results.model import RunReport
+from gpuemu_flow.results.model import Absence, OpResult, RunReport
 from gpuemu_flow.store import baselines
 from gpuemu_flow.store.baselines import Baseline, BaselineStore
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import read_manifest
 from gpuemu_flow.tasks.diff import compare_summaries, read_summary
 from gpuemu_flow.tasks.params import LintParams, params_of
-from gpuemu_flow.types import Json, Verdict
+from gpuemu_flow.types import BAD, Json, Verdict
 
 
 def bring_up_to_date(workspace: Workspace, listener: Listener | None = None) -> RunReport:
@@ -128,27 +135,53 @@ def import_file(workspace: Workspace, path: Path, tag: str) -> Stored:
 
 
 def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> BaselineDiff:
-    """Compare what is true now with a baseline."""
+    """Compare what is true now with a baseline; what was renamed since, with its former name's."""
     kernels, results = _current(workspace, report)
     found = BaselineDiff(baseline)
+    configured = {op.name: op for op in workspace.config.ops}
     policies = {
         kernel.name: kernel_policy(workspace.config.policies, kernel)
         for kernel in workspace.config.kernels
     }
+    former = renamed_kernels(baseline.kernels, kernels)
     for name in dict.fromkeys((*kernels, *baseline.kernels)):
+        if name in former.values():
+            continue
         policy = policies.get(name)
         diffs = diff_kernels(
-            [_metrics(entry) for entry in baseline.kernels.get(name, ())],
+            [_metrics(entry) for entry in baseline.kernels.get(former.get(name, name), ())],
             [_metrics(entry) for entry in kernels.get(name, ())],
             forbidden=policy.forbidden_instructions if policy is not None else (),
         )
-        found.kernels += [(name, one) for one in diffs]
+        gone = name not in policies
+        found.kernels += [(name, _gone(one) if gone else one) for one in diffs]
     threshold = workspace.config.policies.regression_threshold
-    for op in dict.fromkeys((*results, *baseline.results)):
-        old, new = baseline.results.get(op, {}), results.get(op, {})
+    former = renamed_ops(baseline.results, configured)
+    shown = {(r.op, r.dtype): r for r in report.results}
+    for op in dict.fromkeys((*configured, *results, *baseline.results)):
+        if op in former.values():
+            continue
+        old, new = baseline.results.get(former.get(op, op), {}), results.get(op, {})
         for dtype in dict.fromkeys((*new, *old)):
-            found.results.append(_result(op, dtype, old.get(dtype), new.get(dtype), threshold))
+            gone = op not in configured or dtype not in configured[op].dtypes
+            unjudged = GONE if gone else _unjudged(shown.get((op, dtype)))
+            one = _result(op, dtype, old.get(dtype), new.get(dtype), threshold, unjudged)
+            found.results.append(replace(one, was=former.get(op, "")))
     return found
+
+
+def _gone(kernel: KernelDiff) -> KernelDiff:
+    """Return the difference of a kernel that the configuration does not have any more."""
+    judgement = Judgement(REGRESSION, "kernel", "it is not configured any more")
+    return replace(kernel, judgements=(*kernel.judgements, judgement))
+
+
+def _unjudged(result: OpResult | None) -> str:
+    """Return the verdict on an op and dtype that has no cases, where that is a step back."""
+    if result is None or result.cases:
+        return ""
+    back = result.verdict is Verdict.ERROR or result.absence is Absence.OUTDATED
+    return result.verdict.value if back else ""
 
 
 def _result(
@@ -157,11 +190,17 @@ def _result(
     old: Mapping[str, Json] | None,
     new: Mapping[str, Json] | None,
     threshold: float,
+    unjudged: str,
 ) -> ResultDiff:
-    if old is None or new is None:
+    """Compare two summaries; `unjudged` says what became of one that there is no more."""
+    if new is None:
         before = None if old is None else old["verdict"]
-        after = None if new is None else new["verdict"]
-        return ResultDiff(op, dtype, MISSING if new is None else NEW, "verdict", before, after)
+        worse = unjudged and before == Verdict.PASSED.value
+        status, after = (REGRESSION, unjudged) if worse else (MISSING, None)
+        return ResultDiff(op, dtype, status, "verdict", before, after)
+    if old is None:
+        status = REGRESSION if Verdict(new["verdict"]) in BAD else NEW
+        return ResultDiff(op, dtype, status, "verdict", None, new["verdict"])
     changes = compare_summaries(dtype, old, new, threshold)
     if not changes:
         same_cases = old.get("cases_digest") == new["cases_digest"]
@@ -184,7 +223,8 @@ def _current(
     for spec in workspace.graph.tasks.values():
         path = folder / spec.target
         if spec.stage == stages.COMPARE and (spec.subject, spec.dtype) in judged:
-            results.setdefault(spec.subject, {})[spec.dtype] = read_summary(path)
+            identity = {IDENTITY: identity_of(workspace.config.op(spec.subject))}
+            results.setdefault(spec.subject, {})[spec.dtype] = {**read_summary(path), **identity}
         elif (
             spec.stage == stages.LINT
             and (spec.subject, params_of(LintParams, spec.params).arch) in linted
@@ -192,7 +232,8 @@ def _current(
             metrics = read_manifest(path, stages.LINT)["metrics"]
             kernels.setdefault(spec.subject, []).extend(metrics)
     for (op, dtype), summary in submitted_summaries(workspace, report.results).items():
-        results.setdefault(op, {})[dtype] = summary
+        identity = {IDENTITY: identity_of(workspace.config.op(op))}
+        results.setdefault(op, {})[dtype] = {**summary, **identity}
     return kernels, results
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.judging.judge import Criteria
 from gpuemu_flow.numerics.checked_output import CheckedOutput, SpecialInputs, compare_output
+from gpuemu_flow.numerics.compare import tolerance_of
 from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.numerics.judge import AffineBound, Judgement, judge
 from gpuemu_flow.results.document import SHARES, Picture
@@ -38,6 +39,13 @@ def draw(
     criteria : Criteria
         What the outputs were held against.
     """
+    contracts = criteria.contracts
+    dtypes = criteria.dtypes
+    if contracts:
+        if contracts.refused or name not in contracts.expected:
+            return Picture(name, note="the output is not compared element by element")
+        actual, expected = contracts.views(actual), contracts.expected
+        dtypes = contracts.dtypes(dtypes)
     output = actual[name]
     if output.size > MAX_ELEMENTS:
         return Picture(name, output.shape, note=f"{output.size} elements are too many to draw")
@@ -48,8 +56,8 @@ def draw(
         name,
         output,
         expected[name],
-        criteria.dtypes[name],
-        criteria.tolerance,
+        dtypes[name],
+        tolerance_of(name, dtypes[name], criteria.tolerance, contracts),
         criteria.policy,
         special,
     )

@@ -19,6 +19,7 @@ from gpuemu_flow.results.inspection import (
     WorkspaceListing,
     WorkspaceStatus,
 )
+from gpuemu_flow.results.model import Absence
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.lock import RunLock
 from gpuemu_flow.tasks.base import TaskSpec
@@ -114,7 +115,10 @@ def workspace_status(workspace: Workspace) -> WorkspaceStatus:
             skipped=len(graph.skips),
         ),
         verdicts=Counter(verdict.value for verdict in every),
-        outdated=sum(f"{COMPARE}:{r.op}:{r.dtype}" in outdated for r in report.results),
+        outdated=sum(
+            f"{COMPARE}:{r.op}:{r.dtype}" in outdated or r.absence is Absence.OUTDATED
+            for r in report.results
+        ),
         cache=CacheSize(
             folder=str(cache.folder),
             blobs_bytes=cache.blobs.volume(),

@@ -14,6 +14,7 @@ from gpuemu_flow.engine.relocate import Relocator
 from gpuemu_flow.engine.session import RunOptions, RunOutcome
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.reporting.renamed_submissions import take_over_submissions
 from gpuemu_flow.reporting.submissions import submitted_results
 from gpuemu_flow.results.from_manifests import ReportBuilder
 from gpuemu_flow.results.model import (
@@ -51,7 +52,14 @@ def run_and_report(
         shown = outcome if asked is None else replace(outcome, options=asked)
         reports.append(build_report(workspace, shown))
 
-    outcome = session.run(workspace, options, listener, pool, conclude)
+    outcome = session.run(
+        workspace,
+        options,
+        listener,
+        pool,
+        conclude,
+        prepare=lambda: take_over_submissions(workspace),
+    )
     return outcome, reports[0]
 
 

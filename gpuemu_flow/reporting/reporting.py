@@ -16,11 +16,11 @@ from gpuemu_flow.reporting.ci import against
 from gpuemu_flow.reporting.gather import Extras, gather
 from gpuemu_flow.reporting.report import known_report
 from gpuemu_flow.results.document import Report
-from gpuemu_flow.results.model import OpResult, RunReport
+from gpuemu_flow.results.model import Absence, OpResult, RunReport
 from gpuemu_flow.store.baselines import Baseline, BaselineStore
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.types import Verdict
+from gpuemu_flow.types import BAD, Verdict
 
 NEWEST = ""
 MAX_HOURS = 24 * 365 * 100.0
@@ -104,16 +104,18 @@ def _baseline(workspace: Workspace, tag: str | None) -> Baseline | None:
 
 
 def _with_gaps(workspace: Workspace, run: RunReport, outdated: set[str]) -> RunReport:
-    """Return results that are missing as skipped, and a word on those that are out of date."""
+    """Return results that are missing, or out of date and not red, as skipped.
+
+    An old failure is shown as it was, with a word on what it is about: it helps to mend it.
+    """
     old = {
         (spec.subject, spec.dtype)
         for name, spec in workspace.graph.tasks.items()
         if spec.stage == stages.COMPARE and name in outdated
     }
     known = {(r.op, r.dtype) for r in run.results}
-    reason = "changed since it was checked"
-    results = [replace(r, reason=reason) if (r.op, r.dtype) in old else r for r in run.results]
-    count = sum((r.op, r.dtype) in old for r in results)
+    results = [_outdated(r) if (r.op, r.dtype) in old else r for r in run.results]
+    count = sum(r.absence is Absence.OUTDATED for r in results)
     results += [
         OpResult(spec.subject, spec.dtype, Verdict.SKIPPED, reason="not checked yet")
         for spec in workspace.graph.tasks.values()
@@ -125,6 +127,13 @@ def _with_gaps(workspace: Workspace, run: RunReport, outdated: set[str]) -> RunR
         hint = "`gpuemu-flow run` checks what changed"
         problems = (*problems, Problem("report-out-of-date", message, hint, warning=True))
     return replace(run, results=tuple(results), problems=problems)
+
+
+def _outdated(result: OpResult) -> OpResult:
+    reason, absence = "changed since it was checked", Absence.OUTDATED
+    if result.verdict in BAD:
+        return replace(result, reason=reason, absence=absence)
+    return OpResult(result.op, result.dtype, Verdict.SKIPPED, reason=reason, absence=absence)
 
 
 def _recent(workspace: Workspace, run: RunReport, hours: float) -> RunReport:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from gpuemu_flow.engine.files import stamp_of
@@ -13,8 +15,10 @@ from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzz.submitted_code import newest_of_each, of_current_code
 from gpuemu_flow.fuzz.wire_ops import Query, Subjects, results_folder
 from gpuemu_flow.judging.summary import WORST, tallied
+from gpuemu_flow.reporting.client_code import SHOWN, ClientCode, Moved, name_files
+from gpuemu_flow.reporting.renamed_submissions import new_names
 from gpuemu_flow.results.from_manifests import result_of_summary
-from gpuemu_flow.results.model import CaseFailure, OpResult
+from gpuemu_flow.results.model import Absence, CaseFailure, OpResult
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.results import FOLDER, STAMP, Judged, ResultStore, StoredResult
@@ -35,16 +39,14 @@ def submitted_results(
     """Return results of skipped ops and dtypes for which clients submitted outputs.
 
     Only submissions count that were judged by the reference, the configuration and the environment
-    as they are now, without a tolerance or arguments of their own, and whose code no newer state of
-    it has retired; of each case and code, the newest.
+    as they are now, without a tolerance or arguments of their own, whose code no newer state of it
+    has retired, and whose code's files are as they were; of each case and code, the newest.
     An op and dtype whose submissions are all older is skipped still, with a reason that says so.
     """
-    found = {}
-    for skip, valid, submitted in _submissions(workspace, skips):
-        found[skip.op, skip.dtype] = (
-            _result(workspace, skip, valid) if valid else _outdated(skip, submitted)
-        )
-    return found
+    return {
+        (one.op, one.dtype): _result(workspace, one) if one.valid else _outdated(one)
+        for one in _submissions(workspace, skips)
+    }
 
 
 def submitted_summaries(
@@ -60,19 +62,55 @@ def submitted_summaries(
     judged = {(result.op, result.dtype): result for result in results if result.cases}
     skips = [skip for skip in workspace.graph.skips if (skip.op, skip.dtype) in judged]
     found = {}
-    for skip, valid, _ in _submissions(workspace, skips):
-        if valid:
-            found[skip.op, skip.dtype] = {
-                **_figures(valid),
-                "cases_digest": digest_json(sorted(stored.seed for stored in valid)),
+    for one in _submissions(workspace, skips):
+        if one.valid:
+            found[one.op, one.dtype] = {
+                **_figures(one),
+                "cases_digest": digest_json(sorted(stored.seed for stored in one.valid)),
             }
     return found
 
 
-def _submissions(
-    workspace: Workspace, skips: Iterable[Skip]
-) -> list[tuple[Skip, list[StoredResult], int]]:
-    """Of each op and dtype with submissions: those that count, and how many there are."""
+@dataclass(frozen=True)
+class _Submitted:
+    """Submissions of clients for an op and dtype.
+
+    Attributes
+    ----------
+    op, dtype : str
+    valid : list of StoredResult
+        Those that count.
+    moved : list of (StoredResult, Moved)
+        Those that would, were their code as it was.
+    others : int
+        Those that were judged by another reference or configuration.
+    lost : str
+        Where there are none: says which ones are of no op.
+    skipped : str
+        Why the op is not run here.
+    """
+
+    op: str
+    dtype: str
+    valid: list[StoredResult]
+    moved: list[tuple[StoredResult, Moved]]
+    others: int
+    lost: str = ""
+    skipped: str = ""
+
+    @property
+    def unjudged(self) -> str:
+        """Say what code is not judged as it is now; empty where all that is there is.
+
+        Code of another origin says nothing of it, and code that is gone needs no verdict.
+        """
+        origins = {stored.origin for stored in self.valid}
+        edited = [m for stored, m in self.moved if m.edited and stored.origin not in origins]
+        return f"{name_files(edited)} changed since its outputs were submitted" if edited else ""
+
+
+def _submissions(workspace: Workspace, skips: Iterable[Skip]) -> list[_Submitted]:
+    """Sort the submissions of each op and dtype that has some."""
     skips = list(skips)
     if not skips:
         return []
@@ -83,36 +121,68 @@ def _submissions(
         return []
     store = ResultStore(workspace.cache, folder, max_results=0)
     try:
-        latest = newest_of_each(of_current_code(store.everything()))
-    finally:
-        store.close()
-    subjects = Subjects(workspace)
-    found = []
-    for skip in skips:
-        stored = [s for s in latest if (s.op, s.dtype) == (skip.op, skip.dtype)]
-        if stored:
+        subjects = Subjects(workspace)
+        everything = store.everything()
+        names = new_names(workspace, subjects, everything)
+        everything = [replace(s, op=names[s.op]) if s.op in names else s for s in everything]
+        latest = newest_of_each(of_current_code(everything))
+        lost = _of_no_op(workspace, latest)
+        code = ClientCode(workspace, store)
+        found = []
+        for skip in skips:
+            stored = [s for s in latest if (s.op, s.dtype) == (skip.op, skip.dtype)]
+            if not stored:
+                if lost:
+                    found.append(_Submitted(skip.op, skip.dtype, [], [], 0, lost, skip.reason))
+                continue
             now = subjects.judged_by(Query(skip.op, skip.dtype, {}))
             workspace.watch(subjects.stamps(skip.op, skip.dtype))
-            found.append((skip, [s for s in stored if s.judged_by == now], len(stored)))
-    return found
+            judged = [(s, code.moved(s)) for s in stored if s.judged_by == now]
+            valid = [s for s, moved in judged if not moved]
+            moved = [pair for pair in judged if pair[1]]
+            found.append(_Submitted(skip.op, skip.dtype, valid, moved, len(stored) - len(judged)))
+        return found
+    finally:
+        store.close()
 
 
-def _outdated(skip: Skip, submitted: int) -> OpResult:
-    reason = (
-        f"{submitted} submissions, all judged by another reference or configuration than now; "
-        "submit again"
-    )
-    return OpResult(skip.op, skip.dtype, Verdict.SKIPPED, reason=reason)
+def _of_no_op(workspace: Workspace, latest: Iterable[StoredResult]) -> str:
+    """Say which submissions are of ops that the configuration does not have (any more)."""
+    known = {op.name for op in workspace.config.ops}
+    counts = Counter(stored.op for stored in latest if stored.op not in known)
+    if not counts:
+        return ""
+    parts = [
+        f"{n} submission{'s' if n > 1 else ''} of {name}" for name, n in sorted(counts.items())
+    ]
+    verb = "are no ops" if len(counts) > 1 else "is no op"
+    return f"{', '.join(parts[:SHOWN])}, which {verb} here (any more)"
 
 
-def _result(workspace: Workspace, skip: Skip, valid: list[StoredResult]) -> OpResult:
-    figures = _figures(valid)
-    failures = [_failure(workspace, stored) for stored in valid if stored.judged.verdict in BAD]
+def _outdated(one: _Submitted) -> OpResult:
+    if one.lost:
+        reason = f"{one.skipped}; {one.lost}"
+        return OpResult(one.op, one.dtype, Verdict.SKIPPED, reason=reason)
+    parts = []
+    if one.moved:
+        files = name_files(moved for _, moved in one.moved)
+        parts.append(f"{len(one.moved)} submissions, whose code changed since: {files}")
+    if one.others:
+        text = "submissions, all judged by another reference or configuration than now"
+        parts.append(f"{one.others} {text}")
+    reason = f"{'; '.join(parts)}; submit again"
+    return OpResult(one.op, one.dtype, Verdict.SKIPPED, reason=reason, absence=Absence.OUTDATED)
+
+
+def _result(workspace: Workspace, one: _Submitted) -> OpResult:
+    figures = _figures(one)
+    failures = [_failure(workspace, stored) for stored in one.valid if stored.judged.verdict in BAD]
+    more = f"{len(one.moved)} more do not count: their code changed since" if one.moved else ""
     return result_of_summary(
-        skip.op,
-        skip.dtype,
+        one.op,
+        one.dtype,
         figures,
-        reason="; ".join(filter(None, (figures["reason"], _who_and_when(valid)))),
+        reason="; ".join(filter(None, (figures["reason"], _who_and_when(one.valid), more))),
         cached=True,
         failures=tuple(
             sorted((f for f in failures if f is not None), key=lambda failure: failure.case.numel)
@@ -147,12 +217,13 @@ def forget_submissions(workspace: Workspace, ops: Collection[str] | None = None)
         store.close()
 
 
-def _figures(valid: list[StoredResult]) -> dict[str, Json]:
+def _figures(one: _Submitted) -> dict[str, Json]:
     """Counts per verdict and the worst of each figure, as `tasks.summary.summarise` has them."""
-    tally = Tally()
-    for stored in valid:
-        tally.count(stored.judged.verdict, stored.judged.elements)
-    worst = {name: max(_figure(stored.judged, name) for stored in valid) for name in WORST}
+    tally = Tally(unjudged_code=one.unjudged)
+    for stored in one.valid:
+        chosen = stored.source != "submit"  # else the daemon drew the inputs
+        tally.count(stored.judged.verdict, stored.judged.elements, chosen=chosen)
+    worst = {name: max(_figure(stored.judged, name) for stored in one.valid) for name in WORST}
     return {
         **tallied(tally),
         **{name: number_to_json(value) for name, value in worst.items()},

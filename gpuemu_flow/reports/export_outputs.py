@@ -34,12 +34,15 @@ class Expectation:
     policy : Policy
     dtypes : mapping of str to sequence of str
         Dtypes that each output may have; the first one decides its tolerance.
+    own : mapping of str to Tolerance
+        Of outputs that have one of their own.
     """
 
     expected: Arrays
     tolerance: Mapping[str, Tolerance] | Envelope
     policy: Policy = field(default_factory=Policy)
     dtypes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    own: Mapping[str, Tolerance] = field(default_factory=dict)
 
 
 class ExpectedOutputs:
@@ -98,7 +101,9 @@ class ExpectedOutputs:
             values = np.where(np.isinf(wide), wide, np.clip(wide, -clipped.max, clipped.max))
         tolerance = self._expectation.tolerance
         affine, allowed, unjudged = default_tolerance(dtypes[0]), None, None
-        if isinstance(tolerance, Envelope):
+        if name in self._expectation.own:
+            affine = self._expectation.own[name]
+        elif isinstance(tolerance, Envelope):
             affine, allowed, unjudged = _of_envelope(tolerance, name, values, affine)
         else:
             affine = tolerance.get(dtypes[0]) or affine

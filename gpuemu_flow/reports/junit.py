@@ -13,7 +13,7 @@ from gpuemu_flow.plain_text import inert_markup, with_newlines
 from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.text import note_lines, number, percent, share
 from gpuemu_flow.results.document import CheckedCase, Report
-from gpuemu_flow.results.model import STANDING, Absence, KernelResult, OpResult
+from gpuemu_flow.results.model import MISSED, STANDING, Absence, KernelResult, OpResult
 from gpuemu_flow.types import Verdict
 
 MAX_MESSAGE = 400
@@ -193,6 +193,10 @@ def _ops_without_cases(report: Report) -> Iterator[_Test]:
                 kind, name = result.verdict.value, f"{result.op}[{result.dtype}]"
                 element = "error" if _is_missed(report, result) else "skipped"
                 yield _Test(f"ops.{result.op}", name, 0.0, element, kind, result.reason)
+            if result.absence is Absence.OUTDATED:
+                name = f"{result.op}[{result.dtype}]"
+                kind = result.absence.value
+                yield _Test(f"ops.{result.op}", name, 0.0, "skipped", kind, result.reason)
             if result.passed and not listed[result.op, result.dtype] - len(result.failures):
                 note = f"{result.op}[{result.dtype}-{result.passed} submitted]"
                 yield _Test(f"ops.{result.op}", note, result.duration_s)
@@ -207,7 +211,7 @@ def _ops_without_cases(report: Report) -> Iterator[_Test]:
 def _is_missed(report: Report, one: OpResult | KernelResult) -> bool:
     """Tell whether it has no verdict in a report that is no success because of such things."""
     cut_off = one.absent is Absence.CUT_OFF
-    return cut_off or (report.require_all and one.absent is Absence.UNABLE)
+    return cut_off or (report.require_all and one.absent in MISSED)
 
 
 def _lints(report: Report) -> Iterator[_Test]:

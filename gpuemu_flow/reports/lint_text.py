@@ -192,7 +192,7 @@ def _change_row(change: MetricChange) -> list[str]:
 
 
 def _result_text(result: ResultDiff) -> str:
-    name = f"{result.op} {result.dtype}"
+    name = f"{result.op} {result.dtype}" + (f" (was {result.was})" if result.was else "")
     if not result.what:
         return f"{name}: other cases than in the baseline, same verdict"
     old, new = (

@@ -16,6 +16,7 @@ from gpuemu_flow.reports.export_outputs import Array, Arrays, Expectation, Expec
 from gpuemu_flow.reports.python_source import Source, literal
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
+from gpuemu_flow.runners.arguments import pinned
 from gpuemu_flow.runners.codec import kwarg_text
 from gpuemu_flow.runners.script_style import function_to_call
 from gpuemu_flow.store.atomic import write_atomic
@@ -146,6 +147,8 @@ class _Test:
         folder: Path,
     ) -> None:
         self._record = record
+        # The test calls with the scalars of this case among the keyword arguments.
+        program, inputs = pinned(program, inputs)
         self._program = program
         self._inputs = inputs
         self._folder = folder

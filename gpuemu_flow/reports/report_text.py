@@ -30,7 +30,7 @@ _WORDS = {
 MAX_RECORDED = 10
 MAX_NAMES = 40
 """Ops and kernels without a verdict that the first line names."""
-_ABSENT = {Absence.CUT_OFF: "cut off by the time limit: ", Absence.UNABLE: ""}
+_ABSENT = {Absence.CUT_OFF: "cut off by the time limit: ", Absence.UNABLE: "", Absence.OUTDATED: ""}
 MAX_FAIL_LINES = 3
 """Failing cases of one op and dtype that ``test`` names one by one."""
 

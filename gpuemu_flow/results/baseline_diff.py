@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 NEW, MISSING, UNCHANGED, CHANGED = "new", "missing", "unchanged", "changed"
 REGRESSION, IMPROVEMENT = "regression", "improvement"
+GONE = "gone"
+"""In place of a verdict: the op or dtype is not configured any more."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,9 @@ class ResultDiff:
     what : str
         ``verdict`` or ``max_abs``; empty when nothing changed.
     old, new : JSON
+        None where there is none; `GONE` where there is no such op or dtype any more.
+    was : str
+        The op's name in the baseline, where it has another one now.
     """
 
     op: str
@@ -36,6 +41,7 @@ class ResultDiff:
     what: str = ""
     old: Json = None
     new: Json = None
+    was: str = ""
 
 
 @dataclass
@@ -64,7 +70,7 @@ class BaselineDiff:
     def drop_missing(self) -> None:
         """Forget what only the baseline has: a part of the workspace was asked for."""
         self.kernels = [(name, diff) for name, diff in self.kernels if diff.status != MISSING]
-        self.results = [result for result in self.results if result.status != MISSING]
+        self.results = [r for r in self.results if r.status != MISSING and r.new != GONE]
 
     def regressions(self) -> list[Regression]:
         """List what got worse: first ops, then kernels."""

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from gpuemu_flow.results.baseline_diff import BaselineDiff
 from gpuemu_flow.results.causes import Explained, causes
-from gpuemu_flow.results.model import Absence, CaseFailure, OpResult, RunReport
+from gpuemu_flow.results.model import MISSED, Absence, CaseFailure, OpResult, RunReport
 from gpuemu_flow.results.regressions import Regression
 from gpuemu_flow.store.failure_record import FailureRecord
 from gpuemu_flow.types import Case, CheckResult, Json, Verdict
@@ -267,7 +267,7 @@ class Report:
                 for k in self.run.kernels
             ),
         ]
-        found = [one for one in every if one.absence in (Absence.UNABLE, Absence.CUT_OFF)]
+        found = [one for one in every if one.absence in MISSED]
         return tuple(sorted(found, key=lambda missing: missing.absence is not Absence.CUT_OFF))
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,8 @@ from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, read_manifest
 from gpuemu_flow.tasks.params import LintParams, OpParams, params_of
-from gpuemu_flow.types import Case, CheckResult, Json, Verdict, number_from_json
+from gpuemu_flow.types import DTYPES, Case, CheckResult, Json, Verdict, number_from_json
+from gpuemu_flow.value_rules import is_kept_finite
 
 
 def result_of_summary(
@@ -91,6 +92,7 @@ class ReportBuilder:
             sandbox=self._sandbox_of(compare),
             failures=tuple(sorted(failures, key=lambda f: f.case.numel)),
             passing=tuple(Case.from_json(case) for case in passing) if failures else (),
+            kept_finite=_kept_finite(manifest["cases"]),
         )
 
     def _sandbox_of(self, compare: TaskSpec) -> str:
@@ -156,3 +158,15 @@ class ReportBuilder:
                 manifest = read_manifest(self.cache.folder / spec.target, "diff")
                 found += [ResultChange.from_json(spec.subject, c) for c in manifest["changes"]]
         return [change for change in found if change.kind != "new"]
+
+
+def _kept_finite(items: Sequence[Mapping[str, Json]]) -> tuple[str, ...]:
+    """Name the inputs that never hold NaN or Inf because of their range, where others could."""
+    if not any(item["case"]["strategy"] == "special" for item in items):
+        return ()  # that strategy was not asked for
+    specs = Case.from_json(items[0]["case"]).inputs
+    return tuple(
+        spec.name
+        for spec in specs
+        if is_kept_finite(DTYPES[spec.dtype].kind, spec.low, spec.high, spec.rule)
+    )

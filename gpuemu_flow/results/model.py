@@ -30,6 +30,12 @@ class Absence(str, Enum):
     """The run's time limit came first."""
     LEFT_OUT = "left out"
     """It was not asked for."""
+    OUTDATED = "out of date"
+    """It was looked at, and changed since."""
+
+
+MISSED = (Absence.UNABLE, Absence.CUT_OFF, Absence.OUTDATED)
+"""Reasons for which something that was asked for has no verdict as it is now."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,13 @@ class CaseFailure:
 
 
 STANDING = frozenset(
-    ("untracked-inputs", "loose-tolerance", "constant-reference", "causes-cut-short")
+    (
+        "untracked-inputs",
+        "loose-tolerance",
+        "constant-reference",
+        "causes-cut-short",
+        "nonfinite-untried",
+    )
 )
 """Warnings that belong to results: each report shows them again, in whatever format."""
 
@@ -98,6 +110,8 @@ class OpResult:
     sandbox : str
         What kept the op from everything else, such as ``landlock 7, seccomp``; empty where nothing
         was run.
+    kept_finite : tuple of str
+        Inputs whose range lets no NaN and no Inf in, without anybody having said so.
     """
 
     op: str
@@ -124,6 +138,7 @@ class OpResult:
     loose: tuple[str, ...] = ()
     constant: tuple[tuple[str, float], ...] = ()
     sandbox: str = ""
+    kept_finite: tuple[str, ...] = ()
 
     @property
     def absent(self) -> Absence:
@@ -140,6 +155,12 @@ class OpResult:
             message = f"the reference gives {value:g} for {name!r} in every case"
             hint = "whatever always gives that passes; look whether it is meant"
             yield self._warning("constant-reference", message, hint)
+
+        if self.kept_finite:
+            names = ", ".join(self.kept_finite)
+            message = f"no NaN and no Inf was tried in {names}: the range has two ends"
+            hint = "`nonfinite = true` tries them, `nonfinite = false` says that none is meant"
+            yield self._warning("nonfinite-untried", message, hint)
 
     def _warning(self, slug: str, message: str, hint: str) -> Problem:
         return Problem(slug, f"{self.op} {self.dtype}: {message}", hint, warning=True)

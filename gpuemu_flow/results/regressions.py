@@ -49,10 +49,16 @@ class Regression:
     @property
     def sentence(self) -> str:
         """Say for people what got worse, by how much, and since when."""
-        change = self.message if self.kernel else f"{self.what} {self.old} -> {self.new}"
+        change = (
+            self.message if self.kernel else f"{self.what} {_named(self.old)} -> {_named(self.new)}"
+        )
         since = f"against {self.baseline}" if self.baseline else "since the last run"
         return f"{self.subject}: {change} {since}"
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON, the sentence included."""
         return {**vars(self), "sentence": self.sentence}
+
+
+def _named(value: Json) -> Json:
+    return "none" if value is None else value

@@ -25,7 +25,10 @@ MOST_PRINTED = 4_000
 DEFAULT_OUTPUT = "result"
 BYTES_PER_SECOND = 1_000_000
 """The least that a program is expected to get through, where nobody has set its timeout."""
-_TUPLES = ("input_names", "argv", "output_names", "mutates", "forbid", "forbidden", "read_only")
+_TUPLES = (
+    "input_names", "argv", "output_names", "mutates", "forbid", "forbidden", "read_only",
+    "optional",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class Program:
         Functions of libraries that a ``triton`` op must not call.
     deterministic : bool
         False when equal calls may give different bits.
+    masks : mapping of str to JSON
+        Of outputs of which only some elements count, see `numerics.contract.Mask`.
     shadow : bool
         Run the program's float32 shadow: its own source with float64 replaced; see `jobs`.
     forbidden : tuple of str
@@ -82,6 +87,11 @@ class Program:
         Absolute paths of files that it may read and not change.
     forbidden_function : str
         Of the program's own file: a function that it must not call.
+    scalars : mapping
+        Inputs of one element that are handed over as Python numbers; of each the values that the
+        number is an index into, or None where it is the value itself.
+    optional : tuple of str
+        Inputs in whose place None is handed over when their array has only axes of size 0.
     sandbox : Sandbox or None
         What the kernel keeps its processes from; None: nothing.
     """
@@ -106,10 +116,13 @@ class Program:
     require_kernel: bool = False
     forbid: tuple[str, ...] = ()
     deterministic: bool = True
+    masks: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
     shadow: bool = False
     forbidden: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
     forbidden_function: str = ""
+    scalars: Mapping[str, Json] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
     sandbox: Sandbox | None = None
 
     def patience(self, nbytes: int) -> float:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.runners.api import OpError, Program, RunError
+from gpuemu_flow.runners.api import DEFAULT_OUTPUT, OpError, Program, RunError
+from gpuemu_flow.runners.arguments import arguments
 from gpuemu_flow.runners.imports import load_function
-from gpuemu_flow.runners.tensors import name_outputs
+from gpuemu_flow.runners.tensors import as_plain_array, name_outputs
 from gpuemu_flow.runners.watch import Watch
 from gpuemu_flow.types import Failure
 
@@ -85,6 +86,11 @@ def _first_line(function: Callable[..., Any]) -> int:
     return int(getattr(code, "co_firstlineno", 0))
 
 
+def _number(returned: Any) -> int:
+    """Count the arrays that a function returned."""
+    return len(returned) if isinstance(returned, (tuple, list, Mapping)) else 1
+
+
 class CallableRunner:
     """Calls one function in this process; the arrays are passed as they lie in memory."""
 
@@ -117,17 +123,39 @@ class CallableRunner:
             Whatever the function raises.
         """
         function, kwargs = self._function, dict(self._program.kwargs)
+        given = arguments(self._program, inputs)
         if self._style == _KEYWORDS:
             with watch:
-                returned = function(**inputs, **kwargs)
+                returned = function(**given, **kwargs)
         elif self._style == _MAPPING:
             with watch:
-                returned = function(dict(inputs), **kwargs)
+                returned = function(given, **kwargs)
         else:
-            ordered = [inputs[name] for name in self._program.input_names]
+            ordered = [given[name] for name in self._program.input_names]
             with watch:
                 returned = function(*ordered, **kwargs)
-        return name_outputs(returned, self._program.output_names)
+        return self._named(returned, inputs)
+
+    def _named(self, returned: Any, inputs: Inputs) -> dict[str, np.ndarray]:
+        """Return the outputs by name; inputs that the program may change are outputs, too.
+
+        Those of the declared outputs that have the name of such an input, and are not returned, are
+        what the call left in it. A call that returns nothing has changed its outputs in place.
+        """
+        names, mutates = self._program.output_names, self._program.mutates
+        changed = [name for name in names if name in mutates]
+        rest = [name for name in names if name not in mutates]
+        if returned is None and mutates:
+            if not rest and len(changed) == len(names) > 0:
+                return {name: as_plain_array(inputs[name], name) for name in changed}
+            if len(names or (DEFAULT_OUTPUT,)) == len(mutates):
+                pairs = zip(names or (DEFAULT_OUTPUT,), mutates, strict=True)
+                return {name: as_plain_array(inputs[source], name) for name, source in pairs}
+        if changed and rest and _number(returned) == len(rest):
+            outputs = name_outputs(returned, rest)
+            left = {name: as_plain_array(inputs[name], name) for name in changed}
+            return {name: outputs[name] if name in rest else left[name] for name in names}
+        return name_outputs(returned, names)
 
     def violations(self) -> Sequence[Failure]:
         """Report nothing: `InputBuffers` sees what a function does to its inputs."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gpuemu_flow.runners.api import OpError, Program, RunError
+from gpuemu_flow.runners.arguments import split
 from gpuemu_flow.runners.codec import decode_response, encode_request
 from gpuemu_flow.runners.diagnose import signal_name
 from gpuemu_flow.runners.limits import output_limit
@@ -47,7 +48,8 @@ class CommandRunner:
             ``op-not-loadable``, ``op-crashed``, ``op-exit-code``, or stdout is no response; see
             `codec.decode_response`.
         """
-        request = encode_request(inputs, self._program.kwargs)
+        tensors, rest = split(self._program, inputs)
+        request = encode_request(tensors, {**self._program.kwargs, **rest})
         stdin, stdout = self._streams.load(request)
         with watch:
             code = self._run(stdin, stdout)

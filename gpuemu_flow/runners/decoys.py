@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuemu_flow.types import Failure
+from gpuemu_flow.types import Case, Failure
 
 _KEPT = 64  # elements at each end, at most
 _ONE_IN = 8
@@ -15,15 +15,20 @@ _ONE_IN = 8
 Arrays = Mapping[str, np.ndarray]
 
 
-def resemble(decoy: Arrays, judged: Arrays, seed: int) -> None:
+def resemble(decoy: Arrays, judged: Arrays, case: Case) -> None:
     """Give every second decoy the judged inputs' first and last elements.
 
     A result kept under a digest of some elements is then the decoy's. The other decoys differ
-    everywhere, so that a result kept from them is wrong everywhere.
+    everywhere, so that a result kept from them is wrong everywhere. Inputs whose elements depend on
+    each other, such as offsets, stay as they are.
     """
-    if seed % 2 == 0:
+    if case.seed % 2 == 0:
         return
+    whole = {spec.name for spec in case.inputs if spec.rule and spec.rule.concerns_whole}
+    whole |= {spec.rule.other for spec in case.inputs if spec.rule and spec.rule.relation}
     for name, array in decoy.items():
+        if name in whole:
+            continue
         kept = min(_KEPT, array.size // 3)
         if kept and array.flags.writeable:
             array.flat[:kept] = judged[name].flat[:kept]

@@ -14,7 +14,6 @@ import numpy as np
 from gpuemu_flow.artifacts.ptx.plain import PlainPtx, plain_ptx
 from gpuemu_flow.emulator.cases import launch_cases
 from gpuemu_flow.emulator.described import BufferText, Described, ScalarText, read_described
-from gpuemu_flow.emulator.expressions import ExpressionError, compute
 from gpuemu_flow.emulator.findings import Finding
 from gpuemu_flow.emulator.launch import (
     Argument,
@@ -25,6 +24,7 @@ from gpuemu_flow.emulator.launch import (
 )
 from gpuemu_flow.emulator.variants import Variant, make_variants
 from gpuemu_flow.errors import FlowError
+from gpuemu_flow.expressions import ExpressionError, compute
 from gpuemu_flow.kernel_findings import CodePlace
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.variants import variant_name
@@ -190,7 +190,7 @@ class EmulatedRunner:
     ) -> dict[str, BufferArgument]:
         """Launch kernels on some inputs, and return what all buffers hold afterwards."""
         shapes = {name: tuple(array.shape) for name, array in inputs.items()}
-        names = self._sizes(shapes)
+        names = {**self._sizes(shapes), **self._numbers(inputs)}
         buffers = self._buffers(inputs, names, shapes)
         for launch, kernel in zip(self._described.launches, kernels, strict=True):
             self._launch(kernel, launch, names, shapes, buffers, checks)
@@ -251,6 +251,11 @@ class EmulatedRunner:
             if made.name not in buffers:
                 buffers[made.name] = _buffer(made, names, shapes, default)
         return buffers
+
+    def _numbers(self, inputs: Inputs) -> dict[str, int]:
+        """Return the scalars that are integers: launches may name them."""
+        found = {name: v for name, v in inputs.items() if name in self._program.scalars}
+        return {name: int(v.item()) for name, v in found.items() if v.dtype.kind in "iub"}
 
     def _sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
         """Return bind the schema's dims to the shapes of the inputs."""

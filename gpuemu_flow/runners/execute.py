@@ -12,6 +12,8 @@ from typing import Protocol
 import numpy as np
 
 from gpuemu_flow.cases.generate import decoy_case, materialise, materialise_guarded
+from gpuemu_flow.numerics.contract import Mask
+from gpuemu_flow.numerics.contract_views import mask_of
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
 from gpuemu_flow.runners import decoys, malloc
 from gpuemu_flow.runners.api import Checks, OpError, Program, Request, RunError
@@ -177,7 +179,7 @@ class Executor:
         again = checks.repeat and decoys.comes_again(case.seed, self._cases)
         self._cases += 1
         decoy = make_inputs(decoy_case(case), dtype, guards=guards)
-        decoys.resemble(decoy, judged, case.seed)
+        decoys.resemble(decoy, judged, case)
         buffers = InputBuffers(decoy)
         before = self._decoy_call(buffers, case.seed, FIRST_FILL)
         self._forget()  # only the judged call's words are shown
@@ -186,10 +188,10 @@ class Executor:
         if before is None or not again or executed.violations:
             return executed
         decoy = make_inputs(decoy_case(case), dtype, guards=guards)
-        decoys.resemble(decoy, judged, case.seed)
+        decoys.resemble(decoy, judged, case)
         buffers.overwrite(decoy)
         after = self._decoy_call(buffers, case.seed ^ _REPEAT_SEED, SECOND_FILL) or {}
-        found = compare_calls(before, after, deterministic=self._program.deterministic)
+        found = self._compare_calls(before, after, buffers.arrays)
         return replace(executed, violations=(*executed.violations, *decoys.told(found)))
 
     def _decoy_call(
@@ -233,13 +235,21 @@ class Executor:
                 if filled:
                     malloc.perturb(SECOND_FILL)
                 again = self._call(buffers.arrays, seed ^ _REPEAT_SEED)
-                violations += compare_calls(
-                    outputs, again, deterministic=self._program.deterministic
-                )
+                violations += self._compare_calls(outputs, again, buffers.arrays)
         finally:
             if filled:
                 malloc.perturb(_NO_FILL)
         return Executed(outputs, tuple(violations), seconds, printed)
+
+    def _compare_calls(self, first: Arrays, second: Arrays, inputs: Arrays) -> list[Failure]:
+        """Report what differs between equal calls, in elements that count."""
+        counting = {}
+        for name, mask in self._program.masks.items():
+            if name in first and mask["input"] in inputs:
+                test = Mask(**{**mask, "axes": tuple(mask["axes"])})
+                counting[name] = mask_of(test, inputs, first[name].shape)
+        deterministic = self._program.deterministic
+        return compare_calls(first, second, deterministic=deterministic, counting=counting)
 
     def _mutates(self, checks: Checks) -> tuple[str, ...]:
         return self._program.mutates if checks.inputs_unchanged else self._program.input_names

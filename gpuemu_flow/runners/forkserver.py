@@ -34,7 +34,9 @@ PRELOADED = (base64, json, ml_dtypes, pybase64)
 _FOR_JOBS = (
     "gpuemu_flow.judging.judge",
     "gpuemu_flow.judging.judge_service",
+    "gpuemu_flow.judging.stored_batch",
     "gpuemu_flow.numerics.rng_draws",
+    "gpuemu_flow.numerics.rng_normal",
 )
 """Modules of ours that most sessions load sooner or later: once here, not in each of them."""
 _FDS_PER_SESSION = 5

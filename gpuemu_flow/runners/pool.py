@@ -24,6 +24,7 @@ from gpuemu_flow.runners.sandbox.spec import lacks, missing_problem
 from gpuemu_flow.runners.session import ProgramSession
 from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.runners.supervise import Supervisor
+from gpuemu_flow.runners.timeouts import gives_up, not_run
 from gpuemu_flow.runners.work import CaseToFile
 from gpuemu_flow.types import Json
 
@@ -245,7 +246,8 @@ class Pool:
         Returns
         -------
         list of Outcome
-            One per request, in their order; fewer after a cancellation.
+            One per request, in their order; fewer after a cancellation. After some timeouts in a
+            row the others are given the same error, without being run; see `timeouts`.
 
         Raises
         ------
@@ -268,7 +270,10 @@ class Pool:
                 supervisor = self._supervisor(program, cancel, sightings)
                 try:
                     for request in requests:
-                        outcome = self._one(supervisor, request, checks, publish)
+                        if gives_up(outcomes):
+                            outcome = not_run(request.case.index, program.timeout)
+                        else:
+                            outcome = self._one(supervisor, request, checks, publish)
                         outcomes.append(outcome)
                         tell_observed()
                         if on_outcome is not None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from gpuemu_flow.runners import lending, malloc, quick_json
 from gpuemu_flow.runners.api import OpError, Program, RunError
+from gpuemu_flow.runners.arguments import split
 from gpuemu_flow.runners.codec import (
     EncodedRequest,
     decode_captured,
@@ -76,7 +77,8 @@ class ScriptRunner:
         BaseException
             Whatever the script raises.
         """
-        request = prepare_request(inputs, self._program.kwargs)
+        tensors, rest = split(self._program, inputs)
+        request = prepare_request(tensors, {**self._program.kwargs, **rest})
         if self._lends:
             outputs = self._run(request, watch, lent=True)
             if outputs is not None:

@@ -213,8 +213,14 @@ class FailureStore:
             if original is not None and original.minimized == failure_id:
                 self._link(original.id, None)
 
-    def rename(self, old: str, new: str) -> None:
-        """Give the failures of an op its new name; their ids follow from it and change too."""
+    def rename(self, old: str, new: str) -> dict[str, str]:
+        """Give the failures of an op its new name; their ids follow from it and change too.
+
+        Returns
+        -------
+        dict of str to str
+            Former ids, and those in their place.
+        """
         ids: dict[str, str] = {}
         for record in self.list(old):
             renamed = replace(record, op=new)
@@ -231,6 +237,7 @@ class FailureStore:
                     minimized_from=ids.get(original, original) or None,
                 )
             )
+        return ids
 
     def input_tensors(self, record: FailureRecord) -> bytes | None:
         """Return the safetensors file with a failure's inputs; None when it is lost or damaged."""

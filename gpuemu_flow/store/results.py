@@ -8,10 +8,11 @@ import threading
 import time
 from bisect import bisect_left, insort
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpuemu_flow.store.cache import JsonStore
+from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import CheckResult, Json, Verdict, number_from_json, number_to_json
@@ -21,8 +22,10 @@ FOLDER = "results"
 STAMP = "results.stamp"
 """A file beside `FOLDER` whose time of change is that of the newest result, to the nanosecond."""
 FORGOTTEN = "results.forgotten"
-"""A file beside `FOLDER` whose time of change is that of the latest `ResultStore.forget`."""
+"""A file beside `FOLDER` whose time of change is that of the latest `forget` or `rename`."""
 DAY_NS = 86_400 * 10**9
+_CODE = "code:"
+"""Begins the keys of records that hold files of code, not results."""
 _TIME_DIGITS = 20  # keys sort as the times do
 PRUNE_SLACK = 256  # results above the limit before the oldest are deleted, many at a time
 
@@ -99,6 +102,8 @@ class StoredResult:
     client : JSON
         Who submitted it, as far as it is known: ``id`` of the process, ``name``, ``pid``, ``host``,
         ``user``; ``origin`` and ``code``: which code computed the output, and a digest of it.
+    files : str
+        What `ResultStore.files_of` knows the code's files by; empty where none were named.
     """
 
     key: str
@@ -110,6 +115,7 @@ class StoredResult:
     judged: Judged
     result: Mapping[str, Json]
     client: Mapping[str, Json] = field(default_factory=dict)
+    files: str = ""
 
     @property
     def origin(self) -> str:
@@ -159,10 +165,17 @@ class ResultStore:
         self._keys: list[str] = []
         self._by_key: dict[str, StoredResult] = {}
         self._by_seed: dict[int, list[str]] = {}
+        self._codes: set[str] = set()  # of results that this process added
         self._load()
 
     def _load(self) -> None:
+        self._read_all()
+        self._prune(time.time_ns())
+
+    def _read_all(self) -> None:
         for key in tuple(self._records):
+            if key.startswith(_CODE):
+                continue
             data = self._records.get(key)
             try:
                 if data is not None:
@@ -172,7 +185,6 @@ class ResultStore:
                         self._index(stored)
             except (KeyError, TypeError, ValueError):  # written by another version
                 self._records.delete(key)
-        self._prune(time.time_ns())
 
     def _last_forgotten(self) -> int:
         try:
@@ -181,19 +193,20 @@ class ResultStore:
             return 0
 
     def _catch_up(self) -> None:
-        """Leave out what another process has forgotten; to be called with the lock held."""
+        """Follow what another process forgot or renamed; to be called with the lock held."""
         latest = self._last_forgotten()
         if latest == self._forgotten_ns:
             return
         self._forgotten_ns = latest
-        left = set(self._records)
         older = bisect_left(self._keys, f"{latest:0{_TIME_DIGITS}d}")
-        gone = {key for key in self._keys[:older] if key not in left}
-        self._keys = [key for key in self._keys if key not in gone]
+        gone, self._keys = self._keys[:older], self._keys[older:]
         for key in gone:
             self._drop(key)
+        self._read_all()
 
     def _index(self, stored: StoredResult) -> None:
+        if stored.key in self._by_key:
+            return
         insort(self._keys, stored.key)
         self._by_key[stored.key] = stored
         insort(self._by_seed.setdefault(stored.seed, []), stored.key)
@@ -215,19 +228,30 @@ class ResultStore:
         source: str,
         judged_by: str = "",
         client: Mapping[str, Json] | None = None,
+        files: Mapping[str, str] | None = None,
     ) -> StoredResult:
         """Keep a result; it is on disk when this returns.
 
         Calls that come together share one transaction.
+
+        Parameters
+        ----------
+        files : mapping of str to str, optional
+            The files of the code that computed the output, and the sha256 of each. They are kept
+            once for all results of the same code.
         """
         key = f"{self.time_ns():0{_TIME_DIGITS}d}"
         about = dict(client or {})
+        code = digest_json(dict(files)) if files else ""
         fields = {
             "op": op, "seed": seed, "dtype": dtype, "source": source, "judged_by": judged_by,
-            "judged": judged.to_json(), "result": dict(result), "client": about,
+            "judged": judged.to_json(), "result": dict(result), "client": about, "files": code,
         }  # fmt: skip
-        stored = StoredResult(key, op, seed, dtype, source, judged_by, judged, result, about)
+        stored = StoredResult(key, op, seed, dtype, source, judged_by, judged, result, about, code)
         with self._lock:
+            self._codes.add(code)
+            if code and self._records.get(_CODE + code) is None:
+                self._unwritten.append((_CODE + code, dict(files or {})))
             self._unwritten.append((key, fields))
         with self._writing:
             with self._lock:
@@ -239,6 +263,8 @@ class ResultStore:
             self._index(stored)
             stale = self._stale(time.time_ns()) if self._is_due() else []
         self._delete(stale)
+        if stale:
+            self._collect()
         return stored
 
     def _touch(self, time_ns: int, path: Path | None = None) -> None:
@@ -279,10 +305,29 @@ class ResultStore:
         with self._lock:
             stale = self._stale(now_ns)
         self._delete(stale)
+        if stale:
+            self._collect()
 
     def _delete(self, keys: list[str]) -> None:
         if keys:
             self._records.delete_many(keys)
+
+    def _collect(self) -> None:
+        """Delete files of code that no result refers to; only the process that writes may."""
+        with self._lock:
+            used = self._codes | {stored.files for stored in self._by_key.values()}
+        left = [key for key in self._records if key.startswith(_CODE)]
+        self._delete([key for key in left if key.removeprefix(_CODE) not in used])
+
+    def files_of(self, stored: StoredResult) -> dict[str, str] | None:
+        """Return the files of the code that computed an output, and the sha256 of each.
+
+        None where they are not known (any more).
+        """
+        found = self._records.get(_CODE + stored.files) if stored.files else None
+        if not isinstance(found, dict):
+            return None
+        return {str(path): str(digest) for path, digest in found.items()}
 
     def find(self, seed: int) -> StoredResult | None:
         """Return the newest result of a seed."""
@@ -323,6 +368,31 @@ class ResultStore:
             self._touch(now)
             self._touch(now, self._forgotten)
         return len(keys)
+
+    def rename(self, old: str, new: str, failures: Mapping[str, str]) -> None:
+        """Give the results of an op its new name.
+
+        Parameters
+        ----------
+        failures : mapping of str to str
+            Former ids of recorded failures, and those in their place.
+        """
+        with self._lock:
+            keys = [key for key in self._keys if self._by_key[key].op == old]
+            changed = []
+            for key in keys:
+                known = self._by_key[key]
+                own = known.judged.failure_id
+                judged = replace(known.judged, failure_id=failures.get(own, own))
+                self._by_key[key] = replace(known, op=new, judged=judged)
+                data = self._records.get(key)
+                if data is not None:
+                    changed.append((key, {**data, "op": new, "judged": judged.to_json()}))
+        if changed:
+            self._records.put_many(changed)
+            now = self.time_ns()
+            self._touch(now)
+            self._touch(now, self._forgotten)
 
     def close(self) -> None:
         """Close this thread's connections."""

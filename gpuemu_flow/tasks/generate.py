@@ -6,10 +6,7 @@ for every worker makes them from the case, bit for bit the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
-
-from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
+from gpuemu_flow.cases.op_schema import schema_from_json
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.samples import op_samples
 from gpuemu_flow.tasks import stages
@@ -21,7 +18,7 @@ from gpuemu_flow.tasks.base import (
     write_manifest,
 )
 from gpuemu_flow.tasks.params import GenerateParams, params_of
-from gpuemu_flow.types import Case, Json
+from gpuemu_flow.types import Case
 
 STAGE = stages.GENERATE
 VERSION = stages.VERSIONS[STAGE]
@@ -70,18 +67,3 @@ def _read(spec: TaskSpec, context: StageContext, which: str) -> list[Case]:
     source = next(i for i in spec.inputs if i.role == STAGE)
     manifest = read_manifest(context.cache.folder / source.path, STAGE)
     return [Case.from_json(case) for case in manifest[which]]
-
-
-def schema_to_json(schema: OpSchema) -> dict[str, Json]:
-    """An op's schema as plain JSON; `schema_from_json` is its inverse."""
-    return asdict(schema)
-
-
-def schema_from_json(data: Mapping[str, Json]) -> OpSchema:
-    """Rebuild a schema; KeyError or TypeError when it is not one."""
-    dims = tuple(Dim(**{**d, "candidates": tuple(d["candidates"])}) for d in data["dims"])
-    inputs, outputs = (
-        tuple(TensorDef(**{**t, "dims": tuple(t["dims"])}) for t in data[side])
-        for side in ("inputs", "outputs")
-    )
-    return OpSchema(dims, inputs, outputs, tuple(tuple(s) for s in data["fixed_shapes"]))

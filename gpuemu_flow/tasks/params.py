@@ -6,7 +6,7 @@ Each field holds plain JSON, for action keys and snapshots are made of it, here 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from gpuemu_flow.judging.params import CompareParams
@@ -94,6 +94,8 @@ class OpParams(ProgramParams):
         Its kernels have to store every element.
     forbid : list of str
         Functions of libraries that it must not call.
+    masks : JSON
+        Of outputs of which only some elements count.
     sandbox : JSON
         What it runs in, as `runners.sandbox.fence.Fence.key` says it: ``level`` and more.
     """
@@ -104,6 +106,7 @@ class OpParams(ProgramParams):
     require_kernel: bool
     forbid: list[str]
     sandbox: Mapping[str, Json]
+    masks: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SHOWN_FAILURES = 3
+_BY_WEIGHT = (Verdict.PASSED, Verdict.SKIPPED, Verdict.INCONCLUSIVE)
+"""Verdicts from the lightest on; those that are not here weigh most."""
 
 
 class GpuemuCase(Mapping[str, "NDArray[Any]"]):
@@ -25,7 +28,11 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
     ----------
     op, dtype : str
     result : CheckResult or None
-        Set by `check`.
+        Set by `check`: the worst verdict, where it was called several times.
+    error : Exception or None
+        What the first `check` raised that did not pass, whatever the test made of it.
+    reported : bool
+        The test's own report says so.
     """
 
     def __init__(self, session: Session, item: Item, test: str) -> None:
@@ -36,6 +43,8 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         self.dtype = item.dtype
         self.master_seed = session.seed(item.marked)
         self.failure_id = ""
+        self.reported = False
+        self._checking = threading.RLock()
         self.turn_to(item.index or 0)
 
     def turn_to(self, index: int) -> None:
@@ -48,6 +57,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         self._inputs: dict[str, NDArray[Any]] | None = None
         self._tolerance: tuple[float, float] | None = None
         self.result: CheckResult | None = None
+        self.error: Exception | None = None
 
     @property
     def case(self) -> Case:
@@ -144,6 +154,9 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         atol, rtol : float, optional
             Tolerance of this case instead of the configured one; one alone makes the other 0.
 
+        Threads may call it; they take turns. The test fails with what is raised here, or is
+        skipped, also where the thread or the test lets that pass.
+
         Raises
         ------
         ValidationError
@@ -152,17 +165,51 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
             Nothing of it could be judged.
         """
         __tracebackhide__ = True
+        with self._checking:
+            try:
+                return self._checked(output, atol, rtol)
+            except Exception as error:
+                self.error = self.error or error
+                raise
+
+    def _checked(self, output: Any, atol: float | None, rtol: float | None) -> CheckResult:
+        __tracebackhide__ = True
         from gpuemu_flow.client.errors import ValidationError  # noqa: PLC0415
 
         if atol is not None or rtol is not None:
             self._tolerance = (atol or 0.0, rtol or 0.0)
-        self.result = self._judged(output)
-        if self.result.verdict is Verdict.PASSED:
-            return self.result
-        if self.result.verdict is Verdict.INCONCLUSIVE:
-            pytest.skip(f"inconclusive: {'; '.join(self.result.all_notes)}")
+        result = self._judged(output)
+        if self.result is None or _weight(result) >= _weight(self.result):
+            self.result = result
+        if result.verdict is Verdict.PASSED:
+            return result
+        if result.verdict is Verdict.INCONCLUSIVE:
+            pytest.skip(_inconclusive(result))
         self._record()
-        raise ValidationError(self.explain(), self.result)
+        raise ValidationError(self.explain(), result)
+
+    def settle(self) -> None:
+        """Raise what the checks so far have found, once those that are at work have ended.
+
+        Raises
+        ------
+        Exception
+            As `check` raised it first.
+        pytest.skip.Exception
+            A case of which nothing could be judged.
+        """
+        __tracebackhide__ = True
+        with self._checking:
+            if self.error is not None:
+                raise self.error
+            if self.result is not None and self.result.verdict is Verdict.INCONCLUSIVE:
+                pytest.skip(_inconclusive(self.result))
+
+    def settle_late(self) -> None:
+        """Raise what a thread found after the test's own report was made; see `settle`."""
+        with self._checking:
+            if self.error is not None and not self.reported:
+                raise self.error
 
     def _judged(self, output: Any) -> CheckResult:
         """The verdict on what a test gave to `check`, an error where that is no output."""
@@ -248,6 +295,15 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
                 ("gpuemu_unjudged", f"{self.result.stats.unjudged:.6g}"),
             ]
         return out
+
+
+def _weight(result: CheckResult) -> int:
+    known = result.verdict in _BY_WEIGHT
+    return _BY_WEIGHT.index(result.verdict) if known else len(_BY_WEIGHT)
+
+
+def _inconclusive(result: CheckResult) -> str:
+    return f"inconclusive: {'; '.join(result.all_notes)}"
 
 
 def _arrays(output: Any, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:

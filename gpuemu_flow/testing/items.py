@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -72,7 +72,7 @@ def call_per_op(item: pytest.Function) -> bool | None:
     for index in range(about.count):
         fixture.turn_to(index)
         try:
-            item.obj(**arguments)
+            _call(item, arguments, fixture)
         except pytest.skip.Exception:
             skipped += 1
         except Exception as error:
@@ -86,6 +86,7 @@ def call_per_op(item: pytest.Function) -> bool | None:
         if fixture.result is not None:
             tally.add(fixture.result)
             worst = max(worst, fixture.result.stats.tolerance_used)
+    fixture.reported = fixture.error is not None
     passed = about.count - failed - skipped
     judged, why = tally.verdict()
     verdict = Verdict.FAILED if failed else judged
@@ -109,6 +110,25 @@ def call_per_op(item: pytest.Function) -> bool | None:
     return True
 
 
+def _call(item: pytest.Function, arguments: dict[str, Any], fixture: GpuemuCase) -> None:
+    """Run a test on one case; a check that failed fails it, whatever the test does with that."""
+    try:
+        item.obj(**arguments)
+    except pytest.skip.Exception:
+        fixture.settle()
+        raise
+    fixture.settle()
+
+
+def settle(item: pytest.Item) -> None:
+    """After the call of a test: fail it where a check failed and the test went on."""
+    __tracebackhide__ = True
+    case = getattr(item, "funcargs", {}).get(FIXTURE)
+    about = item.callspec.params.get(FIXTURE) if hasattr(item, "callspec") else None
+    if isinstance(case, GpuemuCase) and isinstance(about, Item) and about.index is not None:
+        case.settle()
+
+
 def _must_be_checked(case: GpuemuCase) -> None:
     if case.result is None:
         pytest.fail(_nothing_checked(case), pytrace=False)
@@ -128,6 +148,10 @@ def finish(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestRe
     if report.passed and case.result is None:
         report.outcome = "failed"
         report.longrepr = _nothing_checked(case)
+    elif report.skipped and case.error is not None and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = str(case.error)
+    case.reported = report.failed or case.error is not None
     unjudged = case.result is None or case.result.verdict is Verdict.PASSED
     if report.failed and unjudged and call.excinfo is not None:
         if isinstance(call.excinfo.value, Exception):

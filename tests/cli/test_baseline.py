@@ -131,17 +131,60 @@ def test_spills_and_fewer_blocks_are_regressions(mini: Mini) -> None:
     assert "resident blocks" in mini.command("diff", "better", code=1).stdout
 
 
-def test_new_and_missing_kernels_and_ops_are_shown(workspace: Mini) -> None:
-    workspace.edit("gpuemu.toml", 'name = "kernel"', 'name = "renamed"')
-    workspace.edit("gpuemu.toml", 'name = "scale"', 'name = "scaled"')
-    workspace.edit("gpuemu.toml", 'both = ["scale",', 'both = ["scaled",')
+def rename_all(mini: Mini) -> None:
+    mini.edit("gpuemu.toml", 'name = "kernel"', 'name = "renamed"')
+    mini.edit("gpuemu.toml", 'name = "scale"', 'name = "scaled"')
+    mini.edit("gpuemu.toml", 'both = ["scale",', 'both = ["scaled",')
+
+
+@pytest.mark.parametrize("run_before", [False, True])
+def test_what_was_renamed_is_compared_with_itself(workspace: Mini, run_before: bool) -> None:
+    rename_all(workspace)
+    if run_before:
+        workspace.run()
     found = diff(workspace)
-    assert {k["kernel"]: k["status"] for k in found["kernels"]} == {
-        "renamed": "new",
-        "kernel": "missing",
+    assert statuses(found) == {"unchanged"}
+    assert {k["kernel"] for k in found["kernels"]} == {"renamed"}
+    was = {r["op"]: r["was"] for r in found["results"] if r["was"]}
+    assert was == {"scaled": "scale"}
+    workspace.edit("scripts/scale.py", "* 3", "* 2")
+    worse = [r for r in diff(workspace, code=1)["results"] if r["status"] == "regression"]
+    assert [(r["op"], r["old"], r["new"]) for r in worse] == [("scaled", "passed", "failed")]
+    text = workspace.command("diff", code=1).stdout
+    assert "regression  scaled float32 (was scale): verdict passed -> failed" in text
+    workspace.command("ci", "--baseline", "first", code=1)
+
+
+def test_what_is_gone_and_what_is_new_and_fails_are_regressions(workspace: Mini) -> None:
+    """Another program and another name: nobody can tell that it is the same op."""
+    text = (workspace.root / "scripts/scale.py").read_text()
+    workspace.write("scripts/other.py", text.replace("* 3", "* 2"))
+    workspace.edit("gpuemu.toml", "scripts/scale.py", "scripts/other.py")
+    rename_all(workspace)
+    found = diff(workspace, code=1)
+    changed = {
+        r["op"]: (r["status"], r["old"], r["new"])
+        for r in found["results"]
+        if r["status"] != "unchanged"
     }
-    changed = {r["op"]: r["status"] for r in found["results"] if r["status"] != "unchanged"}
-    assert changed == {"scaled": "new", "scale": "missing"}
+    assert changed == {
+        "scaled": ("regression", None, "failed"),
+        "scale": ("regression", "passed", "gone"),
+    }
+    shown = workspace.command("diff", code=1).stdout
+    assert "verdict passed -> gone" in shown
+    workspace.write("scripts/other.py", text)
+    diff(workspace, code=1)
+    said = workspace.command("ci", "--baseline", "first", code=1).stdout
+    assert "regression: scale float32: verdict passed -> gone against first" in said
+    assert "gone" not in workspace.command("ci", "scaled", "--baseline", "first").stdout
+
+
+def test_a_kernel_that_is_gone_is_a_regression(workspace: Mini) -> None:
+    workspace.edit("gpuemu.toml", CONFIG, "\n[targets]\n")
+    (kernel,) = diff(workspace, code=1)["kernels"]
+    assert (kernel["status"], kernel["is_regression"]) == ("missing", True)
+    assert "not configured any more" in workspace.command("diff", code=1).stdout
 
 
 def test_other_architectures_are_not_compared(workspace: Mini) -> None:

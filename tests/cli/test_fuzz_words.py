@@ -61,3 +61,10 @@ def test_no_policy_is_named_where_values_differ(mini: Mini) -> None:
     mini.write("scripts/scale.py", "def scale(x):\n    return 2 * x\n")
     shown = mini.command("fuzz", "scale", *OPTIONS, "-n", "5", code=1).stdout
     assert "nothing but NaN" not in shown
+
+
+def test_an_op_that_hangs_on_every_case_ends_the_run(mini: Mini) -> None:
+    mini.write("scripts/scale.py", "import signal\n\ndef scale(x):\n    signal.pause()\n")
+    mini.edit("gpuemu.toml", 'name = "scale"', 'name = "scale"\ntimeout = 1')
+    shown = mini.command("fuzz", "scale", "-n", "50", "-j", "1", code=3).stdout
+    assert "stopped at 3 timeouts in a row after 3 of 50 cases" in shown

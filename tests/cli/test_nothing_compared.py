@@ -152,3 +152,14 @@ def test_a_reference_that_always_gives_one_value_is_warned_of(tmp_path: Path) ->
     (result,) = json.loads(mini.command("run", "--format", "json").stdout)["results"]
     assert result["verdict"] == "passed", "what it was compared with is a value"
     told_everywhere(mini, "constant-reference", 0)
+
+
+def test_zeros_as_inputs_alone_give_no_verdict(tmp_path: Path) -> None:
+    """Indices into a table of one row, say: an op that ignores them passes."""
+    mini = weak(tmp_path / "w", "x * 2", "")
+    toml = (tmp_path / "w/gpuemu.toml").read_text()
+    row = 'x = { dims = ["M", "N"], dtype = "int32", range = [0, 0] }'
+    mini.write("gpuemu.toml", toml.replace('x = ["M", "N"]', row))
+    (result,) = json.loads(mini.command("run", "--format", "json", code=4).stdout)["results"]
+    assert result["verdict"] == "inconclusive"
+    assert result["reason"] == "nothing was compared on any other input than zeros"

@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from mini_workspace import Mini
@@ -100,6 +101,32 @@ def test_a_report_runs_no_op_and_says_when_nothing_is_known(mini: Mini) -> None:
     assert not (mini.root / "ran").exists()
     for number in ("0", "-1", "x"):
         assert "Invalid value" in mini.command("report", "--since-hours", number, code=2).stderr
+
+
+def test_what_changed_since_is_no_pass_in_any_format(mini: Mini) -> None:
+    """An old failure is one still, and says that it is old."""
+    mini.edit("scripts/total.py", "def total(x):", "def total(x):\n    x = x + 1")
+    mini.command("run", code=1)
+    for name in ("scale", "total"):
+        mini.edit(f"scripts/{name}.py", f"def {name}(x):", f"def {name}(x):\n    'edited'")
+    found = report(mini)
+    shown = {r["op"]: (r["verdict"], r["reason"], r["cases"]) for r in found["results"]}
+    assert shown["scale"] == ("skipped", "changed since it was checked", 0)
+    assert shown["total"][:2] == ("failed", "changed since it was checked")
+    missed = {m["what"]: m["absence"] for m in found["not_validated"]}
+    assert missed["scale float32"] == "out of date"
+    for name in ("text", "markdown", "html", "sarif", "junit"):
+        text = mini.command("report", "--format", name).stdout
+        assert "changed since it was checked" in text, name
+    tests = list(ElementTree.fromstring(text).iter("testcase"))
+    ours = [t for t in tests if t.attrib["classname"] == "ops.scale"]
+    assert [(t.attrib["name"], t.find("skipped").get("message")) for t in ours] == [
+        ("scale[float32]", "changed since it was checked")
+    ]
+    theirs = [t for t in tests if t.attrib["classname"] == "ops.total"]
+    assert any(t.find("failure") is not None for t in theirs)
+    (said,) = (t for t in theirs if t.attrib["name"] == "total[float32]")
+    assert said.find("skipped").get("message") == "changed since it was checked"
 
 
 @pytest.mark.parametrize("name", ["text", "markdown", "junit", "sarif", "json"])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 from daemon_workspace import Served, softmax
 
@@ -336,3 +337,149 @@ def test_input_names_that_are_not_the_ops(daemon: Served, names: list[str], slug
     assert reply["slug"] == ("request-unknown-input" if slug == "both" else slug)
     assert "double" in reply["message"] and "x" in reply["message"]
     assert daemon.ask({**request, "inputs": {"x": tensor}})["type"] == "ValidationResult"
+
+
+def told(served: Served) -> dict[str, str]:
+    """What each command that reads results says of the op, and what JUnit does."""
+    found = {}
+    for name in ("run", "ci", "report"):
+        done = command(served, name, "--format", "json")
+        (result,) = json.loads(done.stdout)["results"]
+        found[name] = f"{result['verdict']}: {result['reason']}"
+        assert (done.returncode == 0) == (result["verdict"] == "passed"), done.stdout
+    verdicts = json.loads(command(served, "status", "--format", "json").stdout)["verdicts"]
+    found["status"] = f"{', '.join(verdicts)}: {command(served, 'status').stdout}"
+    xml = command(served, "report", "--format", "junit").stdout
+    found["junit"] = f"{'skipped' if '<skipped' in xml else 'passed'}: {xml}"
+    return found
+
+
+@pytest.mark.parametrize(("how", "path"), [("fuzz", "ours.py"), ("submit", "script.py")])
+def test_code_that_changed_since_did_not_pass(unserved: Served, how: str, path: str) -> None:
+    unserved.write("gpuemu.toml", ONLY_CLIENTS)
+    unserved.start()
+    as_user(unserved, "one", how, 1, "right(i)")
+    good = told(unserved)
+    assert {said.partition(":")[0] for said in good.values()} == {"passed"}
+    assert "up to date" in command(unserved, "run").stdout
+
+    edited = unserved.root / "one" / path
+    before = edited.read_text()
+    edited.write_text(before.replace("right(i)", "right(i) + 1") + "\n# edited\n")
+    changed = told(unserved)
+    assert {said.partition(":")[0] for said in changed.values()} == {"skipped"}, changed
+    for name, said in changed.items():
+        if name != "status":
+            assert "3 submissions, whose code changed since: " in said, name
+            assert path in said and "submit again" in said, name
+
+    edited.write_text(before)
+    assert run(unserved, 0)["reason"] == good["run"].removeprefix("passed: "), "as it was"
+    edited.unlink()
+    assert f"{path} (gone)" in run(unserved, 4)["reason"]
+
+
+def test_code_that_is_not_judged_as_it_is_leaves_no_pass_to_other_code(unserved: Served) -> None:
+    """The code of one origin was edited; that of the other passed, and says nothing of it."""
+    unserved.start()
+    as_user(unserved, "one", "fuzz", 1, "right(i)")
+    as_user(unserved, "two", "fuzz", 2, "right(i)")
+    assert results(unserved)["softmax", "float32"].passed == 6
+    path = unserved.root / "one" / "ours.py"
+    path.write_text(path.read_text() + "# edited\n")
+    found = results(unserved)["softmax", "float32"]
+    assert (found.verdict, found.passed) == (Verdict.INCONCLUSIVE, 3)
+    assert "one/ours.py changed since its outputs were submitted" in found.reason
+    as_user(unserved, "one", "fuzz", 3, "right(i)")
+    found = results(unserved)["softmax", "float32"]
+    assert (found.verdict, found.passed) == (Verdict.PASSED, 9), "as it was, and three more"
+    path.unlink()
+    found = results(unserved)["softmax", "float32"]
+    assert (found.verdict, found.passed) == (Verdict.PASSED, 3), "what is gone needs no verdict"
+    assert "6 more do not count" in found.reason
+
+
+@pytest.mark.parametrize("tolerance", ["auto", "explicit"])
+def test_zeros_are_no_pass(unserved: Served, tolerance: str) -> None:
+    """Whatever an op does with zeros, a test of anything else is missing."""
+    explicit = "tolerances = { float32 = { atol = 1e-6, rtol = 1e-6 } }\n"
+    line = 'reference = "scripts/double.py:reference"\n'
+    config = ONLY_CLIENTS.replace('reference = "scripts/softmax.py:reference"\n', line)
+    more = explicit if tolerance == "explicit" else ""
+    unserved.write("gpuemu.toml", config + more)
+    unserved.start()
+    with unserved.client() as client:
+        for size in (3, 40):
+            zeros = np.zeros((2, size), np.float32)
+            client.validate_op("softmax", {"x": zeros}, zeros)
+        found = run(unserved, 4)
+        assert (found["verdict"], found["passed"]) == ("inconclusive", 2)
+        assert found["reason"].startswith("nothing was compared on any other input than zeros")
+        for command_ in ("report", "ci"):
+            (said,) = json.loads(command(unserved, command_, "--format", "json").stdout)["results"]
+            assert said["verdict"] == "inconclusive", command_
+        x = np.arange(6, dtype=np.float32).reshape(2, 3)
+        client.validate_op("softmax", {"x": x}, x * 2)
+    assert run(unserved, 0)["verdict"] == "passed"
+
+
+def test_chosen_inputs_that_give_one_value_are_no_pass(unserved: Served) -> None:
+    """Those that are drawn are warned of only: there the reference is such."""
+    unserved.write("gpuemu.toml", ONLY_CLIENTS)
+    unserved.start()
+    with unserved.client() as client:
+        same = np.full((2, 4), 3, np.float32)
+        client.validate_op("softmax", {"x": same}, np.full((2, 4), 0.25, np.float32))
+        found = run(unserved, 4)
+        assert found["verdict"] == "inconclusive"
+        assert "give nothing but 0.25" in found["reason"]
+        x = np.arange(8, dtype=np.float32).reshape(2, 4)
+        client.validate_op("softmax", {"x": x}, softmax(x))
+    assert run(unserved, 0)["verdict"] == "passed"
+
+
+def rename(served: Served, old: str, new: str) -> None:
+    path = served.root / "gpuemu.toml"
+    path.write_text(path.read_text().replace(f'name = "{old}"', f'name = "{new}"'))
+
+
+def test_submissions_follow_an_op_to_its_new_name(unserved: Served) -> None:
+    unserved.write("gpuemu.toml", ONLY_CLIENTS)
+    unserved.start()
+    submit(unserved, wrong=True)
+    submit(unserved, seed=2)
+    before = run(unserved, 1)
+    rename(unserved, "softmax", "renamed")
+    assert "1 failed" in command(unserved, "status").stdout, "before a run has stored it"
+    for _ in range(2):
+        after = run(unserved, 1)
+        assert (after["op"], after["failed"], after["passed"]) == ("renamed", 1, 1)
+        assert after["reason"] == before["reason"]
+    (failure,) = json.loads(command(unserved, "failures", "--format", "json").stdout)["failures"]
+    assert failure["op"] == "renamed"
+    with unserved.client() as client:
+        assert {one.op_name for one in client.list_results()} <= {"renamed", "softmax"}
+        case = client.get_test_case("renamed", seed=1, dtypes=["float32"])
+        client.submit_output("renamed", case.inputs, softmax(case.inputs["x"]), case.seed)
+    assert run(unserved, 0)["passed"] == 2, "the newest of the case that had failed"
+
+
+@pytest.mark.parametrize("kind", ["changed", "two"])
+def test_submissions_of_an_op_that_is_gone_are_not_another_s(unserved: Served, kind: str) -> None:
+    """Another reference, or two ops that either of them may be."""
+    unserved.write("gpuemu.toml", ONLY_CLIENTS)
+    unserved.start()
+    submit(unserved)
+    run(unserved, 0)
+    rename(unserved, "softmax", "renamed")
+    path = unserved.root / "gpuemu.toml"
+    text = path.read_text()
+    if kind == "changed":
+        path.write_text(text.replace("softmax.py:reference", "double.py:reference"))
+    else:
+        table = text.split("[[ops]]")[1].replace("renamed", "other")
+        path.write_text(f"{text}\n[[ops]]{table}")
+    report = json.loads(command(unserved, "run", "--format", "json").stdout)
+    assert {result["verdict"] for result in report["results"]} == {"skipped"}
+    for result in report["results"]:
+        assert "1 submission of softmax, which is no op here (any more)" in result["reason"]

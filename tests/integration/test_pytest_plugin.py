@@ -299,6 +299,131 @@ def test_one_item_for_a_whole_op(tested: Place) -> None:
     assert "pytest-nothing-checked" in (nothing.find("failure").text or "")  # type: ignore[union-attr]
 
 
+SWALLOWED = """
+import concurrent.futures, threading
+
+def judge(case, out):
+    case.check(out, **({"atol": 0.0} if case.dtype == "float32" else {}))
+
+def swallow(case, way, op):
+    x = case["x"]
+    if way == "thread":
+        thread = threading.Thread(target=judge, args=(case, op(x)))
+        thread.start()
+        thread.join()
+    elif way == "future":
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            for _ in range(4):
+                pool.submit(judge, case, op(x))
+    elif way == "refused":
+        judge(case, x * 2)
+        try:
+            case.check("no output")
+        except BaseException:
+            pass
+    else:
+        try:
+            judge(case, op(x))
+        except Exception:
+            if way == "skip":
+                pytest.skip("does not work here")
+        if way == "then_right":
+            judge(case, x * 2)
+"""
+
+
+@pytest.mark.parametrize("per", ["case", "op"])
+def test_a_failed_check_fails_the_test_whatever_becomes_of_the_exception(
+    tested: Place, per: str
+) -> None:
+    ways = ["thread", "future", "except", "skip", "then_right", "refused"]
+    ran = tested.pytest(
+        SWALLOWED
+        + f"""
+@pytest.mark.parametrize("way", {ways})
+@pytest.mark.gpuemu("double", cases=1, dtypes=["float32"], per="{per}")
+def test_wrong(gpuemu_case, way):
+    swallow(gpuemu_case, way, lambda x: x * 2 + 1)
+
+@pytest.mark.parametrize("way", {ways[:-1]})
+@pytest.mark.gpuemu("double", cases=1, dtypes=["float16"], per="{per}")
+def test_right(gpuemu_case, way):
+    swallow(gpuemu_case, way, lambda x: x * 2)
+
+@pytest.mark.xfail(reason="known", strict=True)
+@pytest.mark.gpuemu("double", cases=1, dtypes=["float32"], per="{per}")
+def test_expected(gpuemu_case):
+    swallow(gpuemu_case, "except", lambda x: x * 2 + 1)
+""",
+        "-W", "ignore",
+    )  # fmt: skip
+    assert ran.counts == {"passed": len(ways) - 1, "failed": len(ways)}, ran.text
+    assert "1 xfailed" in ran.text
+    failed = [case for case in ran.junit if case.find("failure") is not None]
+    assert {properties(case)["gpuemu_verdict"] for case in failed[:5]} == {"failed"}
+    text = failed[0].find("failure").text or ""  # type: ignore[union-attr]
+    assert "ToleranceExceeded" in text and "gpuemu-flow failures show" in text
+
+
+def test_a_check_that_fails_after_the_test_has_ended_is_an_error(tested: Place) -> None:
+    """The thread waits for the test's report, the fixture's end for the thread's check."""
+    (tested.folder / "conftest.py").write_text(
+        dedent(
+            """
+            import threading
+            import pytest
+
+            reported, judged = threading.Event(), threading.Event()
+
+            @pytest.hookimpl(trylast=True)
+            def pytest_runtest_logreport(report):
+                if report.when == "call":
+                    reported.set()
+                    judged.wait(100)
+            """
+        )
+    )
+    ran = tested.pytest(
+        """
+        import threading
+        from conftest import judged, reported
+
+        @pytest.mark.gpuemu("double", cases=1, dtypes=["float32"])
+        def test_double(gpuemu_case):
+            def late():
+                reported.wait(100)
+                try:
+                    gpuemu_case.check(gpuemu_case["x"] + 1)
+                finally:
+                    judged.set()
+
+            threading.Thread(target=late).start()
+            gpuemu_case.check(gpuemu_case["x"] * 2)
+        """,
+        "-W", "ignore",
+    )  # fmt: skip
+    assert (ran.code, ran.counts) == (1, {"passed": 1, "error": 1}), ran.text
+    assert "ToleranceExceeded" in ran.text
+
+
+def test_nothing_judged_in_a_thread_is_no_pass(tested: Place) -> None:
+    (tested.folder / "ref.py").write_text(REFERENCE.replace("x * 2", "x * np.nan"))
+    ran = tested.pytest(
+        """
+        import threading
+
+        @pytest.mark.gpuemu("double", cases=1, dtypes=["float32"], strategies=["normal"])
+        def test_double(gpuemu_case):
+            given = (gpuemu_case["x"] * float("nan"),)
+            thread = threading.Thread(target=gpuemu_case.check, args=given)
+            thread.start()
+            thread.join()
+        """,
+        "-W", "ignore",
+    )  # fmt: skip
+    assert ran.counts == {"skipped": 1}, ran.text
+
+
 def test_workers_of_xdist_agree(tested: Place) -> None:
     pytest.importorskip("xdist")
     config = (tested.folder / "gpuemu.toml").read_text()

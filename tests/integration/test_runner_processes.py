@@ -24,6 +24,7 @@ from runner_workspace import (
 
 from gpuemu_flow.errors import RunnerError
 from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS
 
 HANGS = {
     "pause": "signal.pause()",
@@ -58,6 +59,30 @@ def test_a_hang_is_one_timeout(ws: Workspace, name: str) -> None:
     assert error is not None
     assert f"{limit} s" in error.message
     assert "going to hang" in error.stderr_tail
+
+
+def test_what_times_out_again_and_again_is_no_longer_run(ws: Workspace) -> None:
+    source = """
+    import signal
+    def op(x):
+        with open("calls", "a") as stream:
+            stream.write("x")
+        signal.pause()
+    """
+    program = ws.program("callable", source, timeout=0.5)
+    outcomes = ws.run(program, [make_case(n) for n in range(MOST_TIMEOUTS + 3)])
+    assert set(slugs(outcomes)) == {"op-timeout"}
+    assert len(outcomes) == MOST_TIMEOUTS + 3
+    assert [o.error is not None and "not run" in o.error.message for o in outcomes] == [
+        n >= MOST_TIMEOUTS for n in range(MOST_TIMEOUTS + 3)
+    ]
+    assert len((ws.folder / "calls").read_text()) <= MOST_TIMEOUTS
+
+
+def test_a_timeout_now_and_then_ends_nothing(ws: Workspace) -> None:
+    program = ws.program("callable", HANGING.replace("{body}", HANGS["pause"]), timeout=3)
+    cases = [marked_case(0), marked_case(1), make_case(2), marked_case(3), marked_case(4)]
+    assert slugs(ws.run(program, [*cases, make_case(5)]))[-1] == "ok"
 
 
 def test_a_script_that_waits_for_its_thread_is_a_timeout(ws: Workspace) -> None:

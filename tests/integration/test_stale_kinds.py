@@ -25,7 +25,7 @@ _COMMANDS = ("run", "ci", "fuzz")
 
 
 def contents(mini: Mini) -> dict[Path, Content]:
-    """What the workspace and the folder beside it hold."""
+    """Read all that the workspace and the folder beside it hold."""
     found: dict[Path, Content] = {}
     for top in (mini.root, mini.root.with_name(f"{mini.root.name}-more")):
         for folder, names, files in os.walk(top):
@@ -137,6 +137,6 @@ def test_what_is_said_after_a_change_is_true(
     assert watch.saved() or not changed
     assert not (changed and is_up_to_date(mini))
     said = verdict_of(mini, command)[0]
-    true = mini.run("--force", code=None)["results"][0]["verdict"]
+    true = verdict_of(mini, "run", "--force")[0]
     assert true != "passed" or not changed or kind is deleted
     assert (said == "passed") == (true == "passed")

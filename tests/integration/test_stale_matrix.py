@@ -17,18 +17,28 @@ from gpuemu_flow.engine.workspace import Workspace
 pytestmark = pytest.mark.timeout(900)  # some commands per row, on whatever machine
 
 
-def verdict_of(mini: Mini, command: str) -> tuple[str, Any]:
-    """What a command says of the op, and what it ran."""
+def verdict_of(mini: Mini, command: str, *options: str) -> tuple[str, Any]:
+    """Return what a command says of the op, and which tasks it ran.
+
+    The verdict is ``refused`` where the configuration names a file that is not there.
+    """
+    arguments = {
+        "run": ("run", "--format", "json"),
+        "ci": ("ci", "-o", "r.json"),
+        "fuzz": ("fuzz", "scale", "-n", "10", "--format", "json"),
+    }
+    done = mini.command(*arguments[command], *options, code=None)
+    if done.returncode == 2:
+        assert "config-path-missing" in done.stderr
+        return "refused", None
     if command == "fuzz":
-        done = mini.command("fuzz", "scale", "-n", "10", "--format", "json", code=None)
         report = json.loads(done.stdout)
         return ("passed" if report["passed"] == 10 else "failed"), 10 - report["cached"]
     if command == "ci":
-        mini.command("ci", "-o", "r.json", code=None)
         report = json.loads((mini.root / "r.json").read_text())
         (mini.root / "r.json").unlink()
         return report["results"][0]["verdict"], None
-    report = mini.run(code=None)
+    report = json.loads(done.stdout)
     return report["results"][0]["verdict"], report["executed"]
 
 
@@ -57,12 +67,12 @@ def test_what_a_program_depends_on_is_seen(number: int, row: Row, tmp_path: Path
 
 
 def is_up_to_date(mini: Mini) -> bool:
-    """What the front says before anything is imported."""
+    """Ask the front, which imports nothing of the product, for whether all is up to date."""
     return plan.up_to_date(str(mini.root / ".gpuemu-cache/plan"), mini.environment()) is not None
 
 
 def watching(mini: Mini) -> FileWatch:
-    """What ``watch`` has an eye on once it has run."""
+    """Return what ``watch`` follows once it has run."""
     workspace = Workspace(mini.root, environ=mini.environment())
     watch = FileWatch(workspace.root)
     watch.follow(workspace, workspace.graph.tasks)

@@ -1,8 +1,8 @@
 """All that judge a case give it one verdict, with the same figures and in the same words.
 
 ``run``, ``fuzz``, a daemon, the pytest plugin and ``reproduce`` judge the same cases of random
-small ops with planted faults. GPUEMU_PLANTED_OPS says how many ops, six cases each;
-GPUEMU_PLANTED_SEED draws others.
+small ops with planted faults, and of ops whose outputs have contracts. GPUEMU_PLANTED_OPS says how
+many random ops, six cases each; GPUEMU_PLANTED_SEED draws others.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract_ops import contract_ops
 from planted_ops import PlantedOp, planted_ops
 
 from gpuemu_flow.client import Client
@@ -207,7 +208,8 @@ class Planted:
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
-    yield Planted(tmp_path_factory.mktemp("planted") / "w", planted_ops(OPS, SEED))
+    ops = [*planted_ops(OPS, SEED), *contract_ops()]
+    yield Planted(tmp_path_factory.mktemp("planted") / "w", ops)
 
 
 def told(result: CheckResult, op: PlantedOp) -> dict[str, str]:
@@ -236,7 +238,7 @@ def differences(
 @pytest.fixture(scope="module")
 def of_run(planted: Planted) -> Results:
     found = planted.run()
-    assert len(found) == CASES * OPS
+    assert len(found) == CASES * len(planted.ops)
     return found
 
 

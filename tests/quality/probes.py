@@ -196,7 +196,7 @@ def draw(op: Op, sizes: dict[str, int], dtype: np.dtype, values: str, layout: st
         shape = tuple(sizes[d] if isinstance(d, str) else d for d in dims)
         if isinstance(spec, dict):
             low, high = spec["range"]
-            array = rng.integers(low, high, size=shape).astype(spec["dtype"])
+            array = rng.integers(low, high + 1, size=shape).astype(spec["dtype"])
             array[:8] = low + np.arange(min(8, array.size))  # the edges of the range
         else:
             with np.errstate(all="ignore"):

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from controls import CONTROLS, install
 from mutants import KINDS, MUTANTS, plant
-from oracle import Finding, fuzzed, search_all
+from once import once
+from oracle import fuzzed, search_all
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.subjects import op_names
@@ -17,10 +18,16 @@ pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(scope="module")
-def default_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finding]:
+def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bool]:
     """Every mutant under the cases and checks of a default run."""
     variants = [(m.id, m.op, partial(plant, m)) for m in MUTANTS]
-    return search_all(tmp_path_factory.mktemp("mutants"), variants)
+
+    def search(folder: Path) -> dict[str, bool]:
+        folder.mkdir()
+        found = search_all(folder, variants)
+        return {name: finding.killed for name, finding in found.items()}
+
+    return once(tmp_path_factory, "oracle", search)
 
 
 def test_there_are_enough_mutants_of_every_kind() -> None:
@@ -29,15 +36,13 @@ def test_there_are_enough_mutants_of_every_kind() -> None:
     assert {m.kind for m in MUTANTS} == set(KINDS)
 
 
-def test_a_default_run_kills_95_percent(default_run: dict[str, Finding]) -> None:
-    survivors = [name for name, finding in default_run.items() if not finding.killed]
+def test_a_default_run_kills_95_percent(killed: dict[str, bool]) -> None:
+    survivors = [name for name, is_killed in killed.items() if not is_killed]
     assert len(survivors) <= 0.05 * len(MUTANTS), survivors
 
 
-def test_fuzzing_500_cases_kills_98_percent(
-    default_run: dict[str, Finding], tmp_path: Path
-) -> None:
-    left = [m for m in MUTANTS if not default_run[m.id].killed]
+def test_fuzzing_500_cases_kills_98_percent(killed: dict[str, bool], tmp_path: Path) -> None:
+    left = [m for m in MUTANTS if not killed[m.id]]
     variants = [(m.id, m.op, partial(plant, m)) for m in left]
     found = search_all(tmp_path, variants, fuzzed(500))
     survivors = [name for name, finding in found.items() if not finding.killed]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from mutants import KINDS, load_tables, plant
-from oracle import Finding, fuzzed, search_all
+from once import once
+from oracle import fuzzed, search_all
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.subjects import op_names
@@ -19,10 +20,16 @@ PLANTED = load_tables(PLAIN / "mutants")
 
 
 @pytest.fixture(scope="module")
-def default_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finding]:
+def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bool]:
     """Every bug under the cases and checks of a default run."""
     variants = [(m.id, m.op, partial(plant, m)) for m in PLANTED]
-    return search_all(tmp_path_factory.mktemp("planted"), variants, source=PLAIN)
+
+    def search(folder: Path) -> dict[str, bool]:
+        folder.mkdir()
+        found = search_all(folder, variants, source=PLAIN)
+        return {name: finding.killed for name, finding in found.items()}
+
+    return once(tmp_path_factory, "plain-ops", search)
 
 
 def test_every_op_has_bugs_of_known_kinds() -> None:
@@ -31,15 +38,13 @@ def test_every_op_has_bugs_of_known_kinds() -> None:
     assert len(PLANTED) >= 60
 
 
-def test_a_default_run_kills_95_percent(default_run: dict[str, Finding]) -> None:
-    survivors = [name for name, finding in default_run.items() if not finding.killed]
+def test_a_default_run_kills_95_percent(killed: dict[str, bool]) -> None:
+    survivors = [name for name, is_killed in killed.items() if not is_killed]
     assert len(survivors) <= 0.05 * len(PLANTED), survivors
 
 
-def test_fuzzing_500_cases_kills_98_percent(
-    default_run: dict[str, Finding], tmp_path: Path
-) -> None:
-    left = [m for m in PLANTED if not default_run[m.id].killed]
+def test_fuzzing_500_cases_kills_98_percent(killed: dict[str, bool], tmp_path: Path) -> None:
+    left = [m for m in PLANTED if not killed[m.id]]
     variants = [(m.id, m.op, partial(plant, m)) for m in left]
     found = search_all(tmp_path, variants, fuzzed(500), source=PLAIN)
     survivors = [name for name, finding in found.items() if not finding.killed]

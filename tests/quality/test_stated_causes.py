@@ -15,6 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "causes"))
 
+from once import once
 from scoring import is_right
 from truths import PLANTED, Planted
 from truths_masks import MASKED
@@ -32,15 +33,19 @@ BUGS = (*PLANTED[::STEP], *MASKS)
 def causes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """The causes that a run gives for each bug; two workspaces, for two processors."""
 
-    def of_half(first: int) -> list[dict[str, Any]]:
-        folder = tmp_path_factory.mktemp("causes")
-        write(folder, BUGS[first::2])
-        results: list[dict[str, Any]] = run(folder)["results"]
-        return results
+    def of_all(root: Path) -> dict[str, list[dict[str, Any]]]:
+        def of_half(first: int) -> list[dict[str, Any]]:
+            folder = root / str(first)
+            folder.mkdir(parents=True)
+            write(folder, BUGS[first::2])
+            results: list[dict[str, Any]] = run(folder)["results"]
+            return results
 
-    with ThreadPoolExecutor(2) as halves:
-        found = [result for half in halves.map(of_half, (0, 1)) for result in half]
-    return {result["op"]: result["causes"] for result in found}
+        with ThreadPoolExecutor(2) as halves:
+            found = [result for half in halves.map(of_half, (0, 1)) for result in half]
+        return {result["op"]: result["causes"] for result in found}
+
+    return once(tmp_path_factory, "causes", of_all)
 
 
 def test_the_bugs_are_many_and_their_ops_too() -> None:

@@ -8,12 +8,19 @@ import pytest
 
 from gpuemu_flow.judging.judge import Criteria
 from gpuemu_flow.numerics.checked_output import Policy
+from gpuemu_flow.numerics.contracts import CaseContracts
 from gpuemu_flow.reporting import drawing
 from gpuemu_flow.reporting.drawing import draw, heat_map, histogram, scatter, values_text
 from gpuemu_flow.results.document import SHARES
-from gpuemu_flow.types import Tolerance
+from gpuemu_flow.types import Case, Tolerance
 
-TERMS = Criteria({"float32": Tolerance(1e-3, 0.0)}, Policy(), {"y": "float32"})
+CASE = Case(0, 0, "float32", "contiguous", "normal", ())
+TERMS = Criteria(
+    {"float32": Tolerance(1e-3, 0.0)},
+    Policy(),
+    {"y": "float32"},
+    CaseContracts((), {}, CASE, {}, {}),
+)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ LAYERS = (
         "verdicts",
         "kernel_findings",
         "plain_text",
+        "expressions",
+        "value_rules",
     ),
 )
 """From the top; the empty name is the package's own ``__init__`` with the version."""
@@ -42,6 +44,7 @@ BESIDE = {
     "config": (
         "gpuemu_flow.cases.schema",
         "gpuemu_flow.cases.op_schema",
+        "gpuemu_flow.cases.output_contracts",
         "gpuemu_flow.emulator.described",
     ),
     # Workers make a case's tensors themselves, and run compiled kernels.
@@ -50,7 +53,6 @@ BESIDE = {
         "gpuemu_flow.cases.generate",
         "gpuemu_flow.emulator.cases",
         "gpuemu_flow.emulator.described",
-        "gpuemu_flow.emulator.expressions",
         "gpuemu_flow.emulator.findings",
         "gpuemu_flow.emulator.launch",
         "gpuemu_flow.emulator.variants",
@@ -75,7 +77,7 @@ BESIDE = {
     ),
     "__main__": ("gpuemu_flow.front",),
     "errors": ("gpuemu_flow.types",),
-    "types": ("gpuemu_flow.errors", "gpuemu_flow.kernel_findings"),
+    "types": ("gpuemu_flow.errors", "gpuemu_flow.kernel_findings", "gpuemu_flow.value_rules"),
     "observed": ("gpuemu_flow.types",),
     "verdicts": ("gpuemu_flow.types",),
 }
@@ -193,7 +195,7 @@ def test_front_reaches_the_plan_and_nothing_else_before_its_answer(imports: list
     eager = {item.target for item in of_front if item.eager}
     assert eager <= {"os", "sys", "__future__"}
     later = {item.target for item in of_front if not item.eager}
-    assert later == {"gpuemu_flow.engine.plan", "gpuemu_flow.cli.main", "gc"}
+    assert later == {"gpuemu_flow.engine.plan", "gpuemu_flow.cli.main", "gc", "atexit"}
     of_plan = {
         item.target for item in imports if item.module == "gpuemu_flow.engine.plan" and item.eager
     }

@@ -119,3 +119,29 @@ def test_times_are_unique(cache: WorkspaceCache) -> None:
     store = ResultStore(cache)
     times = [store.time_ns() for _ in range(1000)]
     assert times == sorted(set(times))
+
+
+def test_a_renamed_op_s_results_are_seen_by_the_store_that_is_open(cache: WorkspaceCache) -> None:
+    ours = ResultStore(cache)
+    files = {"/a.py": "0" * 64}
+    for _ in range(2):
+        judged = Judged(Verdict.FAILED, failure_id="one")
+        ours.add("old", 1, "float32", judged, {}, source="submit", files=files)
+    theirs = ResultStore(cache)
+    theirs.rename("old", "new", {"one": "two"})
+    for store in (ours, theirs, ResultStore(cache)):
+        assert {s.op for s in store.everything()} == {"new"}
+        assert {s.judged.failure_id for s in store.everything()} == {"two"}
+        assert [store.files_of(s) for s in store.everything()] == [files] * 2
+
+
+def test_files_of_code_go_with_the_last_result_of_it(cache: WorkspaceCache) -> None:
+    first = ResultStore(cache)
+    for number in range(3):
+        files = {"/a.py": f"{number // 2:064x}"}
+        first.add("op", number, "float32", Judged(Verdict.FAILED), {}, source="submit", files=files)
+    kept = first.everything()
+    later = ResultStore(cache, max_results=1)
+    assert [s.seed for s in later.everything()] == [2]
+    assert later.files_of(kept[2]) == {"/a.py": f"{1:064x}"}
+    assert later.files_of(kept[0]) is None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from import_graph import ROOT, source_files
 
 from gpuemu_flow.numerics.compare import Policy, check_outputs
-from gpuemu_flow.types import CheckResult, ErrorStats, Tolerance, Verdict
+from gpuemu_flow.types import CheckResult, ErrorStats, Tolerance, Verdict, WeakOutput
 from gpuemu_flow.verdicts import Compared, Elements, Tally, decide, of_outputs
 
 ONLY = "gpuemu_flow.verdicts"
@@ -92,6 +92,40 @@ def test_one_case_in_five_may_go_without_a_verdict_and_no_more() -> None:
     assert tallied(passed, *[unsure] * 23) is unsure
     assert tallied(*[unsure] * 24) is unsure
     assert tallied() is tallied(Verdict.SKIPPED) is Verdict.SKIPPED
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 4)), max_size=20))
+def test_cases_on_zeros_alone_never_pass(cases: list[tuple[bool, int]]) -> None:
+    tally = Tally()
+    for blank, count in cases:
+        elements = Elements(count, 0, count, () if count else ("y",), (), blank)
+        tally.count(Verdict.PASSED if count else Verdict.INCONCLUSIVE, elements)
+    if not any(count and not blank for blank, count in cases):
+        assert tally.verdict()[0] is not Verdict.PASSED
+
+
+@pytest.mark.parametrize(
+    ("values", "count", "chosen", "verdict"),
+    [
+        ([0.0], 4, True, Verdict.INCONCLUSIVE),
+        ([0.0], 1, True, Verdict.INCONCLUSIVE),
+        ([0.25, 0.25], 8, True, Verdict.INCONCLUSIVE),
+        ([0.25, None], 8, True, Verdict.PASSED),
+        ([0.25, 0.5], 8, True, Verdict.PASSED),
+        ([0.25], 1, True, Verdict.PASSED),  # a loss: a number of its own
+        ([0.0], 64, False, Verdict.PASSED),
+    ],
+)
+def test_chosen_inputs_must_give_more_than_one_value(
+    values: list[float | None], count: int, chosen: bool, verdict: Verdict
+) -> None:
+    tally = Tally()
+    for value in values:
+        weak = () if value is None else (WeakOutput("y", value),)
+        elements = Elements(count, 0, count, (), weak)
+        assert Elements.from_json(elements.to_json()) == elements
+        tally.count(Verdict.PASSED, elements, chosen=chosen)
+    assert tally.verdict()[0] is verdict
 
 
 @pytest.mark.parametrize("count", [0, 5])

@@ -57,12 +57,12 @@ SCHEMAS: dict[str, tuple[str, str, str]] = {
     "swiglu": (f"{_M}, {_N}", 'x = ["M", "N"], g = ["M", "N"]', '["M", "N"]'),
     "cross_entropy": (
         "N = { min = 1, max = 140 }, C = { min = 20, max = 270 }",
-        'logits = ["N", "C"], labels = { dims = ["N"], dtype = "int32", range = [-2, 20] }',
+        'logits = ["N", "C"], labels = { dims = ["N"], dtype = "int32", range = [-2, 19] }',
         '["N"]',
     ),
     "gather": (
         "V = { min = 20, max = 140 }, D = { min = 1, max = 140 }, N = { min = 1, max = 140 }",
-        'table = ["V", "D"], rows = { dims = ["N"], dtype = "int32", range = [0, 20] }',
+        'table = ["V", "D"], rows = { dims = ["N"], dtype = "int32", range = [0, 19] }',
         '["N", "D"]',
     ),
     "axpy": (f"{_M}, {_N}", 'x = ["M", "N"], y = ["M", "N"]', '["M", "N"]'),

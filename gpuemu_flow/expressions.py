@@ -1,4 +1,4 @@
-"""Expressions of a launch: integers, names of dims, + - * // % ( ), min, max, cdiv, size, dim.
+"""Expressions of sizes: integers, names of dims, + - * // % ( ), min, max, cdiv, size, dim.
 
 They are parsed and computed here; nothing of Python evaluates them.
 """
@@ -6,11 +6,14 @@ They are parsed and computed here; nothing of Python evaluates them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 MAX_TEXT = 500
 MAX_DEPTH = 40
 _LARGEST = 1 << 63
+
+OPERATORS = frozenset("+-*/%(),")
+"""Characters that tell an expression from a name."""
 
 _TOKEN = re.compile(r"\s*(\d{1,19}|[A-Za-z_]\w{0,127}|//|[-+*%(),])", re.ASCII)
 
@@ -29,6 +32,18 @@ def check_expression(text: str | int) -> None:
     ExpressionError
     """
     _Parser(str(text), None, {}).whole()
+
+
+def names_in(text: str | int) -> frozenset[str]:
+    """Return the names of dims that an expression uses.
+
+    Raises
+    ------
+    ExpressionError
+    """
+    parser = _Parser(str(text), None, {})
+    parser.whole()
+    return frozenset(parser.seen)
 
 
 def compute(text: str | int, names: Mapping[str, int], shapes: Shapes) -> int:
@@ -50,12 +65,23 @@ def compute(text: str | int, names: Mapping[str, int], shapes: Shapes) -> int:
     return _Parser(str(text), names, shapes).whole()
 
 
+def is_made_of(text: str, names: Collection[str]) -> bool:
+    """Tell whether a name is in truth an expression of others."""
+    if OPERATORS.isdisjoint(text):
+        return False
+    try:
+        return names_in(text) <= set(names)
+    except ExpressionError:
+        return False
+
+
 class _Parser:
     def __init__(self, text: str, names: Mapping[str, int] | None, shapes: Shapes) -> None:
         self._names, self._shapes, self._text = names, shapes, text
         if len(text) > MAX_TEXT:
             raise ExpressionError(f"an expression of more than {MAX_TEXT} characters")
         self._tokens: list[str] = []
+        self.seen: set[str] = set()
         position = 0
         while position < len(text.rstrip()):
             match = _TOKEN.match(text, position)
@@ -122,24 +148,31 @@ class _Parser:
         if word.isdigit():
             return self._bounded(int(word))
         if word in _FUNCTIONS and self._peek() == "(":
-            self._take()
-            first = self._sum(depth + 1)
-            self._expect(",")
-            second = self._sum(depth + 1)
-            self._expect(")")
-            if self._names is None:
-                return 1
-            return self._bounded(_FUNCTIONS[word](first, second))
+            return self._of_two(word, depth)
         if word in ("size", "dim") and self._peek() == "(":
             return self._of_tensor(word, depth)
-        if not word or not (word[0].isalpha() or word[0] == "_"):
-            raise ExpressionError(f"{self._text!r} ends, or has {word!r}, where a value must stand")
+        return self._dim(word)
+
+    def _of_two(self, word: str, depth: int) -> int:
+        self._take()
+        first = self._sum(depth + 1)
+        self._expect(",")
+        second = self._sum(depth + 1)
+        self._expect(")")
         if self._names is None:
             return 1
-        if word not in self._names:
+        return self._bounded(_FUNCTIONS[word](first, second))
+
+    def _dim(self, name: str) -> int:
+        if not name or not (name[0].isalpha() or name[0] == "_"):
+            raise ExpressionError(f"{self._text!r} ends, or has {name!r}, where a value must stand")
+        self.seen.add(name)
+        if self._names is None:
+            return 1
+        if name not in self._names:
             known = ", ".join(sorted(self._names)) or "none"
-            raise ExpressionError(f"{self._text!r}: no dim {word!r}; dims: {known}")
-        return self._names[word]
+            raise ExpressionError(f"{self._text!r}: no dim {name!r}; dims: {known}")
+        return self._names[name]
 
     def _of_tensor(self, what: str, depth: int) -> int:
         self._expect("(")

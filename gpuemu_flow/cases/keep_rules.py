@@ -1,0 +1,110 @@
+"""Smaller versions of a case that keep its schema: derived dims, limits, and rules of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from gpuemu_flow.cases.candidates import Candidate, make_candidate
+from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
+from gpuemu_flow.cases.ruled import setting_of, settle_ruled
+from gpuemu_flow.errors import UsageError
+from gpuemu_flow.expressions import ExpressionError
+from gpuemu_flow.numerics.dtypes import dtype_name
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.types import InputSpec
+
+Settle = Callable[[Candidate], "Candidate | None"]
+
+
+def settler(schema: OpSchema | None, start: Candidate) -> Settle:
+    """Return a function from a candidate to the nearest one that keeps the schema, or None.
+
+    Parameters
+    ----------
+    schema : OpSchema or None
+    start : Candidate
+        The original, whose inputs and dims say whether the schema is theirs.
+    """
+    if schema is None or not _has_rules(schema):
+        return lambda candidate: candidate
+    names = {tensor.name for tensor in schema.inputs}
+    if names != set(start.inputs):
+        return lambda candidate: candidate
+    known: OpSchema = schema
+    return lambda candidate: _settled(known, candidate)
+
+
+def _has_rules(schema: OpSchema) -> bool:
+    ruled = any(tensor.rule is not None for tensor in schema.inputs)
+    return ruled or bool(schema.derived or schema.limits)
+
+
+def _settled(schema: OpSchema, candidate: Candidate) -> Candidate | None:
+    fitted = _fitted(schema, candidate) if schema.derived or schema.limits else candidate
+    if fitted is None:
+        return None
+    inputs = dict(fitted.inputs)
+    shapes = {name: array.shape for name, array in inputs.items()}
+    for tensor in _in_order(schema):
+        if tensor.rule is None:
+            continue
+        values = inputs[tensor.name]
+        spec = InputSpec(
+            tensor.name,
+            values.shape,
+            dtype_name(values.dtype) or "",
+            low=tensor.low,
+            high=tensor.high,
+            rule=tensor.rule,
+        )
+        try:
+            setting = setting_of(spec, SeededRng(0), fitted.dims, shapes)
+        except UsageError:
+            return None
+        settled = settle_ruled(values, setting, inputs)
+        if settled is None:
+            return None
+        if settled.tobytes() != values.tobytes():
+            inputs[tensor.name] = settled
+    return make_candidate(inputs, fitted.layouts, fitted.dims)
+
+
+def _in_order(schema: OpSchema) -> list[TensorDef]:
+    """Return the inputs, each after the one that its rule compares it with."""
+    done: list[TensorDef] = []
+    rest = list(schema.inputs)
+    while rest:
+        names = {tensor.name for tensor in done}
+        ready = [t for t in rest if not (t.rule and t.rule.relation) or t.rule.other in names]
+        done += ready or rest
+        rest = [tensor for tensor in rest if tensor not in done]
+    return done
+
+
+def _fitted(schema: OpSchema, candidate: Candidate) -> Candidate | None:
+    """Return the candidate with the sizes that derived dims have now; None where it lacks them."""
+    try:
+        free = {dim.name: candidate.dims[dim.name] for dim in schema.dims}
+    except KeyError:
+        return candidate  # a case of whole shapes
+    if not schema.allows(free):
+        return None
+    try:
+        dims = schema.all_sizes(free)
+    except ExpressionError:
+        return None
+    inputs = dict(candidate.inputs)
+    for tensor, shape in zip(schema.inputs, schema.shapes(dims), strict=True):
+        values = inputs[tensor.name]
+        if tensor.rule is not None and tensor.rule.optional and not any(values.shape):
+            continue  # None stands in its place
+        if values.ndim != len(shape) or any(
+            a < b for a, b in zip(values.shape, shape, strict=True)
+        ):
+            return None
+        if values.shape != shape:
+            inputs[tensor.name] = np.array(values[tuple(slice(0, size) for size in shape)])
+    return replace(make_candidate(inputs, candidate.layouts, dims))

@@ -1,0 +1,13 @@
+"""Kinds of inputs: what their values are by construction, and how each kind is kept."""
+
+from gpuemu_flow.cases.kinds.matrices import MATRICES
+from gpuemu_flow.cases.kinds.numbers import NUMBERS
+from gpuemu_flow.cases.kinds.order import ORDER
+from gpuemu_flow.cases.kinds.ragged import RAGGED
+from gpuemu_flow.cases.kinds.rows import ROWS
+from gpuemu_flow.cases.kinds.setting import Kind, Setting
+
+__all__ = ["KINDS", "Kind", "Setting"]
+
+KINDS: dict[str, Kind] = {**ORDER, **RAGGED, **ROWS, **NUMBERS, **MATRICES}
+"""By name; `value_rules.PATTERNS` lists the strategies of each."""

@@ -1,0 +1,104 @@
+"""Kinds about rows: mask, one_hot, probabilities."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuemu_flow.cases.kinds.setting import Array, Kind, Setting
+
+HALF = 0.5
+WEIGHTS = 1 << 20
+
+
+def _mask(setting: Setting) -> Array:
+    rows = setting.rows
+    share = HALF if setting.rule.share is None else setting.rule.share
+    columns = np.arange(rows.width)
+    kept = setting.rng.f64(setting.count).reshape(rows.shape) < share
+    length = setting.rng.derive("length").ranges(rows.number, 1, rows.width + 1)[:, None]
+    if setting.pattern == "all":
+        kept[:] = True
+    elif setting.pattern == "prefix":
+        kept = columns < length
+    elif setting.pattern == "suffix":
+        kept = columns >= rows.width - length
+    elif setting.pattern == "one_first":
+        kept = columns + np.zeros(rows.shape, np.int64) == 0
+    elif setting.pattern == "one_last":
+        kept = columns + np.zeros(rows.shape, np.int64) == rows.width - 1
+    elif setting.pattern == "alternate":
+        kept = (columns + np.arange(rows.number)[:, None]) % 2 == 0
+    elif setting.pattern == "empty":
+        if setting.rule.allow_empty_rows:
+            kept[rows.every(2)] = False
+            return kept
+        # The nearest to an empty row: one element, anywhere.
+        kept = columns == rows.random_columns()[:, None]
+    return kept if setting.rule.allow_empty_rows else _no_empty_rows(kept, rows.random_columns())
+
+
+def _no_empty_rows(kept: Array, at: Array) -> Array:
+    empty = np.flatnonzero(~kept.any(axis=1))
+    kept[empty, at[empty]] = True
+    return kept
+
+
+def _settled_mask(values: Array, setting: Setting) -> Array:
+    kept = values.reshape(-1, setting.width).astype(bool)
+    if not setting.rule.allow_empty_rows and setting.width:
+        kept = _no_empty_rows(kept, np.zeros(len(kept), np.int64))
+    return kept.reshape(values.shape)
+
+
+def _one_hot(setting: Setting) -> Array:
+    rows = setting.rows
+    at = rows.random_columns()
+    if setting.pattern == "first":
+        at = np.zeros(rows.number, np.int64)
+    elif setting.pattern == "last":
+        at = np.full(rows.number, rows.width - 1)
+    elif setting.pattern == "diagonal":
+        at = np.arange(rows.number) % rows.width
+    hot: Array = np.arange(rows.width) == at[:, None]
+    return hot
+
+
+def _settled_one_hot(values: Array, setting: Setting) -> Array:
+    rows = values.reshape(-1, setting.width).astype(np.float64)
+    hot: Array = np.arange(setting.width) == rows.argmax(axis=1)[:, None]
+    return hot.reshape(values.shape)
+
+
+def _probabilities(setting: Setting) -> Array:
+    rows = setting.rows
+    weights = setting.draw(1, WEIGHTS)
+    if setting.pattern == "even":
+        weights[:] = 1
+    elif setting.pattern == "certain":
+        weights = (np.arange(rows.width) == rows.random_columns()[:, None]).astype(np.int64)
+    elif setting.pattern == "zeros":
+        weights[rows.coin_flips()] = 0
+    elif setting.pattern == "tiny_tail":
+        weights = setting.draw(1, 3)
+        weights[np.arange(rows.number), rows.random_columns()] = WEIGHTS << 20
+    weights[weights.sum(axis=1) == 0, 0] = 1
+    # Sums of integers are exact, and a division is rounded once: equal on every machine.
+    shares: Array = weights / weights.sum(axis=1, keepdims=True)
+    return shares
+
+
+def _settled_probabilities(values: Array, setting: Setting) -> Array | None:
+    rows = values.reshape(-1, setting.width).astype(np.float64)
+    if not np.isfinite(rows).all():
+        return None
+    rows = np.abs(rows)
+    rows[rows.sum(axis=1) == 0, 0] = 1.0
+    shares: Array = rows / rows.sum(axis=1, keepdims=True)
+    return shares.reshape(values.shape)
+
+
+ROWS = {
+    "mask": Kind(_mask, _settled_mask),
+    "one_hot": Kind(_one_hot, _settled_one_hot),
+    "probabilities": Kind(_probabilities, _settled_probabilities),
+}

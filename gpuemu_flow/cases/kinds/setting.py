@@ -1,0 +1,111 @@
+"""A setting in which the values of one input are drawn by a rule, its bounds computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.rows import Rows
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.types import DTYPES, Shape
+from gpuemu_flow.value_rules import Number, ValueRule
+
+Array = NDArray[Any]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that decides the values of one input of a kind.
+
+    Attributes
+    ----------
+    rng : SeededRng
+    shape : tuple of int
+    dtype : str
+    pattern : str
+        The strategy: one of the kind's own, else its first.
+    rule : ValueRule
+    low, high : int, float or None
+        Bounds, both included.
+    to : int or None
+        Where offsets end; the largest length.
+    total : int or None
+        Sum of the values.
+    size : int or None
+        Of the axis that indices point into.
+    """
+
+    rng: SeededRng
+    shape: Shape
+    dtype: str
+    pattern: str
+    rule: ValueRule
+    low: Number | None = None
+    high: Number | None = None
+    to: int | None = None
+    total: int | None = None
+    size: int | None = None
+
+    @property
+    def floating(self) -> bool:
+        """Tell whether the values are floats."""
+        return DTYPES[self.dtype].kind == "float"
+
+    @property
+    def width(self) -> int:
+        """Return elements of a row, which is the last axis."""
+        return self.shape[-1] if self.shape else 1
+
+    @property
+    def count(self) -> int:
+        """Return elements of the whole, at least one."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def rows(self) -> Rows:
+        """Return the rows."""
+        return Rows(self.rng, self.count // self.width, self.count)
+
+    def integer_bounds(self, low: int, high: int) -> tuple[int, int]:
+        """Return the bounds, these where there are none, within what the dtype can hold."""
+        first = low if self.low is None else int(np.ceil(self.low))
+        last = max(high, first) if self.high is None else int(np.floor(self.high))
+        if self.low is None and last < first:
+            first = last
+        if DTYPES[self.dtype].kind in ("int", "uint"):
+            info = np.iinfo(self.dtype)
+            first, last = max(first, int(info.min)), min(last, int(info.max), (1 << 63) - 2)
+        return first, max(last, first)
+
+    def draw(self, low: int, last: int) -> Ints:
+        """Return integers of [low, last], as rows."""
+        return self.rng.ranges(self.count, low, last + 1).reshape(self.rows.shape)
+
+    def order(self) -> Ints:
+        """Return a random order of each row."""
+        words = self.rng.derive("order").u64(self.count).reshape(self.rows.shape)
+        return np.argsort(words, axis=1, kind="stable").astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of input.
+
+    Attributes
+    ----------
+    draw : callable
+        From a setting to values as rows or in the whole shape, exact in int64 or float64.
+    settle : callable
+        From values to the nearest ones that keep the rule; None where it cannot.
+    """
+
+    draw: Callable[[Setting], Array]
+    settle: Callable[[Array, Setting], Array | None]

@@ -1,0 +1,243 @@
+"""Values of inputs that a rule is given for: drawn to keep it, or settled into it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.kinds import KINDS, Setting
+from gpuemu_flow.cases.values import draw
+from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.expressions import ExpressionError, compute
+from gpuemu_flow.numerics.dtypes import float_limits, numpy_dtype
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.types import DTYPES, STRATEGIES, InputSpec, Shape
+from gpuemu_flow.value_rules import SCALAR, Bound, Number, ValueRule
+
+Array = NDArray[Any]
+
+SHARE = 0.1
+OFTEN = 0.5
+TOUCHING = 0.25
+ADVERSARIAL = ("special", "extremes", "sparse")
+
+
+def setting_of(
+    spec: InputSpec, rng: SeededRng, sizes: Mapping[str, int], shapes: Mapping[str, Shape]
+) -> Setting:
+    """Return the setting in which an input's values are drawn, its bounds computed.
+
+    Parameters
+    ----------
+    spec : InputSpec
+        With a rule.
+    rng : SeededRng
+    sizes : mapping of str to int
+        Of the case's dims.
+    shapes : mapping of str to shape
+        Of the case's inputs.
+
+    Raises
+    ------
+    UsageError
+        ``case-unsatisfiable``: no values keep the rule in this case.
+    """
+    rule = spec.rule or ValueRule()
+
+    def number(bound: Bound | None, plain: Number | None = None) -> Any:
+        if bound is None:
+            return plain
+        if not isinstance(bound, str):
+            return bound
+        try:
+            return compute(bound, sizes, shapes)
+        except ExpressionError as error:
+            raise _unsatisfiable(f"{spec.name}: {error}") from None
+
+    size = None
+    if rule.kind == "indices" and rule.of:
+        shape = shapes.get(rule.of, ())
+        if not -len(shape) <= rule.axis < len(shape):
+            raise _unsatisfiable(f"{spec.name}: {rule.of} has no axis {rule.axis}")
+        size = shape[rule.axis]
+    low, high = number(rule.low, spec.low), number(rule.high, spec.high)
+    if low is not None and high is not None and low > high and math.prod(spec.shape):
+        raise _unsatisfiable(f"{spec.name}: no value lies from {low} to {high}")
+    return Setting(
+        rng,
+        spec.shape,
+        spec.dtype,
+        spec.strategy,
+        rule,
+        low,
+        high,
+        number(rule.to),
+        number(rule.total),
+        size,
+    )
+
+
+def _unsatisfiable(message: str) -> UsageError:
+    hint = "`gpuemu-flow config check` finds most of these; mend the schema, or take other sizes"
+    return UsageError(Problem("case-unsatisfiable", message, hint))
+
+
+def draw_ruled(setting: Setting, strategy: str, others: Mapping[str, Array]) -> Array:
+    """Return values that keep the rule, of the setting's shape and dtype.
+
+    Parameters
+    ----------
+    setting : Setting
+    strategy : str
+    others : mapping of str to ndarray
+        Values of the input that the rule compares with, if there is one.
+    """
+    rule, shape, dtype = setting.rule, setting.shape, numpy_dtype(setting.dtype)
+    if math.prod(shape) == 0:
+        return np.empty(shape, dtype)
+    if rule.kind:
+        drawn = KINDS[rule.kind].draw(setting)
+        values = _in_dtype(drawn, setting.dtype).reshape(shape)
+    elif rule.values and setting.low is None and setting.high is None:
+        values = np.full(shape, rule.values[0], dtype)
+    else:
+        low, high = setting.low, setting.high
+        known = strategy if strategy in STRATEGIES else STRATEGIES[0]
+        values = draw(known, setting.rng, shape, setting.dtype, low, high, nonfinite=rule.nonfinite)
+    if rule.values and rule.kind != SCALAR:
+        _mix_in(values, setting, strategy)
+    if rule.relation and rule.other in others:
+        values = _related(values, setting, others[rule.other])
+    return values
+
+
+def settle_ruled(values: Array, setting: Setting, others: Mapping[str, Array]) -> Array | None:
+    """Return the values nearest to given ones that keep the rule; None where there are none."""
+    rule = setting.rule
+    if values.size == 0:
+        return values
+    settled = values
+    mixed = bool(rule.values) and rule.kind != SCALAR
+    fixed = np.isin(values, np.array(rule.values)) if mixed else None
+    if rule.kind:
+        kept = KINDS[rule.kind].settle(values, setting)
+        if kept is None:
+            return None
+        settled = _in_dtype(kept, setting.dtype)
+    elif not rule.values or setting.low is not None or setting.high is not None:
+        settled = _bounded(values, setting)
+    elif fixed is not None:
+        settled = np.where(fixed, values, np.array(rule.values[0]).astype(values.dtype))
+    if fixed is not None:
+        settled = np.where(fixed, values, settled)
+    if rule.relation and rule.other in others:
+        settled = _related(settled, setting, others[rule.other], settling=True)
+    # It makes one axis of none.
+    return np.ascontiguousarray(settled, dtype=values.dtype).reshape(values.shape)
+
+
+def _in_dtype(values: Array, dtype: str) -> Array:
+    """Return exact values in the dtype, floats that are too large at its end."""
+    target = numpy_dtype(dtype)
+    if values.dtype == target:
+        return np.ascontiguousarray(values)
+    if DTYPES[dtype].kind == "float" and values.dtype.kind == "b":
+        values = values.astype(np.float32)
+    if DTYPES[dtype].kind in ("int", "uint"):
+        info = np.iinfo(target)
+        if values.dtype.kind in "iu":
+            values = np.clip(values, info.min, min(int(info.max), (1 << 63) - 1))
+    return np.ascontiguousarray(values.astype(target))
+
+
+def _bounded(values: Array, setting: Setting) -> Array:
+    low, high = setting.low, setting.high
+    if DTYPES[setting.dtype].kind == "bool" or (low is None and high is None):
+        return values
+    if setting.floating:
+        wide = values.astype(np.float64)
+        outside = np.clip(wide, low, high)
+        kept = wide == outside
+        if setting.rule.nonfinite:
+            kept |= ~np.isfinite(wide)
+        return np.where(kept, values, outside.astype(values.dtype))
+    info = np.iinfo(values.dtype)
+    first = int(info.min) if low is None else max(math.ceil(low), int(info.min))
+    last = int(info.max) if high is None else min(math.floor(high), int(info.max))
+    return np.clip(values, first, last).astype(values.dtype)
+
+
+def _mix_in(values: Array, setting: Setting, strategy: str) -> None:
+    """Put the rule's own values into places of the others, some of each; in place."""
+    rule, flat = setting.rule, values.reshape(-1)
+    rng = setting.rng.derive("values")
+    palette = np.array(rule.values).astype(values.dtype)
+    alone = not rule.kind and setting.low is None and setting.high is None
+    if alone:
+        chosen = rng.ranges(flat.size, 0, palette.size)
+        flat[:] = palette[chosen]
+    share = SHARE if rule.share is None else rule.share
+    if strategy in ADVERSARIAL and not alone:
+        share = max(share, OFTEN)
+    picked = np.ones(flat.size, bool) if alone else rng.derive("places").f64(flat.size) < share
+    if not alone and share > 0 and flat.size > 1 and picked.all():
+        picked[rng.derive("other").gen_range(0, flat.size)] = False
+    if not alone and share > 0 and flat.size > 1 and not picked.any():
+        picked[rng.derive("one").gen_range(0, flat.size)] = True
+    where = np.flatnonzero(picked)
+    if not alone:
+        flat[where] = palette[rng.derive("which").ranges(where.size, 0, palette.size)]
+    # Each of the values, as far as there is room.
+    some = where[: palette.size]
+    flat[some] = palette[: some.size]
+
+
+def _neighbours(values: Array, setting: Setting) -> Array:
+    """Return the next value of each, below it where it is the highest there is."""
+    if setting.floating:
+        top = float_limits(setting.dtype).max
+        high = np.array(top if setting.high is None else min(setting.high, top))
+        ends = [np.array(end).astype(values.dtype) for end in (-np.inf, np.inf)]
+        at_top = values >= high.astype(values.dtype)
+        beside: Array = np.where(
+            at_top, np.nextafter(values, ends[0]), np.nextafter(values, ends[1])
+        )
+        return beside
+    last = int(np.iinfo(values.dtype).max)
+    last = last if setting.high is None else min(math.floor(setting.high), last)
+    one = np.ones((), values.dtype)
+    moved: Array = np.where(values >= last, values - one, values + one)
+    return moved
+
+
+def _related(values: Array, setting: Setting, other: Array, *, settling: bool = False) -> Array:
+    """Return the values, changed where their relation to the other input's does not hold."""
+    sign = setting.rule.relation
+    if sign == "cumsum":
+        flat = other.reshape(-1).astype(np.int64)
+        sums = np.concatenate([[0], np.cumsum(flat)])[: values.size]
+        return _in_dtype(sums.reshape(values.shape), setting.dtype)
+    if sign == "==":
+        return other.astype(values.dtype)
+    with np.errstate(all="ignore"):
+        if sign == "!=":
+            return np.where(values == other, _neighbours(values, setting), values)
+        wanted = other.astype(values.dtype)
+        if sign in ("<", ">") and not setting.floating:
+            step = np.ones((), values.dtype)
+            wanted = wanted - step if sign == "<" else wanted + step
+        elif sign in ("<", ">"):
+            end = -np.inf if sign == "<" else np.inf
+            wanted = np.nextafter(wanted, np.array(end).astype(values.dtype))
+        below = np.minimum if sign in ("<", "<=") else np.maximum
+        related: Array = below(values, wanted)
+        if not settling:
+            touching = setting.rng.derive("touching").f64(values.size) < TOUCHING
+            related = np.where(touching.reshape(values.shape), wanted, related)
+            if setting.low is not None or setting.high is not None:
+                related = _bounded(related, setting)
+    return related.astype(values.dtype)

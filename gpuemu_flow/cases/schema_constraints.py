@@ -1,0 +1,251 @@
+"""Constraints of a schema between inputs and dims, made parts of the rules that keep them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from gpuemu_flow.cases.op_schema import COMPARISONS, OpSchema, TensorDef
+from gpuemu_flow.cases.schema_rules import KeyPath, Report, dtype_fault, shown
+from gpuemu_flow.errors import did_you_mean
+from gpuemu_flow.expressions import ExpressionError, names_in
+from gpuemu_flow.types import DTYPES
+from gpuemu_flow.value_rules import ValueRule
+
+MOST = 64
+EXAMPLES = '"lengths.sum() == T", "start <= end", "offsets == cumsum(lengths)", "K <= N"'
+_COMPARED = re.compile(r"(.+?)(<=|>=|==|!=|<|>)(.+)", re.DOTALL)
+_SUM = re.compile(r"\s*(\w+)\.sum\(\)\s*")
+_CUMSUM = re.compile(r"\s*cumsum\((\w+)\)\s*")
+_FLIPPED = {"<=": ">=", ">=": "<=", "<": ">", ">": "<", "==": "==", "!=": "!="}
+
+
+@dataclass
+class Constraints:
+    """Reads ``constraints`` of one schema.
+
+    Attributes
+    ----------
+    inputs : tuple of TensorDef
+        In the end with the rules that the constraints add.
+    dims : tuple of str
+        Derived ones too.
+    report : callable
+    limits : list of (str, str, str)
+    """
+
+    inputs: tuple[TensorDef, ...]
+    dims: tuple[str, ...]
+    report: Report
+    limits: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def read(self, value: object) -> None:
+        """Take the whole list."""
+        if value is None:
+            return
+        if not isinstance(value, (list, tuple)) or len(value) > MOST:
+            text = f"constraints is {shown(value)}"
+            self.report(("constraints",), "schema-type", text, f"a list such as [{EXAMPLES}]")
+            return
+        for place, item in enumerate(value):
+            path: KeyPath = ("constraints", place)
+            match = _COMPARED.fullmatch(item) if isinstance(item, str) else None
+            if match is None:
+                self.refuse(path, f"{shown(item)} is no constraint")
+                continue
+            self.one(path, str(item), match[1].strip(), match[2], match[3].strip())
+
+    def refuse(self, path: KeyPath, message: str, hint: str = "") -> None:
+        self.report(path, "schema-constraint", message, hint or f"such as {EXAMPLES}")
+
+    def one(self, path: KeyPath, text: str, left: str, sign: str, right: str) -> None:
+        names = {tensor.name for tensor in self.inputs}
+        turned = right in names and left not in names and not _CUMSUM.fullmatch(right)
+        if turned or _SUM.fullmatch(right) or _CUMSUM.fullmatch(left):
+            left, right, sign = right, left, _FLIPPED[sign]
+        summed, accumulated = _SUM.fullmatch(left), _CUMSUM.fullmatch(right)
+        if summed:
+            self.total(path, text, summed[1], sign, right)
+        elif accumulated:
+            self.offsets(path, text, left, sign, accumulated[1])
+        elif left in names and right in names:
+            self.relation(path, text, left, sign, right)
+        elif left in names:
+            self.bound(path, text, left, sign, right)
+        else:
+            self.limit(path, text, left, sign, right)
+
+    def known(self, path: KeyPath, text: str, name: str) -> TensorDef | None:
+        found = next((tensor for tensor in self.inputs if tensor.name == name), None)
+        if found is None:
+            hint = did_you_mean(name, [tensor.name for tensor in self.inputs])
+            self.refuse(path, f"{text!r} names {name!r}, which is no input", hint)
+        return found
+
+    def expression(self, path: KeyPath, text: str, expression: str) -> bool:
+        try:
+            unknown = sorted(names_in(expression) - set(self.dims))
+        except ExpressionError as error:
+            self.refuse(path, f"{text!r}: {error}")
+            return False
+        if unknown:
+            known = (*self.dims, *(tensor.name for tensor in self.inputs))
+            hint = did_you_mean(unknown[0], known)
+            self.refuse(path, f"{text!r} names {unknown[0]!r}, no input and no dim", hint)
+        return not unknown
+
+    def change(self, path: KeyPath, text: str, tensor: TensorDef, rule: ValueRule) -> None:
+        self.inputs = tuple(
+            replace(each, rule=rule) if each.name == tensor.name else each for each in self.inputs
+        )
+
+    def total(self, path: KeyPath, text: str, name: str, sign: str, right: str) -> None:
+        tensor = self.known(path, text, name)
+        if tensor is None or not self.expression(path, text, right):
+            return
+        rule = tensor.rule or ValueRule()
+        if sign != "==":
+            self.refuse(path, f"{text!r}: a sum can only be made equal", f"{name}.sum() == T")
+        elif rule.kind not in ("", "lengths") or rule.values or rule.relation:
+            text = f"{text!r}: {name!r} is of kind {rule.kind or 'values'!r}"
+            self.refuse(path, text, "only lengths can be made to have a sum")
+        else:
+            low = tensor.low if rule.low is None else rule.low
+            high = tensor.high if rule.high is None else rule.high
+            made = replace(rule, kind="lengths", total=right, low=low, high=high)
+            self.change(path, text, replace(tensor, low=None, high=None), made)
+
+    def offsets(self, path: KeyPath, text: str, name: str, sign: str, lengths: str) -> None:
+        tensor, other = self.known(path, text, name), self.known(path, text, lengths)
+        if tensor is None or other is None:
+            return
+        rule = tensor.rule or ValueRule()
+        if sign != "==" or name == lengths or rule.relation:
+            self.refuse(path, f"{text!r} cannot be kept", f"{name} == cumsum({lengths})")
+            return
+        if not (other.rule and other.rule.kind == "lengths"):
+            hint = f'give {lengths} kind = "lengths"'
+            self.refuse(path, f"{text!r}: {lengths!r} is not of kind 'lengths'", hint)
+            return
+        bare = replace(rule, kind="", to=None, relation="cumsum", other=lengths)
+        self.change(path, text, tensor, bare)
+
+    def relation(self, path: KeyPath, text: str, left: str, sign: str, right: str) -> None:
+        tensor, other = self.known(path, text, left), self.known(path, text, right)
+        if tensor is None or other is None:
+            return
+        rule = tensor.rule or ValueRule()
+        if rule.relation or rule.kind or left == right or self.leads_back(other, left):
+            hint = f"exchange the sides, or give {left} no kind and one constraint only"
+            self.refuse(path, f"{text!r} cannot be kept beside the rest of {left!r}", hint)
+        elif tensor.dims != other.dims:
+            hint = "give both the same dims"
+            self.refuse(path, f"{text!r} compares inputs of different dims", hint)
+        elif self.impossible(tensor, sign, other):
+            text = f"{text!r} cannot hold: the ranges of {left!r} and {right!r} do not allow it"
+            self.report(path, "schema-unsatisfiable", text, "move one of the ranges")
+        else:
+            self.change(path, text, tensor, replace(rule, relation=sign, other=right))
+
+    def leads_back(self, other: TensorDef, name: str) -> bool:
+        seen = other
+        for _ in self.inputs:
+            if seen.rule is None or not seen.rule.relation:
+                return False
+            if seen.rule.other == name:
+                return True
+            seen = next(tensor for tensor in self.inputs if tensor.name == seen.rule.other)
+        return True
+
+    def impossible(self, tensor: TensorDef, sign: str, other: TensorDef) -> bool:
+        """Tell whether some value of the other leaves none to this input."""
+        strict = 1 if DTYPES[tensor.dtype or "float32"].kind != "float" else 0
+        if sign in ("<", "<=") and tensor.low is not None:
+            least = tensor.low + (strict if sign == "<" else 0)
+            return other.low is None or other.low < least
+        if sign in (">", ">=") and tensor.high is not None:
+            most = tensor.high - (strict if sign == ">" else 0)
+            return other.high is None or other.high > most
+        if sign == "!=":
+            return tensor.low is not None and tensor.low == tensor.high
+        return sign == "==" and (tensor.low, tensor.high) not in (
+            (None, None),
+            (other.low, other.high),
+        )
+
+    def bound(self, path: KeyPath, text: str, name: str, sign: str, right: str) -> None:
+        """Bounds of an input by dims are its range."""
+        hint = f"write it as range = [lowest, highest] of {name}"
+        self.refuse(path, f"{text!r} is a bound of one input", hint)
+
+    def limit(self, path: KeyPath, text: str, left: str, sign: str, right: str) -> None:
+        if self.expression(path, text, left) and self.expression(path, text, right):
+            self.limits.append((left, sign, right))
+
+
+def demand_rules(schema: OpSchema, report: Report) -> None:
+    """Report rules that point at what is not there, or that no values keep in some case."""
+    for tensor in schema.inputs:
+        rule, path = tensor.rule, ("inputs", tensor.name)
+        if rule is None:
+            continue
+        if tensor.dtype is not None and (fault := dtype_fault(rule.kind, tensor.dtype)):
+            text = f"{tensor.name!r} of kind {rule.kind!r} is {tensor.dtype}"
+            report((*path, "dtype"), "schema-dtype", text, f"it must be {fault}")
+        if rule.optional and not any(_above_zero(schema, axis) for axis in tensor.dims):
+            text = f"{tensor.name!r} is optional, and no dim of it is always above 0"
+            report(
+                (*path, "optional"), "schema-unsatisfiable", text, "an empty one looks like None"
+            )
+        if rule.of:
+            _demand_pointed(schema, tensor, rule, path, report)
+        _demand_shape(schema, tensor, rule, path, report)
+
+
+def _above_zero(schema: OpSchema, axis: str | int) -> bool:
+    if isinstance(axis, int):
+        return axis > 0
+    return any(dim.name == axis and dim.smallest > 0 for dim in schema.dims)
+
+
+def _demand_pointed(
+    schema: OpSchema, tensor: TensorDef, rule: ValueRule, path: KeyPath, report: Report
+) -> None:
+    key = "scale" if rule.kind == "quantized" else "of"
+    other = next((each for each in schema.inputs if each.name == rule.of), None)
+    if other is None or other.name == tensor.name:
+        hint = did_you_mean(rule.of, [each.name for each in schema.inputs])
+        text = f"{tensor.name!r} points to {rule.of!r}, which is no other input"
+        report((*path, key), "schema-rule-key", text, hint)
+    elif rule.kind == "indices" and not -len(other.dims) <= rule.axis < len(other.dims):
+        text = f"{other.name!r} has no axis {rule.axis} for {tensor.name!r} to point along"
+        report((*path, "axis"), "schema-rule-key", text, f"it has {len(other.dims)} axes")
+
+
+def _demand_shape(
+    schema: OpSchema, tensor: TensorDef, rule: ValueRule, path: KeyPath, report: Report
+) -> None:
+    if rule.kind in ("symmetric", "positive_definite") and (
+        len(tensor.dims) < 2 or tensor.dims[-1] != tensor.dims[-2]
+    ):
+        text = f"{tensor.name!r} of kind {rule.kind!r} has no two equal last dims"
+        report((*path, "dims"), "schema-unsatisfiable", text, 'such as ["B", "N", "N"]')
+    if rule.kind not in ("", "scalar", "indices", "positive", "packed", "quantized"):
+        _demand_axis(schema, tensor, rule, path, report)
+
+
+def _demand_axis(
+    schema: OpSchema, tensor: TensorDef, rule: ValueRule, path: KeyPath, report: Report
+) -> None:
+    if not tensor.dims:
+        text = f"{tensor.name!r} of kind {rule.kind!r} is a scalar"
+        report((*path, "dims"), "schema-unsatisfiable", text, "give it at least one dim")
+
+
+def names_of(tensors: Sequence[TensorDef]) -> tuple[str, ...]:
+    """Return the names of tensors."""
+    return tuple(tensor.name for tensor in tensors)
+
+
+__all__ = ["COMPARISONS", "Constraints", "demand_rules", "names_of"]

@@ -1,0 +1,69 @@
+"""Sizes of dims that keep what a schema says of them together: derived dims and limits."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpuemu_flow.cases.op_schema import Dim, OpSchema
+
+MOST_TRIED = 4096
+_NEAR = (0, 1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 64, 128, 129, 256, 1024)
+
+
+def allows_size(dim: Dim, size: int) -> bool:
+    """Tell whether a dim may have a size."""
+    if dim.candidates:
+        return size in dim.candidates
+    return dim.min <= size <= dim.max and size % dim.multiple_of == 0
+
+
+def allowed_sizes(
+    schema: OpSchema, wanted: Mapping[str, int] | None = None, keep: Sequence[str] = ()
+) -> dict[str, int] | None:
+    """Return sizes that the schema allows, as near to the wanted ones as a short search finds.
+
+    Parameters
+    ----------
+    schema : OpSchema
+    wanted : mapping of str to int, optional
+        Of every dim; by default the smallest.
+    keep : sequence of str
+        Dims that change last.
+
+    Returns
+    -------
+    dict or None
+        None where no allowed sizes were found among `MOST_TRIED`.
+    """
+    sizes = dict(wanted) if wanted else {dim.name: dim.smallest for dim in schema.dims}
+    if schema.allows(sizes):
+        return sizes
+    order = sorted(schema.dims, key=lambda dim: dim.name in keep)
+    options = {dim.name: _options(dim, sizes) for dim in order}
+    tried = 0
+    for changed in _subsets([dim.name for dim in order]):
+        for chosen in itertools.product(*(options[name] for name in changed)):
+            tried += 1
+            if tried > MOST_TRIED:
+                return None
+            candidate = {**sizes, **dict(zip(changed, chosen, strict=True))}
+            if schema.allows(candidate):
+                return candidate
+    return None
+
+
+def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    for count in range(1, len(names) + 1):
+        yield from itertools.combinations(names, count)
+
+
+def _options(dim: Dim, sizes: Mapping[str, int]) -> list[int]:
+    """List sizes of a dim, those at other dims' sizes first: limits are met there."""
+    if dim.candidates:
+        return list(dim.candidates)
+    step = dim.multiple_of
+    others = [n + more for n in sizes.values() for more in (0, -1, 1)]
+    spread = [dim.smallest + (dim.largest - dim.smallest) * part // 4 for part in range(5)]
+    near = [n // step * step for n in (*others, *_NEAR, *spread)]
+    return [n for n in dict.fromkeys(near) if allows_size(dim, n)][:24]

@@ -1,0 +1,172 @@
+"""Output contracts as data: all that the configuration says of one output beside its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuemu_flow.types import Json, Tolerance
+
+OWN_TOLERANCE = "gpuemu.toml, of this output"
+UNKNOWN_SIZE = "?"
+SAME_AS, PROMOTE = "same as ", "promote"
+VIEWS = ("sign", "phase", "permutation")
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """The distribution that the elements of a random output are drawn from.
+
+    Attributes
+    ----------
+    mean : str or float
+        A number, or an input that holds each element's mean; empty: what the reference gives.
+    std : float or None
+        Standard deviation of every element.
+    zeros : float or None
+        Share of the elements that are 0.
+    samples : int
+        Elements that a case needs, for a verdict.
+    false_alarms : float
+        Share of the cases of a right op that fail, at most.
+    """
+
+    mean: str | float = ""
+    std: float | None = None
+    zeros: float | None = None
+    samples: int = 1000
+    false_alarms: float = 1e-6
+
+
+@dataclass(frozen=True)
+class CompareRef:
+    """A function of the user's that compares one output.
+
+    Attributes
+    ----------
+    path : str
+        Of its file, relative to the workspace; empty for a function of an installed package.
+    module, function : str
+    """
+
+    path: str
+    module: str
+    function: str
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A test on an input, by which elements of an output count or do not.
+
+    Attributes
+    ----------
+    input : str
+    axes : tuple of int
+        Of the output, one for each axis of the input.
+    test : str
+        ``true``, ``false``, ``==``, ``!=``; ``<``: the place along `along` is below the input.
+    value : float
+        That ``==`` and ``!=`` compare with.
+    along : int
+        Axis of the output, for ``<``.
+    """
+
+    input: str
+    axes: tuple[int, ...]
+    test: str
+    value: float = 0.0
+    along: int = 0
+
+
+@dataclass(frozen=True)
+class OutputContract:
+    """A description of one output.
+
+    Attributes
+    ----------
+    name : str
+    dims : tuple of str or int, or None
+        Names of dims and sizes; ``?`` is a size that the values decide. None: not declared.
+    dtype : str
+        Canonical name, ``same as INPUT`` or ``promote``; empty: the reference's.
+    low, high : float or None
+        Bounds of its values, both included.
+    atol, rtol : float or None
+        A tolerance of its own; both None: that of the op.
+    ties : str
+        Input whose elements it gives the indices of; those of equal elements are equally right.
+    order : bool
+        Its elements along `axis` may stand in any order.
+    up_to : str
+        One of `VIEWS`, or empty.
+    axis : int or None
+        Which `ties`, `order` and `up_to` are about.
+    only : Mask or None
+        Which elements count; None: all of them.
+    compare : CompareRef or None
+    statistics : Statistics or None
+    """
+
+    name: str
+    dims: tuple[str | int, ...] | None = None
+    dtype: str = ""
+    low: float | None = None
+    high: float | None = None
+    atol: float | None = None
+    rtol: float | None = None
+    ties: str = ""
+    order: bool = False
+    up_to: str = ""
+    axis: int | None = None
+    only: Mask | None = None
+    compare: CompareRef | None = None
+    statistics: Statistics | None = None
+
+    @property
+    def tolerance(self) -> Tolerance | None:
+        """Return its own tolerance; None where it has none."""
+        if self.ties:
+            return Tolerance(0.0, 0.0, "equal values")
+        if self.atol is None and self.rtol is None:
+            return None
+        return Tolerance(self.atol or 0.0, self.rtol or 0.0, OWN_TOLERANCE)
+
+    @property
+    def plain(self) -> bool:
+        """Tell whether its elements are held against the expected ones at the same places."""
+        views = self.ties or self.order or self.up_to or self.only is not None
+        return not views and not self.apart
+
+    @property
+    def apart(self) -> bool:
+        """Tell whether its elements are not held against expected ones one by one."""
+        return self.compare is not None or self.statistics is not None
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain JSON without what is not said; `from_json` is its inverse."""
+        said: dict[str, Json] = {}
+        for name, value in vars(self).items():
+            if value is None or value is False or value == "":
+                continue
+            nested = isinstance(value, (CompareRef, Mask, Statistics))
+            said[name] = dict(vars(value)) if nested else value
+        if self.dims is not None:
+            said["dims"] = list(self.dims)
+        if self.only is not None:
+            said["only"]["axes"] = list(self.only.axes)
+        return said
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> OutputContract:
+        """Rebuild from `to_json`'s form; TypeError when it is not that."""
+        given = dict(data)
+        if "dims" in given:
+            given["dims"] = tuple(given["dims"])
+        if "only" in given:
+            given["only"] = Mask(**{**given["only"], "axes": tuple(given["only"]["axes"])})
+        if "compare" in given:
+            given["compare"] = CompareRef(**given["compare"])
+        if "statistics" in given:
+            given["statistics"] = Statistics(**given["statistics"])
+        return cls(**given)

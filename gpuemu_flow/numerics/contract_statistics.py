@@ -1,0 +1,155 @@
+"""Random outputs: tests of the distribution that their elements are drawn from.
+
+Each case is tested by itself, on all of its elements. The tests share out the rate of false alarms
+that the contract states, and each uses a bound that holds for few elements as well as for many: no
+test takes a sum for normally distributed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.contract import Statistics
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
+
+Array = NDArray[Any]
+Wide = NDArray[np.float64]
+
+MARGIN = 16.0
+"""Means beyond this fraction of the dtype's largest value, or below so many of its smallest normal
+ones, say nothing: there a right op overflows, or rounds to steps of the size of the mean."""
+
+
+@dataclass(frozen=True)
+class Tested:
+    """The result of the tests of one output.
+
+    Attributes
+    ----------
+    count : int
+        Elements that were tested; 0 where there were too few.
+    failures : tuple of str
+    note : str
+        Why nothing was tested; empty where something was.
+    """
+
+    count: int
+    failures: tuple[str, ...] = ()
+    note: str = ""
+
+
+def tested(name: str, values: Array, means: Array, told: Statistics) -> Tested:
+    """Test the elements of one output against their distribution.
+
+    Parameters
+    ----------
+    name : str
+    values : ndarray
+        What the op gave.
+    means : ndarray
+        Mean of each element, of the same shape.
+    told : Statistics
+    """
+    fmt = FLOAT_LIMITS.get(dtype_name(values.dtype) or "")
+    drawn, wanted = to_float64(values), to_float64(means)
+    by_element = not isinstance(told.mean, float)
+    telling = _telling(wanted, fmt, by_element=by_element)
+    count = int(np.count_nonzero(telling))
+    if count < told.samples:
+        needed = f"statistics of {name!r} need {told.samples} elements"
+        return Tested(0, note=f"{needed}; this case has {count} whose mean says anything")
+    broken = int(np.count_nonzero(telling & ~np.isfinite(drawn)))
+    if broken:
+        return Tested(count, (f"{broken} of {count} elements of {name!r} are NaN or infinite",))
+    tests = 1 + by_element + (told.std is not None) + (told.zeros is not None) + values.ndim
+    at_least = math.log(2.0 * tests / told.false_alarms)  # -log of each test's share
+    failures = []
+    with np.errstate(all="ignore"):
+        residual = np.where(telling, drawn - wanted, 0.0)
+        eps = 0.0 if fmt is None else fmt.eps
+        rounding = eps * np.abs(np.where(telling, drawn, 0.0))
+        if not residual.any():
+            failures.append(f"nothing of {name!r} is random: every element is its mean")
+        elif not _is_centred(residual, rounding, at_least):
+            found = residual.sum() / count
+            failures.append(
+                f"the elements of {name!r} lie off their means, by {found:.4g} on average"
+            )
+        if by_element:
+            size = np.where(telling, wanted, 1.0)
+            if not _is_centred(residual / size, rounding / np.abs(size), at_least):
+                share = 1.0 + float((residual / size).sum()) / count
+                failures.append(
+                    f"the elements of {name!r} are {share:.4g} times their means on average"
+                )
+            residual = residual / size
+        if told.std is not None:
+            excess = np.where(telling, (drawn - wanted) ** 2 - told.std**2, 0.0)
+            slack = 4.0 * eps * np.where(telling, (drawn - wanted) ** 2, 0.0)
+            if not _is_centred(excess, slack, at_least):
+                found = math.sqrt(max(0.0, float(excess.sum()) / count + told.std**2))
+                text = f"the standard deviation of {name!r} is {found:.4g}, not {told.std:.4g}"
+                failures.append(text)
+        if told.zeros is not None:
+            zeros = int(np.count_nonzero(telling & (drawn == 0.0)))
+            if count * _divergence(zeros / count, told.zeros) > at_least:
+                text = (
+                    f"{zeros} of {count} elements of {name!r} are 0, a share of {zeros / count:.4g}"
+                )
+                failures.append(f"{text} in place of {told.zeros:.4g}")
+        failures += [
+            f"neighbours along axis {axis} of {name!r} are not drawn independently"
+            for axis in range(values.ndim)
+            if not _is_centred(_neighbours(residual, axis), None, at_least)
+        ]
+    return Tested(count, tuple(failures))
+
+
+def _telling(means: Wide, fmt: FloatLimits | None, *, by_element: bool) -> NDArray[np.bool_]:
+    """Mark the elements whose mean can be told from what rounding and overflow make of it."""
+    telling: NDArray[np.bool_] = np.isfinite(means)
+    if by_element and fmt is not None:
+        sizes = np.abs(means)
+        telling &= (sizes < fmt.max / MARGIN) & (sizes > fmt.smallest_normal * MARGIN)
+    elif by_element:
+        telling &= means != 0.0
+    return telling
+
+
+def _is_centred(terms: Wide, slack: Wide | None, at_least: float) -> bool:
+    """Tell whether independent terms may have the mean 0.
+
+    For symmetric terms ``P(|sum| >= t * sqrt(sum of squares)) <= 2 exp(-t^2 / 2)``, whatever their
+    number and sizes (Efron, "Student's t-test under symmetry conditions", 1969).
+    """
+    largest = float(np.abs(terms).max(initial=0.0))
+    if not largest > 0.0:
+        return True
+    scaled = terms / largest
+    total = abs(float(scaled.sum()))
+    if slack is not None:
+        total -= float((slack / largest).sum())
+    squares = float(np.square(scaled).sum())
+    return total <= 0.0 or total * total <= 2.0 * at_least * squares
+
+
+def _neighbours(residual: Wide, axis: int) -> Wide:
+    """Return the products of neighbours along an axis."""
+    scaled = residual / (float(np.abs(residual).max(initial=0.0)) or 1.0)
+    moved = np.moveaxis(scaled, axis, 0)
+    products: Wide = moved[1::2] * moved[: len(moved) - 1 : 2]
+    return products
+
+
+def _divergence(found: float, wanted: float) -> float:
+    """Return the relative entropy of two shares: Chernoff's exponent of a binomial's tail."""
+    parts = 0.0
+    for one, other in ((found, wanted), (1.0 - found, 1.0 - wanted)):
+        if one > 0.0:
+            parts += math.inf if other <= 0.0 else one * math.log(one / other)
+    return parts

@@ -1,0 +1,196 @@
+"""Outputs as their contracts have them compared: what may differ is taken out of both sides.
+
+A view is made of the op's outputs, of the reference's, and of whatever the reference gives on moved
+inputs, always in the same way: so the tolerance that is measured is that of what is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.contract import Mask, OutputContract
+from gpuemu_flow.numerics.dtypes import to_float64
+from gpuemu_flow.numerics.statistics import multi_index
+from gpuemu_flow.types import Failure, FailureKind
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+
+MOST_PAIRED = 2048
+"""Rows of floats that are paired by their distance; more are put in order and paired so."""
+
+
+def mask_of(mask: Mask, inputs: Arrays, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Return the elements of an output of that shape that count."""
+    source = inputs[mask.input]
+    order = sorted(range(len(mask.axes)), key=mask.axes.__getitem__)
+    spread = source.transpose(order).reshape(
+        [source.shape[mask.axes.index(i)] if i in mask.axes else 1 for i in range(len(shape))]
+    )
+    if mask.test == "<":
+        places = np.arange(shape[mask.along]).reshape(
+            [-1 if i == mask.along else 1 for i in range(len(shape))]
+        )
+        counts = places < to_float64(spread) if spread.dtype.kind not in "biu" else places < spread
+    elif mask.test in ("==", "!="):
+        equal = spread == mask.value
+        counts = equal if mask.test == "==" else ~equal
+    else:
+        counts = spread.astype(np.bool_)
+        counts = counts if mask.test == "true" else ~counts
+    return np.broadcast_to(counts, shape)
+
+
+def chosen(indices: Array, source: Array, axis: int) -> Array:
+    """Return the elements of `source` that indices along an axis stand for.
+
+    The indices have the dims of `source`, or all but the axis. Those out of range stand for the
+    nearest; `index_fault` reports them.
+    """
+    dropped = indices.ndim == source.ndim - 1
+    wide = np.expand_dims(indices, axis) if dropped else indices
+    size = source.shape[axis]
+    inside = np.clip(wide.astype(np.int64), 0, max(size - 1, 0))
+    taken: Array = np.take_along_axis(source, inside, axis)
+    return taken.squeeze(axis) if dropped else taken
+
+
+def index_fault(name: str, indices: Array, source: Array, axis: int, of: str) -> Failure | None:
+    """Return the failure of indices that are none, are out of range, or occur twice in a row."""
+
+    def fault(message: str, index: tuple[int, ...] | None = None) -> Failure:
+        value = None if index is None else float(indices[index])
+        return Failure(FailureKind.INVARIANT, message, output=name, index=index, actual=value)
+
+    if indices.dtype.kind not in "iu":
+        return fault(f"{name!r} is of {indices.dtype.name}: no indices into {of!r}")
+    rest = list(source.shape)
+    del rest[axis]
+    own = list(indices.shape)
+    if indices.ndim == source.ndim:
+        del own[axis]
+    if own != rest:
+        shapes = f"{list(indices.shape)} into {of!r} of {list(source.shape)}"
+        return fault(f"{name!r} has a shape that indices along axis {axis} have not: {shapes}")
+    size = source.shape[axis]
+    wrong = np.flatnonzero((indices < 0) | (indices >= size))
+    if wrong.size:
+        index = multi_index(int(wrong[0]), indices.shape)
+        text = f"{wrong.size} of {indices.size} indices of {name!r} are not in 0 to {size - 1}"
+        return fault(f"{text}; first {int(indices[index])} at {list(index)}", index)
+    if indices.ndim < source.ndim:
+        return None
+    order = np.argsort(indices, axis=axis, kind="stable")
+    ordered = np.take_along_axis(indices, order, axis)
+    later = np.moveaxis(ordered, axis, 0)[1:] == np.moveaxis(ordered, axis, 0)[:-1]
+    if not later.any():
+        return None
+    first = np.argwhere(later)[0]
+    places = np.moveaxis(order, axis, 0)
+    others = [int(i) for i in first[1:]]
+    at = (int(first[0]) + 1, *others)
+    place = int(places[at])
+    others.insert(axis % source.ndim, place)
+    index = tuple(others)
+    text = f"{name!r} names one element of {of!r} twice"
+    return fault(f"{text}: index {int(indices[index])} again at {list(index)}", index)
+
+
+def in_order_of(values: Array, expected: Array, axis: int) -> Array:
+    """Return the parts of `values` along an axis, in the order that fits `expected` best.
+
+    The axes before it are batches, each with an order of its own; those after it belong to the
+    parts, which move as a whole.
+    """
+    axis %= max(values.ndim, 1)
+    count = values.shape[axis]
+    batches = int(np.prod(values.shape[:axis], dtype=np.int64))
+    flat_v = values.reshape(batches, count, -1) if values.size else values
+    if not values.size:
+        return values
+    flat_e = expected.reshape(batches, count, -1)
+    out = np.empty_like(flat_v)
+    for batch in range(batches):
+        out[batch] = flat_v[batch][_pairing(flat_v[batch], flat_e[batch])]
+    return out.reshape(values.shape)
+
+
+def _pairing(values: Array, expected: Array) -> NDArray[np.intp]:
+    """Return, for each expected row, the row of `values` that is paired with it."""
+    exact = values.dtype.kind in "biu" and expected.dtype.kind in "biu"
+    wide_v = values if exact else to_float64(values)
+    wide_e = expected if exact else to_float64(expected)
+    if not exact and values.shape[1] > 1 and len(values) <= MOST_PAIRED:
+        return _nearest(wide_v, wide_e)
+    pairing = np.empty(len(values), np.intp)
+    # The last key decides first; NaN comes last.
+    pairing[np.lexsort(wide_e.T[::-1])] = np.lexsort(wide_v.T[::-1])
+    return pairing
+
+
+def _nearest(values: NDArray[np.float64], expected: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Pair each expected row with the nearest of those that are left."""
+    pairing = np.empty(len(values), np.intp)
+    left = np.ones(len(values), np.bool_)
+    with np.errstate(all="ignore"):
+        for i, row in enumerate(expected):
+            gap = np.where(values == row, 0.0, np.abs(values - row))
+            gap[np.isnan(values) & np.isnan(row)] = 0.0
+            gap[np.isnan(gap)] = np.inf
+            distance = np.where(left, gap.max(axis=1), np.nan)
+            pairing[i] = np.nanargmin(distance)
+            left[pairing[i]] = False
+    return pairing
+
+
+def signed_like(values: Array, expected: Array, axis: int) -> Array:
+    """Return the vectors along an axis, each negated where that brings it nearer to `expected`."""
+    with np.errstate(all="ignore"):
+        product = to_float64(values) * to_float64(expected)
+        opposed = np.nansum(np.where(np.isfinite(product), product, 0.0), axis, keepdims=True) < 0.0
+    return np.where(opposed, -values, values)
+
+
+def relabelled(values: Array, axis: int | None) -> Array:
+    """Return labels as numbers in the order in which they first occur.
+
+    Two of these are equal exactly where one is the other with its labels exchanged. Each entry of
+    the axes before `axis` has labels of its own; without an axis all elements share them.
+    """
+    start = 0 if axis is None else axis % max(values.ndim, 1)
+    batches = int(np.prod(values.shape[:start], dtype=np.int64))
+    if not values.size:
+        return values.astype(np.int64)
+    out = np.empty((batches, values.size // batches), np.int64)
+    for batch, row in enumerate(values.reshape(batches, -1)):
+        _, first, number = np.unique(row, return_index=True, return_inverse=True)
+        rank = np.empty(len(first), np.int64)
+        rank[np.argsort(first)] = np.arange(len(first))
+        out[batch] = rank[number.reshape(-1)]
+    return out.reshape(values.shape)
+
+
+def view_of(contract: OutputContract, values: Array, expected: Array, inputs: Arrays) -> Array:
+    """Return one output as it is compared; `expected` is the reference's of the case itself."""
+    values = np.asarray(values)
+    if contract.ties:
+        source = inputs[contract.ties]
+        return chosen(values, source, _axis(contract, source.ndim))
+    if values.shape != expected.shape:
+        return values
+    if contract.order:
+        return in_order_of(values, expected, _axis(contract, values.ndim))
+    if contract.up_to == "sign":
+        return signed_like(values, expected, _axis(contract, values.ndim))
+    if contract.up_to == "permutation":
+        return relabelled(values, contract.axis)
+    return values
+
+
+def _axis(contract: OutputContract, ndim: int) -> int:
+    axis = contract.axis or 0
+    return axis + ndim if axis < 0 else axis

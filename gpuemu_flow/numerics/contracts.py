@@ -1,0 +1,299 @@
+"""The contracts of one case: its outputs as they are compared, and what is wrong beside values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.contract import OutputContract
+from gpuemu_flow.numerics.contract_shapes import (
+    Dims,
+    bounds_fault,
+    declared_dtype,
+    shape_fault,
+    sizes_of_dims,
+)
+from gpuemu_flow.numerics.contract_views import index_fault, mask_of, view_of
+from gpuemu_flow.numerics.dtypes import dtype_name
+from gpuemu_flow.numerics.statistics import multi_index
+from gpuemu_flow.types import Case, Failure, FailureKind, Shape, Tolerance
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+
+REFERENCE, OP = "the reference's output", "output"
+
+
+class CaseContracts:
+    """The contracts of the outputs of one case, and what the reference gives under them.
+
+    Parameters
+    ----------
+    contracts : iterable of OutputContract
+    input_dims : mapping of str to sequence of str or int
+    case : Case
+    inputs, expected : mapping of str to ndarray
+
+    Attributes
+    ----------
+    expected : dict of str to ndarray
+        The reference's outputs as they are compared, without those that are judged apart.
+    refused : tuple of Failure
+        What is wrong with the reference's outputs: then nothing can be compared.
+    """
+
+    def __init__(
+        self,
+        contracts: Iterable[OutputContract],
+        input_dims: Dims,
+        case: Case,
+        inputs: Arrays,
+        expected: Arrays,
+    ) -> None:
+        self._contracts = {c.name: c for c in contracts if c.name in expected}
+        self._inputs = inputs
+        self._raw = expected
+        self._sizes = sizes_of_dims(input_dims, inputs, dict(case.dims))
+        self._masks: dict[str, NDArray[np.bool_]] = {}
+        self.refused = tuple(self._refused())
+        self.expected: dict[str, Array] = {} if self.refused else self.views(expected)
+
+    def __bool__(self) -> bool:
+        return bool(self._contracts)
+
+    def _refused(self) -> list[Failure]:
+        found = []
+        for name, contract in self._contracts.items():
+            fault = shape_fault(contract, self._raw[name], self._sizes, REFERENCE)
+            if fault is None and contract.ties:
+                fault = self._index_fault(contract, self._raw[name])
+            if fault is not None:
+                text = fault.message
+                if not text.startswith(REFERENCE):
+                    text = f"the reference: {text}"
+                found.append(Failure(FailureKind.REFERENCE, text, output=name, index=fault.index))
+        return found
+
+    def _index_fault(self, contract: OutputContract, indices: Array) -> Failure | None:
+        source = self._inputs[contract.ties]
+        axis = contract.axis or 0
+        if not -source.ndim <= axis < source.ndim:
+            text = f"{contract.ties!r} has no axis {axis}"
+            return Failure(FailureKind.SHAPE, text, output=contract.name)
+        return index_fault(contract.name, indices, source, axis % source.ndim, contract.ties)
+
+    def apart(self) -> list[OutputContract]:
+        """Return the contracts of the outputs that are not compared element by element."""
+        return [contract for contract in self._contracts.values() if contract.apart]
+
+    def whole(self, name: str) -> Array:
+        """Return one output of the reference, as it gave it."""
+        return self._raw[name]
+
+    @property
+    def of_any_shape(self) -> set[str]:
+        """Return the outputs that may have another shape than the reference's."""
+        return {name for name, c in self._contracts.items() if c.compare is not None}
+
+    def dtype(self, name: str) -> str | None:
+        """Return the dtype that is demanded of an output; None where none is."""
+        contract = self._contracts.get(name)
+        return None if contract is None else declared_dtype(contract, self._inputs)
+
+    def dtypes(self, wanted: Mapping[str, str]) -> dict[str, str]:
+        """Return the dtypes of the outputs as they are compared, from their own."""
+        return {
+            name: (dtype_name(self.expected[name].dtype) or "") if self._changes(name) else dtype
+            for name, dtype in wanted.items()
+            if name in self.expected
+        }
+
+    def _changes(self, name: str) -> bool:
+        """Tell whether an output is compared in another dtype than its own."""
+        contract = self._contracts.get(name)
+        return contract is not None and (bool(contract.ties) or contract.up_to == "permutation")
+
+    @property
+    def tolerances(self) -> dict[str, Tolerance]:
+        """Return the tolerances that outputs have of their own."""
+        own = {name: contract.tolerance for name, contract in self._contracts.items()}
+        return {
+            name: tolerance
+            for name, tolerance in own.items()
+            if tolerance is not None and name in self.expected
+        }
+
+    def shape_faults(self, actual: Arrays) -> list[Failure]:
+        """Return the outputs of the op that have not the shape that is declared."""
+        faults = [
+            shape_fault(contract, actual[name], self._sizes, OP)
+            for name, contract in self._contracts.items()
+            if name in actual
+        ]
+        return [fault for fault in faults if fault is not None]
+
+    def means(self, contract: OutputContract) -> Array:
+        """Return the mean of each element of a random output that counts."""
+        told = contract.statistics
+        expected = self._raw[contract.name]
+        mean = "" if told is None else told.mean
+        if isinstance(mean, float):
+            means = np.full(expected.shape, mean)
+        else:
+            means = self._inputs[mean] if mean else expected
+        if means.shape != expected.shape:
+            means = np.broadcast_to(means, expected.shape)
+        return self.masked(contract.name, means)
+
+    def faults(self, actual: Arrays) -> list[Failure]:
+        """List the failures of outputs that are wrong whatever is expected of them."""
+        found: list[Failure] = []
+        for name, contract in self._contracts.items():
+            if contract.ties and (fault := self._index_fault(contract, actual[name])) is not None:
+                found.append(fault)
+            outside = bounds_fault(contract, self.masked(name, actual[name]))
+            if outside is not None:
+                position, fault = outside
+                index = self.index(name, (position,), actual[name].shape)
+                found.append(replace(fault, index=index))
+        return found
+
+    def views(self, outputs: Arrays) -> dict[str, Array]:
+        """Return outputs of a call on the case itself, as they are compared."""
+        return {
+            name: self.masked(name, self._view(name, values))
+            for name, values in outputs.items()
+            if not self._is_apart(name)
+        }
+
+    def views_of_moved(self, outputs: Arrays) -> dict[str, Array]:
+        """Return the reference's outputs on moved inputs, as they are compared.
+
+        Outputs with a tolerance of their own are those of the case itself: no other is measured.
+        """
+        views = {}
+        for name, values in outputs.items():
+            if name not in self.expected:
+                continue
+            contract = self._contracts.get(name)
+            fits = np.asarray(values).shape == self._raw[name].shape
+            if contract is not None and contract.tolerance is not None:
+                views[name] = self.expected[name]
+            else:
+                views[name] = self.masked(name, self._view(name, values)) if fits else values
+        return views
+
+    def _is_apart(self, name: str) -> bool:
+        contract = self._contracts.get(name)
+        return contract is not None and contract.apart
+
+    def _view(self, name: str, values: Array) -> Array:
+        contract = self._contracts.get(name)
+        if contract is None:
+            return values
+        return view_of(contract, values, self._raw[name], self._inputs)
+
+    def masked(self, name: str, values: Array) -> Array:
+        """Return the elements of an output that count, as one row; all of it without a mask."""
+        mask = self._mask(name)
+        return values if mask is None else values[mask]
+
+    def _mask(self, name: str) -> NDArray[np.bool_] | None:
+        contract = self._contracts.get(name)
+        if contract is None or contract.only is None:
+            return None
+        if name not in self._masks:
+            self._masks[name] = mask_of(contract.only, self._inputs, self._raw[name].shape)
+        return self._masks[name]
+
+    def index(self, name: str, index: Shape | None, shape: Shape | None = None) -> Shape | None:
+        """Return the place in the output itself of an element that is compared.
+
+        Parameters
+        ----------
+        name : str
+        index : tuple of int or None
+            In what is compared; the position alone where `shape` is given.
+        shape : tuple of int, optional
+        """
+        mask = self._mask(name)
+        if index is None:
+            return None
+        if mask is None:
+            return index if shape is None else multi_index(index[0], shape)
+        return multi_index(int(np.flatnonzero(mask)[index[0]]), mask.shape)
+
+    def note(self, name: str) -> str:
+        """Say what the values in a failure's message are, where they are not the output's own."""
+        contract = self._contracts.get(name)
+        if contract is None:
+            return ""
+        if contract.ties:
+            return f"the elements of {contract.ties!r} at these indices"
+        if contract.up_to == "permutation":
+            return "labels numbered in the order in which they first occur"
+        if contract.order:
+            return "in the order that fits the expected ones best"
+        return ""
+
+    def is_masked(self, name: str) -> bool:
+        """Tell whether an output is compared in part only."""
+        return self._mask(name) is not None
+
+    def with_properties(
+        self, name: str, raw: Array, view: Array, exempt: NDArray[np.bool_] | None
+    ) -> tuple[Array, NDArray[np.bool_] | None]:
+        """Return the array that the invariants of an output are asked of, and the exempt part.
+
+        Parameters
+        ----------
+        name : str
+        raw, view : ndarray
+            The output itself, and as it is compared.
+        exempt : ndarray of bool or None
+            Elements of the view that no invariant is asked of.
+        """
+        mask = self._mask(name)
+        if mask is not None:
+            left_out = ~mask
+            if exempt is not None:
+                left_out[mask] = exempt
+            return raw, left_out
+        return (raw, None) if self._changes(name) else (view, exempt)
+
+
+@dataclass(frozen=True)
+class SeenOutputs:
+    """One set of outputs under the contracts of its case.
+
+    Attributes
+    ----------
+    contracts : CaseContracts
+    actual : mapping of str to ndarray
+        What the op gave.
+    """
+
+    contracts: CaseContracts
+    actual: Arrays
+
+
+class ViewedReference:
+    """A reference whose outputs are given as they are compared; see `envelope.Evaluate`."""
+
+    def __init__(self, evaluate: Any, contracts: CaseContracts) -> None:
+        self._evaluate = evaluate
+        self._contracts = contracts
+
+    @property
+    def has_source(self) -> bool:
+        """Tell whether the reference has a float32 shadow."""
+        return bool(self._evaluate.has_source)
+
+    def __call__(self, inputs: Arrays, **options: Any) -> Arrays:
+        """Evaluate the reference."""
+        outputs = self._evaluate(inputs, **options)
+        return self._contracts.views_of_moved(outputs)

@@ -1,0 +1,81 @@
+"""Submissions whose code is still as it was: the files that a client ran, as they are now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpuemu_flow.engine.files import FileTable, stamp_of
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.store.results import ResultStore, StoredResult
+
+LARGEST = 1 << 30
+"""Bytes: a file of code that has grown beyond them is not read, and counts as changed."""
+SHOWN = 3
+_LOST = "files that are not recorded any more"
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Files of a submission's code that are not as they were when it was run.
+
+    Attributes
+    ----------
+    edited, gone : tuple of str
+        As they are stored: relative to the workspace where they lie in it.
+    """
+
+    edited: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.edited or self.gone)
+
+
+class ClientCode:
+    """Looks at the files of submissions, at each file once.
+
+    Parameters
+    ----------
+    workspace : Workspace
+        Told what was looked at, so that the next run looks again.
+    store : ResultStore
+    """
+
+    def __init__(self, workspace: Workspace, store: ResultStore) -> None:
+        self._workspace = workspace
+        self._store = store
+        self._table = FileTable(workspace.root)
+        self._known: dict[str, Moved] = {"": Moved()}
+
+    def moved(self, stored: StoredResult) -> Moved:
+        """Return the files that changed since the output was computed, as far as they are known."""
+        if stored.files not in self._known:
+            self._known[stored.files] = self._look(stored)
+        return self._known[stored.files]
+
+    def _look(self, stored: StoredResult) -> Moved:
+        files = self._store.files_of(stored)
+        if files is None:
+            return Moved(gone=(_LOST,))
+        edited, gone = [], []
+        for path, digest in sorted(files.items()):
+            full = os.path.join(self._workspace.root, path)  # noqa: PTH118 - may be absolute
+            stamp = stamp_of(full)
+            self._workspace.watch({full: stamp})
+            if stamp is None:
+                gone.append(path)
+            elif stamp[2] > LARGEST or self._table.digest(path) != digest:
+                edited.append(path)
+        return Moved(tuple(edited), tuple(gone))
+
+
+def name_files(moved: Iterable[Moved]) -> str:
+    """Name the files that changed or are gone, the first few of them."""
+    moved = list(moved)
+    edited = sorted({path for one in moved for path in one.edited})
+    gone = sorted({path for one in moved for path in one.gone} - {*edited})
+    words = [*edited, *(f"{path} (gone)" for path in gone)]
+    more = f" and {len(words) - SHOWN} more" if len(words) > SHOWN else ""
+    return ", ".join(words[:SHOWN]) + more

@@ -1,0 +1,71 @@
+"""Ops and kernels of a baseline that were given other names since it was stored."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+
+from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.types import Json
+
+IDENTITY = "identity"
+"""Key of a stored summary: which programs it is about, whatever the op is called."""
+
+
+def identity_of(op: OpConfig) -> str:
+    """Return what tells an op from others in every checkout: its programs and its inputs."""
+    return digest_json([_shown(op.op), _shown(op.reference), list(op.input_names)])
+
+
+def _shown(program: ProgramRef | None) -> Json:
+    if program is None:
+        return None
+    argv = list(program.portable_argv)
+    place = program.relative, program.module, program.function, program.kernel
+    return [program.kind, *place, argv]
+
+
+def renamed_ops(
+    before: Mapping[str, Mapping[str, Mapping[str, Json]]], now: Mapping[str, OpConfig]
+) -> dict[str, str]:
+    """Return present names of ops whose former names only a baseline has, and these.
+
+    Parameters
+    ----------
+    before : mapping
+        Op to dtype to the summary in the baseline.
+    now : mapping of str to OpConfig
+        The ops that are configured.
+    """
+    gone = {
+        op: str(summary[IDENTITY])
+        for op, dtypes in before.items()
+        for summary in dtypes.values()
+        if op not in now and IDENTITY in summary
+    }
+    return pairs(gone, {op: identity_of(now[op]) for op in now if op not in before})
+
+
+def renamed_kernels(
+    before: Mapping[str, list[Json]], now: Mapping[str, list[Json]]
+) -> dict[str, str]:
+    """Return the same of kernels, which are told by the names of what is in their artifacts."""
+
+    def entries(kernels: Mapping[str, list[Json]], others: Mapping[str, object]) -> dict[str, str]:
+        return {
+            name: digest_json(sorted([entry["name"], entry["arch"]] for entry in found))
+            for name, found in kernels.items()
+            if name not in others and found
+        }
+
+    return pairs(entries(before, now), entries(now, before))
+
+
+def pairs(gone: Mapping[str, Hashable], new: Mapping[str, Hashable]) -> dict[str, str]:
+    """Return new names and the former ones of the same thing, where there is one of each."""
+    found = {}
+    for name, what in new.items():
+        former = [old for old, other in gone.items() if other == what]
+        if len(former) == 1 and list(new.values()).count(what) == 1:
+            found[name] = former[0]
+    return found

@@ -1,0 +1,58 @@
+"""Ops that only clients run and that were given another name: their submissions follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.wire_ops import Query, Subjects, results_folder
+from gpuemu_flow.store.failures import FailureStore
+from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult
+
+
+def new_names(
+    workspace: Workspace, subjects: Subjects, stored: Iterable[StoredResult]
+) -> dict[str, str]:
+    """Return former names of ops, and those that they have since the last run.
+
+    An op that is gone is followed to one that is new if what judged its submissions, which holds
+    all of the op but its name, is what would judge the new one's; to none where several would fit.
+    """
+    moved = workspace.moved_names
+    if not moved.gone or not moved.new:
+        return {}
+    judged: dict[str, set[tuple[str, str]]] = {}
+    for one in stored:
+        if one.op in moved.gone:
+            judged.setdefault(one.op, set()).add((one.dtype, one.judged_by))
+    fits = {
+        old: [
+            new
+            for new in sorted(moved.new)
+            if any(by == subjects.judged_by(Query(new, dtype, {})) for dtype, by in sorted(pairs))
+        ]
+        for old, pairs in judged.items()
+    }
+    wanted = [new for found in fits.values() for new in found]
+    return {
+        old: found[0]
+        for old, found in fits.items()
+        if len(found) == 1 and wanted.count(found[0]) == 1
+    }
+
+
+def take_over_submissions(workspace: Workspace) -> None:
+    """Store submissions and recorded failures of renamed ops under the new names.
+
+    To be called by a run that holds the lock, before it keeps the new names.
+    """
+    folder = results_folder(workspace.config, workspace.cache)
+    if not workspace.moved_names.new or not (folder / FOLDER).exists():
+        return
+    store = ResultStore(workspace.cache, folder, max_results=0)
+    try:
+        names = new_names(workspace, Subjects(workspace), store.everything())
+        for old, new in names.items():
+            store.rename(old, new, FailureStore(workspace.cache).rename(old, new))
+    finally:
+        store.close()

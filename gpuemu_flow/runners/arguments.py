@@ -1,0 +1,53 @@
+"""Arguments of a program: tensors as they are, scalars as numbers, None for what is absent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.runners.api import Program
+from gpuemu_flow.types import Json
+
+Inputs = Mapping[str, np.ndarray]
+
+
+def arguments(program: Program, inputs: Inputs) -> dict[str, Any]:
+    """Return what the program is called with, by name and in the order of the inputs."""
+    if not (program.scalars or program.optional):
+        return dict(inputs)
+    return {name: _argument(program, name, array) for name, array in inputs.items()}
+
+
+def split(program: Program, inputs: Inputs) -> tuple[dict[str, np.ndarray], dict[str, Json]]:
+    """Return the tensors, and the rest as keyword arguments."""
+    given = arguments(program, inputs)
+    rest = {name: v for name, v in given.items() if v is not inputs[name]}
+    return {name: array for name, array in inputs.items() if name not in rest}, rest
+
+
+def pinned(program: Program, inputs: Inputs) -> tuple[Program, dict[str, np.ndarray]]:
+    """Return the program with the scalars of one case among its keyword arguments, and tensors."""
+    tensors, rest = split(program, inputs)
+    if not rest:
+        return program, tensors
+    names = tuple(name for name in program.input_names if name not in rest)
+    kwargs = {**program.kwargs, **rest}
+    return replace(program, kwargs=kwargs, input_names=names, scalars={}, optional=()), tensors
+
+
+def is_absent(array: np.ndarray) -> bool:
+    """Tell whether an array stands for None: it has axes, all of size 0."""
+    return array.ndim > 0 and not any(array.shape)
+
+
+def _argument(program: Program, name: str, array: np.ndarray) -> Any:
+    if name in program.scalars and array.size == 1:
+        choices = program.scalars[name]
+        value = array.reshape(-1)[0].item()
+        return value if choices is None else choices[value % len(choices)]
+    if name in program.optional and is_absent(array):
+        return None
+    return array

@@ -1,0 +1,40 @@
+"""When a program that keeps exceeding its time limit is no longer run on further cases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuemu_flow.runners.api import Outcome, RunError
+
+TIMEOUT = "op-timeout"
+MOST_TIMEOUTS = 3
+"""Timeouts in a row: a loaded machine may cause one or two."""
+
+
+def gives_up(outcomes: Sequence[Outcome]) -> bool:
+    """Tell whether the last cases all timed out, so that the next one is not worth its time.
+
+    Parameters
+    ----------
+    outcomes : sequence of Outcome
+        Of the cases so far, in order.
+    """
+    last = outcomes[-MOST_TIMEOUTS:]
+    return len(last) == MOST_TIMEOUTS and all(
+        outcome.error is not None and outcome.error.slug == TIMEOUT for outcome in last
+    )
+
+
+def not_run(index: int, seconds: float) -> Outcome:
+    """Return the outcome of a case that is not run because those before it timed out.
+
+    Parameters
+    ----------
+    index : int
+        That of the case.
+    seconds : float
+        The time limit of each case.
+    """
+    message = f"not run: {MOST_TIMEOUTS} cases in a row had no result after {seconds:g} s each"
+    hint = "mend what hangs, or raise `timeout` if the op really needs longer"
+    return Outcome(index, ok=False, error=RunError(TIMEOUT, message, hint))

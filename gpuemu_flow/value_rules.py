@@ -1,0 +1,213 @@
+"""Recipes of inputs, as data: shape, dtype, strategy, and rules for the values beyond a range."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+Bound = int | float | str
+"""A number, or an expression of dims such as ``V-1``."""
+
+Number = int | float
+
+
+Shape = tuple[int, ...]
+
+CORE_STRATEGIES = ("uniform", "normal", "small", "negative", "sparse", "ties", "integers")
+STRESS_STRATEGIES = ("wide", "offset", "extremes", "special")
+STRATEGIES = CORE_STRATEGIES + STRESS_STRATEGIES
+
+
+@dataclass(frozen=True)
+class ValueRule:
+    """Rules that the values of one input keep, whatever strategy draws them.
+
+    Attributes
+    ----------
+    kind : str
+        One of `KINDS`; empty for values that only have bounds.
+    low, high : int, float, str or None
+        Bounds, both included; expressions of dims are computed for each case.
+    values : tuple of int or float
+        Values that stand among the others, or all there are where nothing else is said.
+    share : float or None
+        Share of `values`; of a mask, share of the true elements.
+    nonfinite : bool or None
+        NaN and Inf occur (True), never do (False), or as the range says (None).
+    to : int, str or None
+        Where offsets end; the largest length.
+    of : str
+        The input that indices point into, or that a quantized input has its scale from.
+    axis : int
+        The axis of `of`.
+    bits : int
+        Of quantized values.
+    descending : bool
+        Sorted values fall.
+    allow_empty_rows : bool
+        A row of a mask may be all false.
+    total : int, str or None
+        Sum of the values.
+    relation, other : str
+        How each element compares with that of another input: ``<=``, ``<``, ``>=``, ``>``, ``==``,
+        ``!=``, or ``cumsum``: the offsets of the other input's lengths.
+    optional : bool
+        In some cases None stands in its place.
+    choices : tuple
+        Of a scalar that is no number: what its index chooses from.
+    """
+
+    kind: str = ""
+    low: Bound | None = None
+    high: Bound | None = None
+    values: tuple[Number, ...] = ()
+    share: float | None = None
+    nonfinite: bool | None = None
+    to: int | str | None = None
+    of: str = ""
+    axis: int = 0
+    bits: int = 0
+    descending: bool = False
+    allow_empty_rows: bool = False
+    total: int | str | None = None
+    relation: str = ""
+    other: str = ""
+    optional: bool = False
+    choices: tuple[Any, ...] = ()
+
+    @property
+    def concerns_whole(self) -> bool:
+        """Tell whether one element may depend on others: no copying of parts then."""
+        return bool(self.kind and self.kind not in ELEMENTWISE) or bool(
+            self.relation or self.total is not None
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON, without what is not said; `from_json` is its inverse."""
+        said = {f.name: getattr(self, f.name) for f in fields(self)}
+        out = {name: v for name, v in said.items() if v != _DEFAULTS[name]}
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in out.items()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ValueRule:
+        """Rebuild from `to_json`'s form; another raises TypeError."""
+        lists = {name: tuple(data.get(name, ())) for name in ("values", "choices")}
+        return cls(**{**data, **lists})
+
+
+_DEFAULTS = {f.name: f.default for f in fields(ValueRule)}
+
+PATTERNS: dict[str, tuple[str, ...]] = {
+    "permutation": ("random", "identity", "reversed", "rotated", "swapped_ends"),
+    "sorted": ("random", "ties", "constant", "ends", "steps"),
+    "offsets": (
+        "random", "even", "empty_first", "empty_last", "all_in_one", "all_in_last", "every_other",
+    ),
+    "lengths": ("random", "full", "one_full", "short", "alternate"),
+    "mask": ("random", "all", "prefix", "suffix", "one_first", "one_last", "alternate", "empty"),
+    "one_hot": ("random", "first", "last", "diagonal"),
+    "positive": ("random", "tiny", "large", "wide", "ones"),
+    "probabilities": ("random", "even", "certain", "zeros", "tiny_tail"),
+    "symmetric": ("random", "diagonal", "zero", "rank_one", "ties", "graded"),
+    "positive_definite": ("random", "identity", "diagonal", "nearly_singular", "graded"),
+    "unique": ("random", "consecutive", "spread", "descending"),
+    "indices": ("random", "ends", "last", "first", "ascending", "few", "descending"),
+    "quantized": ("random", "full", "saturated", "zero_rows", "small"),
+    "packed": ("random", "low_only", "high_only", "ends", "all_values"),
+}  # fmt: skip
+"""The adversarial strategies of each kind, in the order in which cases take them."""
+
+SCALAR = "scalar"
+"""The kind of arguments that are Python numbers; its values are taken in turn."""
+ABSENT = "absent"
+"""The strategy of an optional input in a case that has None in its place."""
+PATTERNS[SCALAR] = ("random", "lowest", "highest", "near_lowest")
+
+KINDS = tuple(kind for kind in PATTERNS if kind != SCALAR)
+ELEMENTWISE = ("positive", "indices", "packed")
+"""Kinds whose elements do not depend on each other."""
+
+
+def is_kept_finite(
+    kind: str, low: Bound | None, high: Bound | None, rule: ValueRule | None
+) -> bool:
+    """Tell whether a range removes NaN and Inf from an input, and nobody has said that it should.
+
+    Parameters
+    ----------
+    kind : str
+        Family of the dtype.
+    low, high : int, float, str or None
+    rule : ValueRule or None
+    """
+    if kind != "float":
+        return False
+    if rule is not None:
+        if rule.kind or rule.nonfinite is not None:
+            return False
+        low, high = (low, high) if rule.low is None else (rule.low, rule.high)
+    return low is not None and high is not None
+
+
+def strategies_of(rule: ValueRule | None) -> tuple[str, ...]:
+    """Return the strategies that the values of an input can be drawn by."""
+    known: tuple[str, ...] = STRATEGIES
+    if rule is not None and rule.kind == SCALAR and rule.values:
+        known = tuple(f"pick{n}" for n in range(len(rule.values)))
+    elif rule is not None and rule.kind:
+        known = PATTERNS[rule.kind]
+    return (*known, ABSENT) if rule is not None and rule.optional else known
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """Recipe of one input tensor of a case.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of int
+    dtype : str
+        Canonical dtype name.
+    layout : str
+        One of `types.LAYOUTS`; how the tensor really lies in memory.
+    strategy : str
+        One of `types.STRATEGIES`, or of the rule's kind (`PATTERNS`): which values are drawn.
+    position : int
+        Index in the op's ``input_names``; it names the random stream (``input_<position>``).
+    low, high : float or None
+        Range that the values are kept in, both ends included, from the op's schema.
+    ends : int
+        Above 0: the ends of the range are put into the values, for the n-th time.
+    rule : ValueRule or None
+        What else the schema says of the values.
+    """
+
+    name: str
+    shape: Shape
+    dtype: str
+    layout: str = "contiguous"
+    strategy: str = "uniform"
+    position: int = 0
+    low: float | None = None
+    high: float | None = None
+    ends: int = 0
+    rule: ValueRule | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON, without `ends` and `rule` where there are none."""
+        out: dict[str, Any] = {**vars(self), "shape": list(self.shape)}
+        del out["ends"], out["rule"]
+        if self.ends:
+            out["ends"] = self.ends
+        if self.rule is not None:
+            out["rule"] = self.rule.to_json()
+        return out
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> InputSpec:
+        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
+        rule = data.get("rule")
+        read = None if rule is None else ValueRule.from_json(rule)
+        return cls(**{**data, "shape": tuple(data["shape"]), "rule": read})

@@ -1,0 +1,13 @@
+"""The files of the code that a client ran, as a request names them."""
+
+from __future__ import annotations
+
+import os
+
+MAX_FILES = 500
+MAX_PATH = 4096
+
+
+def is_plain(path: str) -> bool:
+    """Tell whether a path is absolute, printable text of a path's length: no other is sent."""
+    return path.startswith(os.sep) and len(path) <= MAX_PATH and path.isprintable()

@@ -1,0 +1,7 @@
+"""The reference: one of the orders that sort."""
+
+import numpy as np
+
+
+def reference(x):
+    return np.argsort(x, kind="stable")
