@@ -13,7 +13,7 @@ IDENTITY = "identity"
 
 
 def identity_of(op: OpConfig) -> str:
-    """Return the digest of an op's programs and input names, which is alike in every checkout."""
+    """Return a digest of an op's programs and input names, equal in every checkout."""
     return digest_json([_shown(op.op), _shown(op.reference), list(op.input_names)])
 
 

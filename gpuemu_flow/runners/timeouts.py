@@ -1,4 +1,4 @@
-"""When a program that keeps exceeding its time limit is no longer run on further cases."""
+"""A limit on timeouts in a row, after which a program is run on no further cases."""
 
 from __future__ import annotations
 
