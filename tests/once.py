@@ -1,4 +1,4 @@
-"""What several tests only read, made once for all of pytest's worker processes."""
+"""Fixtures that tests only read, made once for all of pytest's worker processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], T]) -> T:
-    """Return what `make` returned to the first worker that asked for this name.
+    """Return the result of `make`, which the first worker that asks for this name calls.
 
     A fixture of a module is made anew in each worker that gets a test of the module; workers that
     ask for this one meanwhile wait for it. All of them use one folder: no test may change it.

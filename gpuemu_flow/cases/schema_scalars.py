@@ -27,25 +27,25 @@ def read_scalars(value: object, dims: tuple[str, ...], report: Report) -> tuple[
     if not isinstance(value, Mapping) or len(value) > MOST_VALUES:
         report(("scalars",), "schema-type", f"scalars is {shown(value)}", EXAMPLE)
         return ()
-    found = (_scalar(str(name), said, dims, report) for name, said in value.items())
+    found = (_scalar(str(name), given, dims, report) for name, given in value.items())
     return tuple(scalar for scalar in found if scalar is not None)
 
 
-def _scalar(name: str, said: object, dims: tuple[str, ...], report: Report) -> TensorDef | None:
+def _scalar(name: str, given: object, dims: tuple[str, ...], report: Report) -> TensorDef | None:
     path = ("scalars", name)
-    if isinstance(said, (list, tuple)):
-        return _listed(name, list(said), report)
-    if not isinstance(said, Mapping) or "range" not in said:
-        text = f"scalar {name!r} is {shown(said)}"
+    if isinstance(given, (list, tuple)):
+        return _listed(name, list(given), report)
+    if not isinstance(given, Mapping) or "range" not in given:
+        text = f"scalar {name!r} is {shown(given)}"
         report(path, "schema-type", text, f"a list, or a table with a range: {EXAMPLE}")
         return None
-    for key in said:
+    for key in given:
         if key not in ("range", "type"):
             hint = did_you_mean(str(key), ("range", "type"))
             report((*path, str(key)), "config-unknown-key", f"unknown key {shown(key)}", hint)
-    low, high = RuleReader(path, name, said, dims, report).bounds()
+    low, high = RuleReader(path, name, given, dims, report).bounds()
     floating = any(isinstance(end, float) for end in (low, high))
-    kind = said.get("type", "float" if floating else "int")
+    kind = given.get("type", "float" if floating else "int")
     if kind not in DTYPES_OF:
         text = f"scalar {name!r} is of type {shown(kind)}"
         report((*path, "type"), "schema-type", text, '"int" or "float"')

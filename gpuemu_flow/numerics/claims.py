@@ -35,12 +35,15 @@ PLACE_COSTS = 0.1
 """A place has to hold so much more of wrong elements than a value does, to be claimed before it."""
 
 SECOND_END_COSTS = 0.08
-"""What lies beyond a second end has to be so much of what is inside, for the end to be named."""
+"""Share of the elements inside that must lie beyond a second end, for that end to be named."""
 
 TILES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 WIDE_COSTS = 0.1
 VAGUE_COSTS, VAGUE_PLACE_COSTS = 0.05, 0.3
-"""What a claim costs whose ends are not known yet; of places more cases hardly tell more."""
+"""Costs of claims whose ends are not known yet, of values and of places.
+
+More cases hardly tell more of places.
+"""
 
 CLOSE = 1.2
 """Ratio of a border's two ends up to which one number between them is named."""

@@ -27,8 +27,10 @@ from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.ulp import Float64Array
 
 FINE, COARSE = 2.0**-20, 2.0**-10
-"""How far roundings are moved to see whether they show: in floats, and in integers, of which only
-those beside a step change."""
+"""Relative distances by which roundings are moved to see if they show.
+
+The coarse one is for integers, of which only those beside a step change.
+"""
 
 
 def quick_bound(expected64: NDArray[Any], dtype: str, longest_dim: int) -> Float64Array:

@@ -1,4 +1,4 @@
-"""What an op writes and raises does not command the log of the job that runs ``ci``."""
+"""Output and exceptions of an op do not command the log of the job that runs ``ci``."""
 
 from __future__ import annotations
 

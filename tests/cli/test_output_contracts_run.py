@@ -1,4 +1,4 @@
-"""What commands make of contracts: nothing compared, functions of the user's, other forms."""
+"""Contracts in commands: nothing compared, functions of the user's, other forms."""
 
 from __future__ import annotations
 

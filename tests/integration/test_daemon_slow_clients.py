@@ -168,7 +168,7 @@ def test_files_of_a_daemon_are_private_whatever_the_umask(unserved: Served) -> N
 
 
 class TestSeats:
-    """Who may stay, without a daemon."""
+    """The rule on seats, without a daemon."""
 
     def test_half_open_ones_have_no_seat_and_go(self) -> None:
         found = Seats(2, OWNER)

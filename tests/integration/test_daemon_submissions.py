@@ -340,7 +340,7 @@ def test_input_names_that_are_not_the_ops(daemon: Served, names: list[str], slug
 
 
 def told(served: Served) -> dict[str, str]:
-    """What each command that reads results says of the op, and what JUnit does."""
+    """Return the verdict on the op by each command that reads results, and by JUnit."""
     found = {}
     for name in ("run", "ci", "report"):
         done = command(served, name, "--format", "json")

@@ -1,4 +1,4 @@
-"""What an op is told whose own processes and programs cannot do what they want to."""
+"""Hints for ops whose own processes and programs cannot do what they want to."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ print("\\n" + json.dumps(told))
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[str]]]:
-    """What is found in all programs, run one after the other: torch is imported once."""
+    """Run all programs one after the other, so that torch is imported once."""
     folder = tmp_path_factory.mktemp("bypassed")
     bodies: dict[str, tuple[str, bool, list[str]]] = {
         f"honest {name}": (body, True, []) for name, body in HONEST.items()

@@ -1,4 +1,4 @@
-"""What a schema says of outputs: read, kept, and refused with key, line and mend."""
+"""Contracts of outputs in a schema: read, kept, and refused with key, line and mend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What really is the cause of each bug of `element_bugs.py`, written before any was looked at.
+"""The true cause of each bug of `element_bugs.py`, written before any was looked at.
 
 The first eight are of the kind that a stranger planted; the values and indices are exact, so that a
 statement has to name the threshold, too.
