@@ -1,7 +1,7 @@
 """Stand-ins for NVIDIA's tools: real programs with their arguments and messages.
 
 They hand out the committed artifacts of ``scripts/kernels``, so that what happens around a compiler
-is tested where none is installed. Each writes a line into ``calls.log`` beside it.
+is tested where none is installed. Each writes a line into a log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 KERNELS = Path({kernels!r})
 arguments = sys.argv[1:]
 asked = arguments == ["--version"]
-with Path(__file__).with_name("calls.log").open("a") as log:
+with Path({log!r}).open("a") as log:
     log.write("{name}?\\n" if asked else "{name}\\n")
 if asked:
     print("Cuda compilation tools, release {release}, V{release}.99")
@@ -98,16 +98,33 @@ _TEXTS = {"nvcc": _NVCC, "ptxas": _PTXAS, "nvdisasm": _NVDISASM}
 
 @dataclass
 class StandIns:
-    """A folder for ``PATH`` with some of the tools."""
+    """A folder for ``PATH`` with some of the tools.
+
+    Attributes
+    ----------
+    folder : Path
+    log : Path, optional
+        By default a file beside the tools. Those that run behind the fence of ops need one in what
+        is ``writable``.
+    """
 
     folder: Path
+    log: Path | None = None
+
+    def __post_init__(self) -> None:
+        self._log = self.log or self.folder / "calls.log"
 
     def add(self, name: str, release: str = RELEASE) -> Path:
         """Put a tool there, or replace it by another release."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._log.parent.mkdir(parents=True, exist_ok=True)
         path = self.folder / name
         head = _COMMON.format(
-            python=sys.executable, kernels=str(KERNELS), release=release, name=name
+            python=sys.executable,
+            kernels=str(KERNELS),
+            release=release,
+            name=name,
+            log=str(self._log),
         )
         part = path.with_suffix(".part")
         part.write_text(head + _TEXTS[name], encoding="utf-8")
@@ -121,11 +138,10 @@ class StandIns:
 
     def started(self) -> list[str]:
         """The same with those that were only asked for their version, as ``ptxas?``."""
-        log = self.folder / "calls.log"
-        if not log.exists():
+        if not self._log.exists():
             return []
-        names = log.read_text().split()
-        log.unlink()
+        names = self._log.read_text().split()
+        self._log.unlink()
         return names
 
     @property

@@ -17,12 +17,27 @@ MALFORMED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _PIECE = 1 << 20
+# A program that writes to the socket could answer one request in the form of another, which would
+# lack what the request was for.
+_ANSWER = {"case": "outcome", "call": "called", "calls": "called-all", "serve": "served"}
 
 
-def read_outcome(answer: Mapping[str, Json], index: int, serial: int) -> Outcome:
-    """Read the outcome of a case from an answer; raise one of `MALFORMED` if it is none."""
+def read_outcome(answer: Mapping[str, Json], index: int, serial: int, request: str) -> Outcome:
+    """Read the outcome of a case from an answer; raise one of `MALFORMED` if it is none.
+
+    Parameters
+    ----------
+    answer : mapping
+        Its content may be anything.
+    index, serial : int
+        Numbers of the case and of the request.
+    request : str
+        Its ``type``.
+    """
     if answer["serial"] != serial:
         raise ValueError("not the answer to this request")
+    if answer["type"] not in (_ANSWER[request], "outcome"):
+        raise ValueError("the answer to a request of another kind")
     if answer["type"] == "called":
         return Outcome(
             index,
@@ -39,11 +54,13 @@ def read_outcome(answer: Mapping[str, Json], index: int, serial: int) -> Outcome
         return Outcome(index, ok=True)
     if answer["type"] != "outcome":
         raise ValueError("no answer at all")
-    if "staging" in answer:
+    if "staging" in answer and request == "case":
         return Outcome(index, ok=False)
     outcome = Outcome.from_json(answer["outcome"])
     if outcome.index != index or outcome.ok == (outcome.error is not None):
         raise ValueError("not an outcome of this case")
+    if outcome.ok and request != "case":
+        raise ValueError("success without what was asked for")
     for info in outcome.outputs:
         if info.dtype not in ELEMENT_TYPES or min((0, *info.shape)) < 0:
             raise ValueError("not a tensor")

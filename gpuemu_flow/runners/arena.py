@@ -103,12 +103,15 @@ class Arena:
         """Return tensors that the other process wrote in C order, read-only.
 
         Views where the other process cannot shrink the file, else copies: reading a mapping that
-        has lost its file is fatal.
+        has lost its file is fatal. ValueError for more than outputs may take: the other process can
+        let the file grow at no cost.
         """
+        if sum(_size_of(slot) for slot in slots.values()) > MAX_OUTPUT_BYTES:
+            raise ValueError("outputs over the limit")
         out = {}
         for name, slot in slots.items():
             dtype = element_dtype(slot.dtype)
-            nbytes = dtype.itemsize * math.prod(slot.shape)
+            nbytes = _size_of(slot)
             if nbytes == 0:
                 array = np.empty(slot.shape, dtype)
             elif _SEALED:
@@ -209,6 +212,11 @@ class Arena:
 def end_of(slots: Mapping[str, Slot]) -> int:
     """Return the end of the last byte that any of the tensors uses."""
     return max((slot.span()[1] for slot in slots.values()), default=0)
+
+
+def _size_of(slot: Slot) -> int:
+    """Return the bytes of a tensor without gaps."""
+    return ELEMENT_TYPES[slot.dtype].itemsize * math.prod(slot.shape)
 
 
 def _aligned(position: int, like: int) -> int:

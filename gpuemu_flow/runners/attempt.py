@@ -98,6 +98,7 @@ class WorkerClient:
         self._loaded = False
         # A message that does not carry the current number is an old fork's or the program's own.
         self._serial = secrets.randbits(48)
+        self._request = ""
         self._calls = 1
         self._patience = program.timeout
 
@@ -217,6 +218,7 @@ class WorkerClient:
             return failed
         self.cases += 1
         self._serial += 1
+        self._request = message["type"]
         self._calls = calls or 1 + checks.decoy + checks.repeat
         # Inputs may have come with an earlier request, so that it never shrinks.
         size = _bytes_of(message, arrays, slots)
@@ -246,7 +248,7 @@ class WorkerClient:
         """
         try:
             answer = self._await()
-            outcome = read_outcome(answer, index, self._serial)
+            outcome = read_outcome(answer, index, self._serial, self._request)
             if outcome.error is not None:
                 outcome = replace(outcome, error=self._hinted(outcome.error))
             return Attempt(outcome), answer

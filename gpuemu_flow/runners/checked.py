@@ -18,13 +18,13 @@ from gpuemu_flow.numerics.contract import Mask
 from gpuemu_flow.numerics.contract_views import mask_of
 from gpuemu_flow.runners import decoys, malloc
 from gpuemu_flow.runners.answers import read_slots
-from gpuemu_flow.runners.api import EMULATED, Checks, OutputInfo, Program
+from gpuemu_flow.runners.api import EMULATED, Checks, OpError, OutputInfo, Program
 from gpuemu_flow.runners.arena import Arena
 from gpuemu_flow.runners.attempt import Attempt, WorkerClient
 from gpuemu_flow.runners.buffers import InputBuffers
 from gpuemu_flow.runners.execute import converted, make_inputs
 from gpuemu_flow.runners.repeat import FIRST_FILL, SECOND_FILL, compare_calls
-from gpuemu_flow.runners.tensors import element_type
+from gpuemu_flow.runners.tensors import demand_bools, element_type
 from gpuemu_flow.types import Case, Failure, Json
 
 _REPEAT_SEED = 0x5DEECE66D
@@ -215,10 +215,11 @@ class CheckedCase:
             return _Call(attempt, {})
         try:
             views = self._client.shared().read(read_slots(answer))
-        except ValueError:  # they lie outside the shared memory
+            # Copied at once: a thread that the program left could change them meanwhile.
+            outputs = {name: views[name].copy() for name in sorted(views)}
+            demand_bools(outputs)
+        except (ValueError, OpError):  # they lie outside the shared memory, or are no tensors
             return _Call(self._client.broken(index), {})
-        # Copied at once: a thread that the program left could change them while they are compared.
-        outputs = {name: views[name].copy() for name in sorted(views)}
         for array in outputs.values():
             array.flags.writeable = False
         return _Call(attempt, outputs)

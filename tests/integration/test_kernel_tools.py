@@ -22,6 +22,9 @@ CONFIG = """
 [project]
 name = "kernels"
 
+[sandbox]
+writable = ["calls"]
+
 [[kernels]]
 name = "first"
 source = "k/first.cu"
@@ -34,9 +37,14 @@ artifact_checks = { forbidden_instructions = ["STL"] }
 """
 
 
+def _log(folder: Path, name: str = "tools") -> Path:
+    """Where a compiler of `kernels` may write."""
+    return folder / "kernels" / "calls" / f"{name}.log"
+
+
 @pytest.fixture
 def tools(tmp_path: Path) -> StandIns:
-    found = StandIns(tmp_path / "tools")
+    found = StandIns(tmp_path / "tools", _log(tmp_path))
     found.add("nvcc")
     return found
 
@@ -105,7 +113,7 @@ def test_a_disassembler_that_comes_is_used_and_named(kernels: Mini, tools: Stand
 def test_a_configured_tool_goes_before_the_others(
     kernels: Mini, tools: StandIns, tmp_path: Path
 ) -> None:
-    mine = StandIns(tmp_path / "mine")
+    mine = StandIns(tmp_path / "mine", _log(tmp_path, "mine"))
     path = mine.add("nvcc", "12.9")
     table = f'[execution]\ntools = {{ nvcc = "{path}" }}\n'
     kernels.edit("gpuemu.toml", "[project]", table + "[project]")
