@@ -65,6 +65,8 @@ When several hold, the first of 130, 1, 3, 124, 0, 4 is used.
 | `GPUEMU_CONFIG` | The configuration file, in place of the search. |
 | `GPUEMU_SOCKET` | Socket of the daemon, over `daemon.socket_path`. |
 | `GPUEMU_LOG_LEVEL`, else `RUST_LOG` | Log level of the daemon, over `daemon.log_level`. |
+| `GPUEMU_TRUST` | `1`: run the code of workspaces that hold files of other users. |
+| `GPUEMU_ALLOW_OUTSIDE` | `1`: grant what `[project] allow_outside` asks for. |
 | `NO_COLOR`, `GPUEMU_NO_COLOR` | Not empty: no colours and no live display. |
 | `TERM` | `dumb`: the same. |
 | `GPUEMU_PROGRESS` | `lines`: `progress FINISHED/TODO TASK DONE/TOTAL` on standard error. |

@@ -204,6 +204,8 @@ def _aligned(seen: Observation, given: str, name: str) -> NDArray[np.float64] | 
     places = [others.index(dim) for dim in own]
     if sorted(places) != places:
         return None
+    if any(shape[axis] != size for axis, size in zip(places, array.shape, strict=True)):
+        return None  # None stands in the place of an optional input
     sizes = [1] * len(shape)
     for axis, size in zip(places, array.shape, strict=True):
         sizes[axis] = size

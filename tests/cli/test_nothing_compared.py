@@ -41,7 +41,7 @@ input_names = ["x"]
 [ops.schema]
 dims = {{ M = {sizes}, N = [16, 40] }}
 inputs = {{ x = ["M", "N"] }}
-outputs = {{ y = ["M", "N"] }}
+outputs = {{ y = ["?", "?"] }}
 """,
     )
     return mini

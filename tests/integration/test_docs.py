@@ -45,6 +45,7 @@ NOT_RUN = {
     "emulator.md": 1,
     "init.md": 3,
     "howto-kernels.md": 1,
+    "leaderboards.md": 2,
     "oracle.md": 1,
     "quickstart.md": 1,
 }

@@ -34,6 +34,7 @@ name = "{name}"
 op = "ops/{file}.py:f"
 reference = "ref.py:f"
 input_names = ["x"]
+env = ["WAY_*", "COLUMNS", "MY_SESSION_ID"]
 schema = {{ dims = {{ N = [3] }}, inputs = {{ x = ["N"] }}, output = ["N"] }}
 """
 
@@ -185,12 +186,13 @@ VARIABLES = {
     ),
     "posix.environ": Way("import posix\nv = posix.environ.get(b'WAY_C', 3)", sets("WAY_C", "4")),
     "proc": Way(
-        "v = 4 if b'WAY_D' in open('/proc/self/environ', 'rb').read() else 3", sets("WAY_D", "4")
+        "v = 4 if b'NPY_WAY_D' in open('/proc/self/environ', 'rb').read() else 3",
+        sets("NPY_WAY_D", "4"),
     ),
     "proc in C": Way(
         LIBC + "f = c.open(b'/proc/self/environ', 0)\nb = ctypes.create_string_buffer(1 << 18)\n"
-        "c.read(f, b, len(b))\nc.close(f)\nv = 4 if b'WAY_E' in b.raw else 3",
-        sets("WAY_E", "4"),
+        "c.read(f, b, len(b))\nc.close(f)\nv = 4 if b'NPY_WAY_E' in b.raw else 3",
+        sets("NPY_WAY_E", "4"),
     ),
     "time zone": Way("import time\ntime.tzset()\nv = 4 if time.timezone else 3",
                      sets("TZ", "XYZ-5")),

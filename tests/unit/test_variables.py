@@ -14,6 +14,7 @@ ELSEWHERE = {
     "TRITON_CACHE_DIR": "Triton's own, set aside and put back",
     "PYTEST_XDIST_TESTRUNUID": "pytest-xdist's word to its processes",
     "PATH": "the system's own",
+    "SUDO_UID": "sudo's own word on who runs it",
     "PYTHONPATH": "Python's own",
 }
 
