@@ -48,9 +48,15 @@ class CaseFailure:
 
     @property
     def source(self) -> CodePlace | None:
-        """Return the line of a kernel's source that a check of the kernel found, or None."""
-        for failure in self.result.failures[:1]:
-            if failure.finding is not None and failure.finding.place.is_inside:
+        """Return the line of a kernel's source that a check of the kernel found, or None.
+
+        Of findings in front of all other failures the first in the workspace: one in a header of
+        the toolkit stands for the line that calls it, which mostly has one as well.
+        """
+        for failure in self.result.failures:
+            if failure.finding is None:
+                break
+            if failure.finding.place.is_inside:
                 return failure.finding.place
         return None
 

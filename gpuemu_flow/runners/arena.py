@@ -107,7 +107,7 @@ class Arena:
         let the file grow at no cost.
         """
         if sum(_size_of(slot) for slot in slots.values()) > MAX_OUTPUT_BYTES:
-            raise ValueError("outputs over the limit")
+            raise ValueError("the outputs are over what an arena holds")
         out = {}
         for name, slot in slots.items():
             dtype = element_dtype(slot.dtype)

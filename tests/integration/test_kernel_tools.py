@@ -38,7 +38,7 @@ artifact_checks = { forbidden_instructions = ["STL"] }
 
 
 def _log(folder: Path, name: str = "tools") -> Path:
-    """Where a compiler of `kernels` may write."""
+    """Return the path of a log that compilers of `kernels` may write."""
     return folder / "kernels" / "calls" / f"{name}.log"
 
 

@@ -37,6 +37,7 @@ HOSTILE_CALLABLES = {
     "text": ("return 'text'", "op-output-missing", "str"),
     "generator": ("return (i for i in [1])", "op-output-missing", "generator"),
     "wide complex": ("return x.astype(np.clongdouble)", "op-output-dtype", "complex"),
+    "dates": ("return x.astype('int64').astype('datetime64[s]')", "op-output-dtype", "datetime64"),
     "object": ("return x.astype(object)", "op-output-dtype", "object"),
     "longdouble": ("return x.astype(np.longdouble)", "op-output-dtype", "float"),
     "huge_int": ("return 10**100", "op-output-dtype", ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -66,6 +67,21 @@ def test_an_editor_shows_a_line_once() -> None:
     (found,) = source_findings(LastResults({"softmax": (op,)}, frozenset(), {}))
     assert (found.file, found.line, found.level) == ("kernels/softmax.cu", 31, ERROR)
     assert found.code == "DataRace" and TEXT in found.message
+
+
+def test_a_finding_in_a_header_of_the_toolkit_is_shown_where_the_next_one_is() -> None:
+    place = CodePlace("/usr/local/cuda/include/device_atomic_functions.hpp", 112, 7)
+    header = Failure.of_kernel(FailureKind.RACE, replace(FINDING, place=place))
+    own = Failure.of_kernel(FailureKind.RACE, FINDING)
+    value = Failure(FailureKind.TOLERANCE, "3 of 9 elements")
+    case = Case(0, 1, "float32", "contiguous", "normal", ())
+
+    def source(*failures: Failure) -> CodePlace | None:
+        return CaseFailure("softmax", case, CheckResult(Verdict.FAILED, failures)).source
+
+    assert source(header, own, value) == FINDING.place
+    assert source(header, value, own) is None
+    assert source(value, own) is None
 
 
 PTX = """// made by nvcc
