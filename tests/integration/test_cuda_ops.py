@@ -256,7 +256,8 @@ def test_without_nvcc_the_op_is_skipped_and_counted(tmp_path: Path) -> None:
     empty = tmp_path / "bin"
     empty.mkdir()
     done = flow(folder, "run", PATH=str(empty))
-    if "passed" in done.stdout:
+    # An nvcc of the environment is found without PATH, and then lacks a host compiler.
+    if "passed" in done.stdout or "host compiler" in done.stdout:
         pytest.skip("an nvcc is installed as a package of this interpreter")
     assert done.returncode == 4 and "skipped" in done.stdout and "nvcc" in done.stdout
     job = flow(folder, "ci", PATH=str(empty))
