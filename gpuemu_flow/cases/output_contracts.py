@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.errors import did_you_mean
@@ -110,7 +111,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else text[:59] + "…"
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -354,13 +355,13 @@ class _Contract:
                 "a number, or the input that holds the means",
             ),
             "std": (_is_size, "a number from 0"),
-            "zeros": (lambda v: _is_finite(v) and 0 <= v <= 1, "a share from 0 to 1"),  # type: ignore[operator]
+            "zeros": (lambda v: _is_finite(v) and 0 <= v <= 1, "a share from 0 to 1"),
             "samples": (
                 lambda v: type(v) is int and LEAST_SAMPLES <= v <= MOST_SAMPLES,
                 f"a whole number from {LEAST_SAMPLES}",
             ),
             "false_alarms": (
-                lambda v: _is_finite(v) and 1e-15 <= v <= 0.01,  # type: ignore[operator]
+                lambda v: _is_finite(v) and 1e-15 <= v <= 0.01,
                 "a share from 1e-15 to 0.01",
             ),
         }
@@ -376,9 +377,9 @@ class _Contract:
         return Statistics(**said)
 
 
-def _is_finite(value: object) -> bool:
-    return _is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
+def _is_finite(value: object) -> TypeGuard[float]:
+    return _is_number(value) and math.isfinite(value)
 
 
 def _is_size(value: object) -> bool:
-    return _is_finite(value) and value >= 0  # type: ignore[operator]
+    return _is_finite(value) and value >= 0

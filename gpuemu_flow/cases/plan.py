@@ -22,6 +22,7 @@ from gpuemu_flow.cases.design import Combination, Designer
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.cases.shapes import ShapePlanner, Sizes
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.expressions import ExpressionError, compute
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
 from gpuemu_flow.types import (
     CORE_STRATEGIES,
@@ -33,10 +34,10 @@ from gpuemu_flow.types import (
     InputSpec,
     canonical_dtype,
 )
-from gpuemu_flow.value_rules import ABSENT, strategies_of
+from gpuemu_flow.value_rules import ABSENT, Bound, strategies_of
 
 DESIGNED = 24
-ENDED = 2  # cases of an input, the first ones, that have the ends of its range for certain
+ENDED = 2  # cases of an input and range, the first ones, that have its ends for certain
 ABSENT_EVERY = 3  # an optional input is None in one of so many cases
 BLOCK = 8  # the designed set is ordered by size inside blocks of this many cases
 
@@ -117,11 +118,11 @@ def _cases(
     schema: OpSchema, seed: int, dtype: str, strategies: tuple[str, ...], layouts: tuple[str, ...]
 ) -> Iterator[Case]:
     companion = companion_strategy(strategies)
-    ended: Counter[str] = Counter()
+    ended: Counter[tuple[Bound | None, ...]] = Counter()
     for index, (combination, sizes) in enumerate(_shaped(schema, seed, strategies, layouts)):
         made, target = inputs_of(schema, dtype, combination, sizes, companion=companion, turn=index)
         inputs = tuple(
-            _with_ends(tensor, spec, ended)
+            _with_ends(tensor, spec, _range_of(spec, sizes, made), ended)
             for tensor, spec in zip(schema.inputs, made, strict=True)
         )
         yield Case(
@@ -137,10 +138,32 @@ def _cases(
         )
 
 
-def _with_ends(tensor: TensorDef, spec: InputSpec, ended: Counter[str]) -> InputSpec:
-    """Return the recipe, with the ends of the range where it is one of the input's first cases."""
+def _range_of(
+    spec: InputSpec, sizes: Sizes, inputs: Sequence[InputSpec]
+) -> tuple[Bound | None, ...]:
+    """Return an input's name and the ends of its range in a case with these sizes."""
+    bounds = (spec.rule.low, spec.rule.high) if spec.rule else ()
+    shapes = {each.name: each.shape for each in inputs}
+    try:
+        known = [compute(b, dict(sizes.dims), shapes) if isinstance(b, str) else b for b in bounds]
+    except ExpressionError:  # refused when the values are drawn
+        known = []
+    return (spec.name, *known)
+
+
+def _with_ends(
+    tensor: TensorDef,
+    spec: InputSpec,
+    found: tuple[Bound | None, ...],
+    ended: Counter[tuple[Bound | None, ...]],
+) -> InputSpec:
+    """Return the recipe, with the ends of the range in the first cases of an input and range.
+
+    A range that follows the dims is another one with other sizes: the last row of a table of one
+    row says nothing of the last of 257.
+    """
     kind, rule = DTYPES[spec.dtype].kind, spec.rule
-    if ended[spec.name] >= ENDED or kind == "bool" or 0 in spec.shape:
+    if ended[found] >= ENDED or kind == "bool" or 0 in spec.shape:
         return spec
     if rule is not None and (rule.kind or rule.relation or rule.total is not None):
         return spec  # its strategies see to that
@@ -149,8 +172,8 @@ def _with_ends(tensor: TensorDef, spec: InputSpec, ended: Counter[str]) -> Input
     free = kind != "float" and tensor.strategy is None and not (rule and rule.values)
     if not (bounded or free):
         return spec
-    ended[spec.name] += 1
-    return replace(spec, ends=ended[spec.name])
+    ended[found] += 1
+    return replace(spec, ends=ended[found])
 
 
 def companion_strategy(strategies: tuple[str, ...]) -> str:

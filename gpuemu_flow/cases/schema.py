@@ -374,7 +374,7 @@ class _SchemaTable:
         low, high, rule = reader.read()
         strategy = self._strategy(path, tensor.name, value.get("strategy"), rule)
         tensor = replace(tensor, low=low, high=high, rule=rule, strategy=strategy)
-        if wants_range(tensor):
+        if not {"range", "kind"} & value.keys() and wants_range(tensor):
             text = f"{tensor.name!r} looks like an index and has no range"
             hint = 'range = [0, "V-1"], or kind = "indices" and of = the input that is read'
             self.report(path, "schema-index-without-range", text, hint)

@@ -97,9 +97,13 @@ def demand_sizes(schema: OpSchema, report: Report) -> bool:
     """Report dims of which no sizes keep the schema; True where some do."""
     if not (schema.derived or schema.limits) or allowed_sizes(schema) is not None:
         return True
-    said = [f"{dim.name} = {dim.expression}" for dim in schema.derived]
+    said = [
+        dim.expression if dim.name == dim.expression else f"{dim.name} = {dim.expression}"
+        for dim in schema.derived
+    ]
     said += [f"{left} {sign} {right}" for left, sign, right in schema.limits]
-    message = f"no sizes of the dims were found that keep {', '.join(said[:4])}"
+    message = f"no sizes of the dims were found that allow {', '.join(said[:4])}"
     key = "constraints" if schema.limits else "dims"
-    report((key,), "schema-unsatisfiable", message, "widen the dims, or mend the expressions")
+    hint = "widen the dims, or mend the expressions: none may be negative or divide by 0"
+    report((key,), "schema-unsatisfiable", message, hint)
     return False

@@ -242,6 +242,22 @@ def test_both_ends_of_a_range_are_in_the_first_cases() -> None:
         assert wanted <= met, name
 
 
+def test_each_range_that_follows_the_dims_has_its_ends() -> None:
+    table = {
+        "dims": {"N": {"min": 2, "max": 50}, "V": [1, 2, 257]},
+        "inputs": {
+            "table": ["V"],
+            "row": {"dims": ["N"], "dtype": "int64", "range": [0, "V-1"]},
+        },
+    }
+    cases = plan_cases(
+        schema_of(table), seed=1, dtype="float32", count=24, strategies=("normal",), layouts=()
+    )
+    for size in (1, 2, 257):
+        first = next(case for case in cases if dict(case.dims)["V"] == size)
+        assert {0, size - 1} <= set(materialise(first)["row"].tolist()), size
+
+
 def test_single_elements_have_one_end_in_turn() -> None:
     table = {"dims": {}, "inputs": {"x": {"dims": [], "dtype": "int32", "range": [2, 9]}}}
     first = cases_of(table, count=2)
