@@ -19,6 +19,8 @@ _UNUSUAL = re.compile(r"[^\x20-\x7e\n\t]")
 # would take quadratic time.
 _BEGIN = rf"(?:\A|(?<=[{LINE_ENDS}]))(?:[^\S{LINE_ENDS}]|\x1b\[[\d;]*m)*"
 _COMMAND = re.compile(rf"({_BEGIN}):(?=:)|#(?=#\w*\[)")
+# The first half of a command at a text's end; what the text is put before may bring the other.
+_HALF_COMMAND = re.compile(rf"({_BEGIN}):\Z|#(?=#\w*\Z)")
 _KEPT = re.compile(r"(<(script|style)\b.*?</\2>)", re.DOTALL)
 _COMMAND_IN_JSON = re.compile(r"#(?=#\w*\[)")
 
@@ -27,10 +29,10 @@ def printable(text: str) -> str:
     """Return text of unknown origin that cannot move the cursor, nor command who reads a job's log.
 
     Control characters, and line ends other than a newline, are shown by their number, and so is the
-    first sign of a command.
+    first sign of a command, or of what the text that follows could make one.
     """
     plain = _UNUSUAL.sub(lambda c: c[0] if c[0].isprintable() else _by_number(c), text)
-    return _without_commands(plain)
+    return _HALF_COMMAND.sub(_first_sign_by_number, _without_commands(plain))
 
 
 def inert(document: str) -> str:
@@ -66,7 +68,11 @@ def with_newlines(text: str) -> str:
 
 
 def _without_commands(text: str) -> str:
-    return _COMMAND.sub(lambda c: "\\x23" if c[0] == "#" else f"{c[1]}\\x3a", text)
+    return _COMMAND.sub(_first_sign_by_number, text)
+
+
+def _first_sign_by_number(command: re.Match[str]) -> str:
+    return "\\x23" if command[0] == "#" else f"{command[1]}\\x3a"
 
 
 def _by_number(found: re.Match[str]) -> str:

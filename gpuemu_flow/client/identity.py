@@ -11,6 +11,7 @@ import secrets
 import socket
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -22,6 +23,14 @@ from gpuemu_flow.wire.code_files import MAX_FILES, is_plain
 
 MAX_TEXT = 200
 _process: dict[int, str] = {}
+
+_users: dict[int, str] = {}
+# The system's library for users has locks, which a child would wait for in vain if its parent was
+# forked while another thread was in there. A handler of a signal may fork in here: reentrant.
+_asking = threading.RLock()
+os.register_at_fork(
+    before=_asking.acquire, after_in_parent=_asking.release, after_in_child=_asking.release
+)
 
 
 def about_me() -> dict[str, Json]:
@@ -163,10 +172,14 @@ def _file_digest(path: str, names: Mapping[str, Any]) -> str | None:
 
 
 def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
+    number = os.getuid()
+    with _asking:
+        if number not in _users:
+            try:
+                _users[number] = getpass.getuser()
+            except (KeyError, OSError):
+                _users[number] = str(number)
+        return _users[number]
 
 
 def _printable(text: str) -> str:

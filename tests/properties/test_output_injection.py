@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from report_samples import KERNEL, failed, passed, recorded, report_of
 
@@ -100,6 +100,7 @@ def report_with(text: str) -> Report:
 
 @pytest.mark.parametrize("form", FORMATS)
 @given(text=hostile)
+@example("\n:")  # the report's own colon follows
 @examples
 def test_no_format_holds_a_command(form: str, text: str) -> None:
     shown = render(report_with(text), form)
@@ -141,6 +142,8 @@ def test_annotations_are_our_own_and_no_others(text: str) -> None:
 def test_the_guard_leaves_nothing_and_changes_nothing_twice(text: str) -> None:
     assert_harmless(printable(text))
     assert printable(printable(text)) == printable(text)
+    for after in (": x", "[x]"):
+        assert_harmless(printable(text) + after)
     once = inert(text)
     assert inert(once) == once
     for line in _LINES.split(re.sub(r"\x1b\[[\d;]*m", "", once)):
