@@ -178,3 +178,40 @@ def make_mini(folder: Path) -> Mini:
     for name, text in SCRIPTS.items():
         workspace.write(name, text)
     return workspace
+
+
+ONE_OP = """
+[project]
+name = "one"
+[validation]
+dtypes = ["float32"]
+cases = 6
+strategies = ["{strategy}"]
+[[ops]]
+name = "it"
+op = "op.py:op"
+reference = "reference.py:reference"
+{keys}
+[ops.schema]
+{schema}
+"""
+
+
+def make_one_op(
+    folder: Path,
+    *,
+    takes: str,
+    op: str,
+    reference: str,
+    schema: str,
+    strategy: str = "normal",
+    keys: str = "",
+) -> Mini:
+    """Write one op, ``it``, with a line of code for its body and one for its reference's."""
+    workspace = Mini(folder)
+    for name, body in (("op", op), ("reference", reference)):
+        code = f"import numpy as np\n\n\ndef {name}({takes}):\n    {body}\n"
+        workspace.write(f"{name}.py", code)
+    config = ONE_OP.format(strategy=strategy, keys=keys, schema=dedent(schema).strip())
+    workspace.write("gpuemu.toml", config)
+    return workspace

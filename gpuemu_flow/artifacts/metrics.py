@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from gpuemu_flow.artifacts.ptxas import KernelUsage
 
 CUBIN, PTXAS, ESTIMATE = "cubin", "ptxas", "estimate"
-METRIC_SOURCES = (CUBIN, PTXAS, ESTIMATE)
 """Sources of the figures for registers, spills, stack and shared memory, the most reliable
 first."""
 
@@ -64,7 +63,7 @@ class KernelMetrics:
         Mangled.
     arch : str
     metric_source : str
-        One of `METRIC_SOURCES`: where `registers`, `spill_instructions`, `spill_bytes`,
+        `CUBIN`, `PTXAS` or `ESTIMATE`: where `registers`, `spill_instructions`, `spill_bytes`,
         `stack_bytes`, `shared_bytes` and `barriers` come from. All other figures are of the PTX.
     tool_version, ptx_target : str
     registers : int or None

@@ -1,21 +1,14 @@
-"""Machine code as NVIDIA's disassemblers print it, and ``cuobjdump -res-usage``."""
+"""Machine code as NVIDIA's disassemblers print it."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpuemu_flow.errors import Problem
 
-_RESOURCE_FUNCTION = re.compile(r"^\s*Function (\S+):\s*$")
-_RESOURCE_FIELD = re.compile(r"([A-Z]+(?:\[\d+\])?):(\d{1,12})")
-_TEXT_FUNCTION = re.compile(r"^\s*Function\s*:\s*(\S+)|^\s*\.text\.(\S+):\s*$")
-_TEXT_INSTRUCTION = re.compile(
-    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)\s*([^;/]*);"
-)
 _SPILL_ANNOTATION = "SpillRefill"
 
 
@@ -78,16 +71,6 @@ class MachineCode:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class ResourceUsage:
-    """One function of ``cuobjdump -res-usage``; `shared_bytes` includes the system's reserve."""
-
-    registers: int = 0
-    stack_bytes: int = 0
-    shared_bytes: int = 0
-    local_bytes: int = 0
-
-
 def parse_nvdisasm_json(text: bytes | str, file: str = "") -> SassListing | Problem:
     """Read ``nvdisasm -json``, with ``-annotate`` or without: ``[header, [function, ...]]``."""
     try:
@@ -110,39 +93,3 @@ def parse_nvdisasm_json(text: bytes | str, file: str = "") -> SassListing | Prob
             file,
         )
     return listing
-
-
-def parse_sass_text(text: str) -> SassListing:
-    """Read ``cuobjdump -sass`` or ``nvdisasm``'s plain listing; other lines are left out."""
-    listing = SassListing()
-    current: list[SassInstruction] | None = None
-    for line in text.splitlines():
-        header = _TEXT_FUNCTION.match(line)
-        if header is not None:
-            current = listing.functions.setdefault(header.group(1) or header.group(2), [])
-            continue
-        instruction = _TEXT_INSTRUCTION.match(line)
-        if instruction is not None and current is not None:
-            current.append(SassInstruction(instruction.group(1), instruction.group(2).strip()))
-    return listing
-
-
-def parse_resource_usage(text: str) -> dict[str, ResourceUsage]:
-    """Read ``cuobjdump -res-usage``, by function name."""
-    usage: dict[str, ResourceUsage] = {}
-    name = ""
-    for line in text.splitlines():
-        header = _RESOURCE_FUNCTION.match(line)
-        if header is not None:
-            name = header.group(1)
-            continue
-        fields = dict(_RESOURCE_FIELD.findall(line))
-        if name and "REG" in fields:
-            usage[name] = ResourceUsage(
-                registers=int(fields["REG"]),
-                stack_bytes=int(fields.get("STACK", 0)),
-                shared_bytes=int(fields.get("SHARED", 0)),
-                local_bytes=int(fields.get("LOCAL", 0)),
-            )
-            name = ""
-    return usage

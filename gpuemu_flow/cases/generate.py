@@ -51,11 +51,6 @@ def _compared(case: Case, rule: ValueRule) -> dict[str, Array]:
     }
 
 
-def materialise_input(case: Case, spec: InputSpec) -> Array:
-    """Return one input of a case in its memory layout."""
-    return lay_out(input_values(case, spec), spec.layout)
-
-
 def materialise(case: Case, values: Mapping[str, Array] | None = None) -> dict[str, Array]:
     """Return the inputs of a case by name, in the op's order and in their memory layouts.
 

@@ -17,7 +17,6 @@ from gpuemu_flow.value_rules import KINDS, Bound, Number, ValueRule
 KeyPath = tuple[str | int, ...]
 Report = Callable[[KeyPath, str, str, str], None]
 
-SHARED_KEYS = ("dims", "dtype", "range", "strategy")
 RULE_KEYS = (
     "nonfinite", "values", "share", "kind", "to", "of", "axis", "bits", "descending",
     "allow_empty_rows", "scale", "optional",

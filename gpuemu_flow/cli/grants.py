@@ -12,25 +12,9 @@ def add_grants(commands: Iterable[click.Command]) -> None:
     """Add ``--trust`` and ``--allow-outside`` to commands that run code of the workspace."""
     for command in commands:
         command.params += [
-            click.Option(
-                ["--trust"],
-                is_flag=True,
-                expose_value=False,
-                callback=_setting("GPUEMU_TRUST", "remember"),
-                help="Run the code of this workspace although others own files of it; remembered.",
-            ),
-            click.Option(
-                ["--allow-outside"],
-                is_flag=True,
-                expose_value=False,
-                callback=_setting("GPUEMU_ALLOW_OUTSIDE", "1"),
-                help="Grant what [project] allow_outside asks for.",
-            ),
+            click.Option([flag], is_flag=True, expose_value=False, callback=setting, help=words)
+            for flag, setting, words in _GRANTS
         ]
-
-
-def _setting(variable: str, value: str) -> _Setting:
-    return _Setting(variable, value)
 
 
 class _Setting:
@@ -44,3 +28,17 @@ class _Setting:
         if given:
             os.environ[self._variable] = self._value
         return given
+
+
+_GRANTS = (
+    (
+        "--trust",
+        _Setting("GPUEMU_TRUST", "remember"),
+        "Run the code of this workspace although others own files of it; remembered.",
+    ),
+    (
+        "--allow-outside",
+        _Setting("GPUEMU_ALLOW_OUTSIDE", "1"),
+        "Grant what [project] allow_outside asks for.",
+    ),
+)

@@ -31,7 +31,6 @@ from gpuemu_flow.numerics.contract import CompareRef, OutputContract
 from gpuemu_flow.numerics.tolerances import resolve
 from gpuemu_flow.types import INVARIANTS, Json, Tolerance
 
-CLIENT_MODES = ("client_side", "daemon_orchestrated")
 IN_PROCESS = ("callable", "triton")
 
 Table = Mapping[str, Json]

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.numerics.tensor_bytes import bytes_of
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Case, Json, Shape
@@ -45,7 +45,7 @@ def digest_of(inputs: Mapping[str, NDArray[Any]]) -> str:
     found = hashlib.sha256()
     for name, array in sorted(inputs.items()):
         found.update(repr((name, array.dtype.name, array.shape)).encode())
-        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        found.update(bytes_of(array).data)
     return found.hexdigest()
 
 

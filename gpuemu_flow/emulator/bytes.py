@@ -25,7 +25,6 @@ class Bytes(State):
 
     def __init__(self, launch: Launch) -> None:
         super().__init__(launch)
-        self.check_mem = "mem" in launch.checks
         self.check_init = "init" in launch.checks
         self.check_race = "race" in launch.checks
         program = launch.program

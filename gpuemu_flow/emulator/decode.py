@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from gpuemu_flow.artifacts.ptx import Body, Function, Instruction, Module, Opcode, read_body
+from gpuemu_flow.artifacts.ptx import Body, Function, Instruction, Opcode, read_body
 from gpuemu_flow.artifacts.ptx.opcode import TYPE_BYTES
 from gpuemu_flow.emulator.errors import UnsupportedError, unsupported
 from gpuemu_flow.emulator.ir import (
@@ -109,7 +109,6 @@ class _Decoder:
         self._program = Program(function.name, self._module)
         self._module_symbols: dict[str, Symbol] = {}
         self._shared_names: dict[str, Symbol] = {}
-        self._dynamic_names: list[str] = []
         self._global_numbers: dict[str, int] = {}
         self._unreadable: dict[int, UnsupportedError] = {}
         self._stack: list[str] = []
@@ -415,8 +414,3 @@ class _Decoder:
             steps[index] = replace(steps[index], opcode=Opcode("bra"), targets=(end,))
         if skip >= 0:
             steps[skip] = replace(steps[skip], targets=(end,))
-
-
-def module_entries(modules: list[Module]) -> list[Function]:
-    """List the kernels of some modules in file order."""
-    return [entry for module in modules for entry in module.entries()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -77,25 +77,11 @@ class Graph:
 
     def downstream(self, names: Iterable[str]) -> set[str]:
         """Return `names` and every task that depends on one of them."""
-        found: set[str] = set()
-        pending = list(names)
-        while pending:
-            name = pending.pop()
-            if name not in found:
-                found.add(name)
-                pending.extend(self.readers(name))
-        return found
+        return _reached(names, self.readers)
 
     def upstream(self, names: Iterable[str]) -> set[str]:
         """Return `names` and every task that one of them depends on."""
-        found: set[str] = set()
-        pending = list(names)
-        while pending:
-            name = pending.pop()
-            if name not in found:
-                found.add(name)
-                pending.extend(i.task for i in self.tasks[name].inputs)
-        return found
+        return _reached(names, lambda name: (source.task for source in self.tasks[name].inputs))
 
     def select(self, words: Iterable[str], dtypes: Iterable[str] = ()) -> set[str]:
         """Return the tasks that the words of a command line name, without their dependencies.
@@ -162,3 +148,15 @@ class Graph:
         near = nearest(word, [*self.groups, *self.tasks])
         hint = f"did you mean {near!r}?" if near else f"known: {', '.join(self.names())}"
         return Problem("unknown-task", f"{word!r} is no op, task, group or target", hint)
+
+
+def _reached(names: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
+    """Return `names` and all that `following` leads to from them, in any number of steps."""
+    found: set[str] = set()
+    pending = list(names)
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending.extend(following(name))
+    return found

@@ -16,7 +16,6 @@ from gpuemu_flow.store.keys import (
     BuildReason,
     KeyParts,
     changed_parts,
-    digest_json,
 )
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
@@ -228,10 +227,6 @@ class TaskStates:
         kinds = {change.part for change in changed}
         digest = self._files.digest(self.manifest(spec.target))
         return not kinds.isdisjoint({*self._triggers, "stage"}) or digest != record.digest
-
-    def environment_digest(self) -> str:
-        """Return a digest of the whole environment."""
-        return digest_json(self._environment)
 
 
 def _once(changes: Iterable[BuildReason]) -> list[BuildReason]:

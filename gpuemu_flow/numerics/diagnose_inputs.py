@@ -155,12 +155,6 @@ def _row_border(name: str, bad: Float64Array, good: Float64Array) -> Iterator[Fi
             return
 
 
-def _has_ties(rows: Float64Array) -> BoolArray:
-    ordered = np.sort(rows, axis=1)
-    tied: BoolArray = np.logical_or.reduce(ordered[:, 1:] == ordered[:, :-1], axis=1)
-    return tied
-
-
 # With the chance at which a coincidence is taken for a cause: what kernels are known to stumble
 # over needs less evidence.
 _ROW_TESTS: tuple[tuple[str, float, Callable[[Float64Array], Any]], ...] = (

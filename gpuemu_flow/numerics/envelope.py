@@ -33,22 +33,6 @@ The coarse one is for integers, of which only those beside a step change.
 """
 
 
-def quick_bound(expected64: NDArray[Any], dtype: str, longest_dim: int) -> Float64Array:
-    """Return a lower bound of the envelope per element: ``8 g u |r| + 2 ulp(r)`` and its floor.
-
-    Parameters
-    ----------
-    expected64 : ndarray of float64
-    dtype : str
-        Canonical float dtype of the output.
-    longest_dim : int
-        Largest dim over all inputs.
-    """
-    return make_quick_bound(FLOAT_LIMITS[dtype], longest_dim, exact_op=False).tolerance(
-        to_float64(expected64), slice(None)
-    )
-
-
 class Envelope:
     """The ``auto`` tolerance of one case; evaluates the reference only if the quick bound fails.
 

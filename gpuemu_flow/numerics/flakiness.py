@@ -35,11 +35,6 @@ class FailureRate:
         return self.failed / self.total if self.total else 0.0
 
     @property
-    def flaky(self) -> bool:
-        """Tell whether some cases failed and some passed."""
-        return 0 < self.failed < self.total
-
-    @property
     def sentence(self) -> str:
         """Return the rate in words: ``3 of 100 fail: 3.0 % (95 % interval 1.0 % to 8.5 %)``."""
         return (

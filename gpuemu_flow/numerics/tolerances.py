@@ -98,11 +98,6 @@ def resolve(
     return Tolerance(atol, rtol, atol_from if same else f"atol {atol_from}, rtol {rtol_from}")
 
 
-def is_default(tolerance: Tolerance) -> bool:
-    """Tell whether the tolerance is the default, so that ``auto`` may take its place."""
-    return tolerance.origin == DEFAULT_ORIGIN
-
-
 def parse_tolerance(value: Json, where: str) -> tuple[PartialTolerance | None, list[Problem]]:
     """Read one tolerance: a number, which means ``{atol = x, rtol = 0}``, or a table of the two.
 

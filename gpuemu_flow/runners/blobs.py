@@ -19,8 +19,15 @@ from typing import IO
 import numpy as np
 
 from gpuemu_flow.errors import FlowError, Problem
-from gpuemu_flow.numerics.dtypes import element_dtype
-from gpuemu_flow.runners.tensors import MAX_DIMS, element_type
+from gpuemu_flow.numerics.tensor_bytes import (
+    MAX_DIMS,
+    ImpossibleShapeError,
+    TensorBytesError,
+    bytes_of,
+    is_size,
+    tensor_of,
+)
+from gpuemu_flow.runners.tensors import element_type
 from gpuemu_flow.types import ELEMENT_TYPES, Json
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
@@ -72,8 +79,7 @@ def encode_parts(tensors: Mapping[str, np.ndarray]) -> list[bytes | memoryview]:
             "data_offsets": [offset, end],
         }
         if array.nbytes:
-            flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            parts.append(flat.data)
+            parts.append(bytes_of(array).data)
         offset = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
@@ -136,8 +142,8 @@ def _header(view: memoryview) -> tuple[dict[str, Json], memoryview]:
     return header, data
 
 
-def _is_size(value: Json) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
+def _fits(value: Json) -> bool:
+    return is_size(value) and value < 1 << 62
 
 
 def _entries(header: Mapping[str, Json]) -> Iterator[tuple[str, str, tuple[int, ...], int, int]]:
@@ -147,9 +153,9 @@ def _entries(header: Mapping[str, Json]) -> Iterator[tuple[str, str, tuple[int, 
         tag, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
         if not isinstance(tag, str) or tag not in _NAMES:
             raise _refuse("blob-bad-dtype", f"tensor {name!r} has the unknown dtype {tag!r:.40}")
-        if not isinstance(shape, list) or len(shape) > MAX_DIMS or not all(map(_is_size, shape)):
+        if not isinstance(shape, list) or len(shape) > MAX_DIMS or not all(map(_fits, shape)):
             raise _refuse("blob-bad-shape", f"tensor {name!r} has no valid shape")
-        if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
+        if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_fits, offsets)):
             raise _refuse("blob-bad-offsets", f"tensor {name!r} has no valid offsets")
         begin, end = offsets
         nbytes = ELEMENT_TYPES[_NAMES[tag]].itemsize
@@ -179,9 +185,12 @@ def decode(data: Buffer) -> dict[str, np.ndarray]:
             raise _refuse("blob-bad-offsets", f"tensor {name!r} leaves a hole or exceeds the data")
         position = end
         raw = np.frombuffer(view[begin:end], dtype=np.uint8)
-        if dtype == "bool" and raw.size and int(raw.max()) > 1:
-            raise _refuse("blob-bad-values", f"tensor {name!r} holds bytes that are no bool")
-        tensors[name] = raw.view(element_dtype(dtype)).reshape(shape)
+        try:
+            tensors[name] = tensor_of(raw, shape, dtype)
+        except ImpossibleShapeError as error:
+            raise _refuse("blob-bad-shape", f"tensor {name!r} {error}") from None
+        except TensorBytesError as error:
+            raise _refuse("blob-bad-values", f"tensor {name!r} {error}") from None
     if position != len(view):
         raise _refuse("blob-bad-offsets", f"{len(view) - position} bytes belong to no tensor")
     return dict(sorted(tensors.items()))

@@ -95,7 +95,6 @@ class CallableRunner:
     """Calls one function in this process; the arrays are passed as they lie in memory."""
 
     in_process = True
-    shares_memory = True
 
     def __init__(self, program: Program, function: Callable[..., Any] | None = None) -> None:
         self._program = program

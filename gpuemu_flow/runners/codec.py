@@ -18,10 +18,17 @@ from functools import cached_property
 import numpy as np
 import pybase64
 
-from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.numerics.tensor_bytes import (
+    MAX_DIMS,
+    ImpossibleShapeError,
+    TensorBytesError,
+    bytes_of,
+    is_size,
+    tensor_of,
+)
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, OpError, RunError
 from gpuemu_flow.runners.lending import Captured
-from gpuemu_flow.runners.tensors import MAX_DIMS, MAX_OUTPUT_BYTES, element_type
+from gpuemu_flow.runners.tensors import MAX_OUTPUT_BYTES, element_type
 from gpuemu_flow.types import DTYPES, Json, canonical_dtype
 
 MAX_OUTPUTS = 64
@@ -113,8 +120,7 @@ def prepare_request(inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Json]
             "dtype": element_type(array),
         }
         comma = "," if tensors else ""
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        text = pybase64.b64encode_as_string(flat.data)
+        text = pybase64.b64encode_as_string(bytes_of(array).data)
         pieces += [f'{comma}{json.dumps(name)}:{json.dumps(head)[:-1]},"data":"', text, '"}']
         tensors[name] = {**head, "data": text}
     texts = {key: kwarg_text(value) for key, value in kwargs.items()}
@@ -144,10 +150,7 @@ def _parse(text: bytes, whole: bytes) -> Json:
 
 
 def _shape(value: Json, name: str) -> tuple[int, ...]:
-    valid = isinstance(value, list) and all(
-        isinstance(d, int) and not isinstance(d, bool) and d >= 0 for d in value
-    )
-    if not valid:
+    if not isinstance(value, list) or not all(map(is_size, value)):
         raise _fail("op-output-shape", f"output {name!r} has no valid shape: {value!r:.80}")
     if len(value) > MAX_DIMS:
         raise _fail("op-output-shape", f"output {name!r} has {len(value)} dims, over {MAX_DIMS}")
@@ -203,10 +206,12 @@ def _tensor(
             f"output {name!r} of shape {list(shape)} and dtype {dtype} takes {nbytes} bytes; "
             f"its data holds {len(data)}",
         )
-    flat = np.frombuffer(data, dtype=np.uint8)
-    if dtype == "bool" and flat.size and int(flat.max()) > 1:
-        raise _fail("op-output-junk", f"output {name!r} holds bytes that are no bool")
-    return flat.view(numpy_dtype(dtype)).reshape(shape)
+    try:
+        return tensor_of(np.frombuffer(data, dtype=np.uint8), shape, dtype)
+    except ImpossibleShapeError as error:
+        raise _fail("op-output-shape", f"output {name!r} {error}") from None
+    except TensorBytesError as error:
+        raise _fail("op-output-junk", f"output {name!r} {error}") from None
 
 
 def _named(document: Mapping[str, Json]) -> dict[str, Json]:

@@ -31,7 +31,6 @@ class CommandRunner:
 
     in_process = False
     hint = ""
-    shares_memory = False
 
     def __init__(self, program: Program, streams: StandardStreams, argv: Sequence[str]) -> None:
         self._program = program

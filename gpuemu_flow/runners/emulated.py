@@ -99,7 +99,6 @@ class EmulatedRunner:
     """
 
     in_process = False  # nothing of a kernel outlives its launch
-    shares_memory = True
     hint = ""
 
     def __init__(self, program: Program) -> None:

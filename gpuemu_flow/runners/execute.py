@@ -32,10 +32,6 @@ class Runner(Protocol):
         """Tell whether state of the program can outlive a call."""
 
     @property
-    def shares_memory(self) -> bool:
-        """Tell whether the program gets the input arrays themselves, not copies."""
-
-    @property
     def hint(self) -> str:
         """Return a hint that may explain an exception of the program, or an empty string."""
 

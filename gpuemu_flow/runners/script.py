@@ -58,7 +58,6 @@ class ScriptRunner:
 
     in_process = True
     hint = ""
-    shares_memory = False
 
     def __init__(self, program: Program, streams: StandardStreams) -> None:
         self._program = program

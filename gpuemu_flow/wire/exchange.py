@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.numerics.tensor_bytes import bytes_of
 from gpuemu_flow.wire.address import is_private
 from gpuemu_flow.wire.envelope import WireError
 
@@ -69,7 +70,7 @@ class Exchange:
         descriptor = os.open(path, flags, 0o600)
         try:
             with os.fdopen(descriptor, "wb", buffering=0) as file:
-                left = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+                left = bytes_of(array).data
                 while left:
                     left = left[file.write(left) :]
         except OSError:

@@ -13,14 +13,20 @@ import pybase64
 from numpy.typing import NDArray
 
 from gpuemu_flow.errors import did_you_mean
-from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
+from gpuemu_flow.numerics.dtypes import dtype_name
+from gpuemu_flow.numerics.tensor_bytes import (
+    MAX_DIMS,
+    TensorBytesError,
+    bytes_of,
+    is_size,
+    tensor_of,
+)
 from gpuemu_flow.types import DTYPES, Json, canonical_dtype
 from gpuemu_flow.wire.envelope import Base64, Envelope, WireError
 from gpuemu_flow.wire.exchange import FROM_BYTES, Exchange
 
 Array = NDArray[Any]
 
-MAX_DIMS = 32
 MAX_TENSORS = 256
 MAX_SHOWN = 60
 
@@ -57,8 +63,7 @@ def encode_tensor(
     if exchange is not None and array.nbytes >= FROM_BYTES:
         with contextlib.suppress(OSError):
             return {**head, "file": exchange.put(array)}
-    flat = np.ascontiguousarray(array).reshape(-1)
-    return {**head, "data": Base64(flat.view(np.uint8))}
+    return {**head, "data": Base64(bytes_of(array))}
 
 
 def c_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -105,12 +110,10 @@ def decode_tensor(
                 f"its data holds {len(raw)}"
             )
         flat = np.frombuffer(raw, dtype=np.uint8)
-    if dtype == "bool" and flat.size and int(flat.max()) > 1:
-        raise WireError(f"{where} holds bytes that are no bool")
     try:
-        return flat.view(numpy_dtype(dtype)).reshape(shape)
-    except ValueError:
-        raise WireError(f"{where} has the impossible shape {list(shape)}") from None
+        return tensor_of(flat, shape, dtype)
+    except TensorBytesError as error:
+        raise WireError(f"{where} {error}") from None
 
 
 def decode_tensors(
@@ -143,10 +146,7 @@ def json_type(value: Json) -> str:
 
 
 def _shape(value: Json, where: str) -> tuple[int, ...]:
-    valid = isinstance(value, list) and all(
-        isinstance(d, int) and not isinstance(d, bool) and 0 <= d < 1 << 48 for d in value
-    )
-    if not valid:
+    if not isinstance(value, list) or not all(is_size(dim) and dim < 1 << 48 for dim in value):
         raise WireError(f"{where}.shape must be an array of sizes")
     if len(value) > MAX_DIMS:
         raise WireError(f"{where} has {len(value)} dims, more than {MAX_DIMS}")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from mini_workspace import Mini
+from mini_workspace import Mini, make_one_op
 
 PROGRAMS = {
     "empty": ("return x[:0]", "return x[:0]"),
@@ -21,30 +21,14 @@ PROGRAMS = {
 
 def workspace(folder: Path, kind: str, sizes: str = "[8, 24]", strategy: str = "normal") -> Mini:
     op, reference = PROGRAMS[kind]
-    mini = Mini(folder)
-    for name, body in (("op", op), ("reference", reference)):
-        mini.write(f"{name}.py", f"import numpy as np\ndef {name}(x):\n    {body}\n")
-    mini.write(
-        "gpuemu.toml",
-        f"""
-[project]
-name = "nothing"
-[validation]
-dtypes = ["float32"]
-cases = 6
-strategies = ["{strategy}"]
-[[ops]]
-name = "it"
-op = "op.py:op"
-reference = "reference.py:reference"
-input_names = ["x"]
-[ops.schema]
-dims = {{ M = {sizes}, N = [16, 40] }}
-inputs = {{ x = ["M", "N"] }}
-outputs = {{ y = ["?", "?"] }}
-""",
+    schema = f"""
+        dims = {{ M = {sizes}, N = [16, 40] }}
+        inputs = {{ x = ["M", "N"] }}
+        outputs = {{ y = ["?", "?"] }}
+        """
+    return make_one_op(
+        folder, takes="x", op=op, reference=reference, schema=schema, strategy=strategy
     )
-    return mini
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)

@@ -7,21 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mini_workspace import Mini
+from mini_workspace import Mini, make_one_op
 
-CONFIG = """
-[project]
-name = "contracts"
-[validation]
-dtypes = ["float32"]
-cases = 6
-strategies = ["normal"]
-[[ops]]
-name = "it"
-op = "op.py:op"
-reference = "reference.py:reference"
-{keys}
-[ops.schema]
+SCHEMA = """
 dims = {{ M = [3, 9], N = [5, 16] }}
 inputs = {{ x = ["M", "N"], labels = {{ dims = ["M"], dtype = "int32", range = [0, 4] }} }}
 outputs = {{ y = {{ {said} }} }}
@@ -32,12 +20,10 @@ RIGHT = "return x * 2"
 def workspace(
     folder: Path, said: str, op: str = RIGHT, reference: str = RIGHT, keys: str = ""
 ) -> Mini:
-    mini = Mini(folder)
-    head = "import numpy as np\n\n\ndef"
-    mini.write("op.py", f"{head} op(x, labels):\n    {op}\n")
-    mini.write("reference.py", f"{head} reference(x, labels):\n    {reference}\n")
-    mini.write("gpuemu.toml", CONFIG.format(said=said, keys=keys))
-    return mini
+    schema = SCHEMA.format(said=said)
+    return make_one_op(
+        folder, takes="x, labels", op=op, reference=reference, schema=schema, keys=keys
+    )
 
 
 def result_of(mini: Mini, code: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,6 @@ from gpuemu_flow.artifacts.sass import (
     MachineCode,
     SassListing,
     parse_nvdisasm_json,
-    parse_resource_usage,
 )
 from gpuemu_flow.artifacts.sass_families import count_sass_families
 from gpuemu_flow.artifacts.toolchain import Tool, Toolchain, find_tools, run_tool
@@ -53,19 +53,28 @@ def kernels(data: bytes) -> tuple[Cubin, dict[str, CubinKernel]]:
     return cubin, {name: k for name, k in cubin.kernels.items() if k.is_entry}
 
 
+def resource_usage(listing: str) -> dict[str, dict[str, int]]:
+    """Read what ``cuobjdump -res-usage`` prints of each function."""
+    found = re.findall(r"^\s*Function (\S+):\s*\n(.*)$", listing, re.MULTILINE)
+    return {
+        name: {key: int(number) for key, number in re.findall(r"([A-Z]+):(\d+)", line)}
+        for name, line in found
+    }
+
+
 def assert_equal_to_cuobjdump(cuobjdump: str, path: Path) -> int:
     """Compare registers, stack and shared memory; returns the number of kernels."""
     run = run_tool([cuobjdump, "-res-usage", str(path)])
-    usage = parse_resource_usage(run.stdout.decode())
+    usage = resource_usage(run.stdout.decode())
     cubin, ours = kernels(path.read_bytes())
     assert set(ours) <= set(usage)
     reserved = RESERVED_SHARED if int(cubin.arch[3:].rstrip("af")) >= 90 else 0
     for name, kernel in ours.items():
         theirs = usage[name]
-        static = max(theirs.shared_bytes - reserved, 0)
+        static = max(theirs["SHARED"] - reserved, 0)
         assert (kernel.registers, kernel.stack_bytes, kernel.shared_bytes) == (
-            theirs.registers,
-            theirs.stack_bytes,
+            theirs["REG"],
+            theirs["STACK"],
             static,
         ), name
     return len(ours)

@@ -131,6 +131,7 @@ HOSTILE = {
     "shape_float": (made(entry(shape=[4.0])), "blob-bad-shape"),
     "shape_deep": (made(entry(shape=[1] * 33)), "blob-bad-shape"),
     "shape_huge": (made(entry(shape=[1 << 62, 1 << 62, 0, 4])), "blob-bad-shape"),
+    "shape_empty": (made(entry(shape=[1 << 61, 0, 8], data_offsets=[0, 0]), b""), "blob-bad-shape"),
     "shape_product": (made(entry(shape=[1 << 61, 8])), "blob-bad-offsets"),
     "offsets_negative": (made(entry(data_offsets=[-16, 0])), "blob-bad-offsets"),
     "offsets_backwards": (made(entry(data_offsets=[16, 0])), "blob-bad-offsets"),

@@ -123,6 +123,8 @@ BROKEN = {
     "shape_text": (tensor(ONES, shape="23"), "op-output-shape"),
     "shape_none": (tensor(ONES, shape=None), "op-output-shape"),
     "endless": (tensor(ONES, shape=[1 << 40, 1 << 40]), "op-output-shape"),
+    "empty_and_endless": (tensor(ONES, shape=[0, 10**30], data=""), "op-output-shape"),
+    "empty_and_wide": (tensor(ONES, shape=[1 << 62, 0, 1 << 62], data=""), "op-output-shape"),
     "many_dims": (tensor(ONES, shape=[1] * 33), "op-output-shape"),
     "complex": (tensor(ONES, dtype="complex64"), "op-output-dtype"),
     "dtype_number": (tensor(ONES, dtype=4), "op-output-dtype"),

@@ -43,9 +43,6 @@ def test_none_and_all() -> None:
     assert (none.low, every.high) == (0.0, 1.0)
     assert none.high == pytest.approx(1 - every.low)
     assert 0 < none.high < 1
-    assert not none.flaky
-    assert not every.flaky
-    assert failure_rate(1, 10).flaky
 
 
 def test_no_case_tells_nothing() -> None:

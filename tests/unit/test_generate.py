@@ -13,7 +13,6 @@ from gpuemu_flow.cases.generate import (
     decoy_case,
     materialise,
     materialise_guarded,
-    materialise_input,
 )
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS
 from gpuemu_flow.cases.plan import plan_cases
@@ -97,10 +96,14 @@ def test_an_input_depends_neither_on_the_others_nor_on_the_index():
 def test_a_layout_changes_no_value():
     spec = InputSpec("x", (6, 7), "float32", "contiguous", "normal", 0)
     case = Case(0, 3, "float32", "contiguous", "normal", (spec,))
-    plain = materialise_input(case, spec)
+    plain = materialise(case)["x"]
+
+    def laid_out(layout: str) -> np.ndarray:
+        return materialise(replace(case, inputs=(replace(spec, layout=layout),)))["x"]
+
     for layout in ("strided", "transposed", "offset"):
-        assert materialise_input(case, replace(spec, layout=layout)).tobytes() == plain.tobytes()
-    expanded = materialise_input(case, replace(spec, layout="expanded"))
+        assert laid_out(layout).tobytes() == plain.tobytes()
+    expanded = laid_out("expanded")
     assert (expanded == expanded[0]).all()
 
 

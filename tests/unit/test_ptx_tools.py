@@ -9,11 +9,8 @@ import pytest
 
 from gpuemu_flow.artifacts.ptxas import parse_ptxas_output
 from gpuemu_flow.artifacts.sass import (
-    ResourceUsage,
     SassListing,
     parse_nvdisasm_json,
-    parse_resource_usage,
-    parse_sass_text,
 )
 from gpuemu_flow.artifacts.toolchain import Tool, Toolchain, find_tools
 from gpuemu_flow.errors import Problem
@@ -116,29 +113,6 @@ def test_what_is_no_listing_is_a_problem(text: str) -> None:
     problem = parse_nvdisasm_json(text, "k.cubin")
     assert isinstance(problem, Problem)
     assert (problem.slug, problem.file) == ("sass-unreadable", "k.cubin")
-
-
-def test_plain_listing_of_both_tools() -> None:
-    text = (
-        "\tFunction : k\n\t.headerflags ...\n"
-        "        /*0000*/                   MOV R1, c[0x0][0x28] ;   /* 0x00000a0000017a02 */\n"
-        "                                                            /* 0x003fde0000000f00 */\n"
-        "        /*0010*/              @!P0 LDG.E.128 R4, [R2.64] ;  /* 0x0000000402047981 */\n"
-        ".text.m:\n"
-        "        /*0020*/                   EXIT ;\n"
-    )
-    assert {name: [i.opcode for i in f] for name, f in parse_sass_text(text).functions.items()} == {
-        "k": ["MOV", "LDG.E.128"],
-        "m": ["EXIT"],
-    }
-
-
-def test_resource_usage() -> None:
-    text = (
-        "Resource usage:\n Common:\n  GLOBAL:10 CONSTANT[4]:16\n Function k:\n"
-        "  REG:24 STACK:8 SHARED:1040 LOCAL:0 CONSTANT[0]:364 TEXTURE:0 SURFACE:0 SAMPLER:0\n"
-    )
-    assert parse_resource_usage(text) == {"k": ResourceUsage(24, 8, 1040, 0)}
 
 
 def test_nothing_found_says_what_to_install(tmp_path: Path) -> None:

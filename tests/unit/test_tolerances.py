@@ -8,9 +8,9 @@ import pytest
 
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
 from gpuemu_flow.numerics.tolerances import (
+    DEFAULT_ORIGIN,
     PartialTolerance,
     default_tolerance,
-    is_default,
     parse_table,
     parse_tolerance,
     resolve,
@@ -117,6 +117,6 @@ def test_partial_tables_inherit_the_missing_member_and_say_so() -> None:
 
 
 def test_only_what_no_place_gives_is_a_default() -> None:
-    assert is_default(resolve("float32"))
-    assert not is_default(resolve("float32", {"float32": PartialTolerance(rtol=1e-5)}))
-    assert not is_default(resolve("float32", {"float32": PartialTolerance(1e-5, 1e-5)}))
+    assert resolve("float32").origin == DEFAULT_ORIGIN
+    for given in (PartialTolerance(rtol=1e-5), PartialTolerance(1e-5, 1e-5)):
+        assert resolve("float32", {"float32": given}).origin != DEFAULT_ORIGIN

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
     constant_of,
@@ -103,5 +101,3 @@ EFFECTS = {
     "fence": Effect(_fence_problem, _emit_fence, "membar, fence"),
     "griddepcontrol": Effect(_clockless, lambda e, s, i: None, "griddepcontrol"),
 }
-
-NO_NAME = np.zeros((1, 1), np.uint32)

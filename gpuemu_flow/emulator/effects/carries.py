@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from gpuemu_flow.emulator.effects.checking import UNKNOWN_FORM, operands_problem
 from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import Step
@@ -79,8 +77,6 @@ def _subtract(a: Array, b: Array, borrow: Array | None) -> tuple[Array, Array]:
         rest = less
     return rest, out
 
-
-NO_CARRY = np.zeros((1, 1), bool)
 
 _EFFECT = Effect(_problem, _emit, "Extended-Precision Integer Arithmetic Instructions")
 

@@ -18,8 +18,6 @@ from gpuemu_flow.emulator.native.writer import LackingError
 from gpuemu_flow.emulator.state import Launch
 from gpuemu_flow.emulator.types import Array
 
-BACKENDS = ("auto", "numpy", "c")
-
 LARGE = 30_000_000
 """Thread instructions from which the compiled back end pays for its compiler; measured, see
 docs/benchmarks.md."""
@@ -62,8 +60,8 @@ class Native:
         Parameters
         ----------
         backend : str
-            One of `BACKENDS`. ``auto`` chooses C if the launch is large and the kernel's results
-            do not depend on the order of blocks, so that both back ends give the same bits.
+            ``auto``, ``numpy`` or ``c``. ``auto`` chooses C if the launch is large and the kernel's
+            results do not depend on the order of blocks, so that both back ends give the same bits.
         threads, blocks : int
             Of a block, and of the grid.
         checks : collection of str

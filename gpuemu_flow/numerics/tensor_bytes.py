@@ -1,0 +1,58 @@
+"""Elements of a tensor as bytes in C order, and back, for all formats that carry tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.dtypes import element_dtype
+from gpuemu_flow.types import Json
+
+Array = NDArray[Any]
+
+MAX_DIMS = 32  # numpy 1.x's own limit
+
+
+class TensorBytesError(ValueError):
+    """Error of bytes that are no tensor; its text continues a sentence that names the tensor."""
+
+
+class ImpossibleShapeError(TensorBytesError):
+    """Error of a shape that no array can have; an empty tensor's dims have limits, too."""
+
+
+def bytes_of(array: Array) -> NDArray[np.uint8]:
+    """Return the elements of an array of any layout as bytes in C order."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def is_size(value: Json) -> bool:
+    """Tell whether a value of JSON is an integer that a dim could have."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def tensor_of(raw: NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> Array:
+    """Return bytes in C order, without a copy, as a tensor.
+
+    Parameters
+    ----------
+    raw : ndarray of uint8
+        As many bytes as the shape and dtype take.
+    shape : tuple of int
+    dtype : str
+        A name that `dtypes.element_name` gives.
+
+    Raises
+    ------
+    ImpossibleShapeError
+    TensorBytesError
+        A byte is no bool.
+    """
+    if dtype == "bool" and raw.size and int(raw.max()) > 1:
+        raise TensorBytesError("holds bytes that are no bool")
+    try:
+        return raw.view(element_dtype(dtype)).reshape(shape)
+    except (ValueError, OverflowError):
+        raise ImpossibleShapeError(f"has the impossible shape {list(shape)!r:.80}") from None
