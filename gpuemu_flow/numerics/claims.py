@@ -396,7 +396,9 @@ def _of_place(feature: Feature, pool: _Pool, seen: Sequence[Sighting]) -> Iterat
             yield Claim(feature, "residue", (rest, float(modulus)))
             break
     if low != high:
-        yield from _stretches(feature, right, low, high)
+        # All but the first, which most wrong orders of elements leave in its place, is no place.
+        found = _stretches(feature, right, low, high)
+        yield from (claim for claim in found if claim.kind == "below" or low > 1.0)
     for tile in TILES:
         claim = Claim(feature, "tail", (float(tile),))
         if all(claim.agrees(each) is not False for each in seen):
