@@ -7,6 +7,7 @@ of ours say that they want the op's cases where it has a schema; others get what
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -89,9 +90,9 @@ class CaseMaker:
 
     def case(self, number: int) -> Case:
         """Return the case with a number; different numbers give different seeds."""
-        if not self._plans:
-            return case_at(self.config, self.op.input_names, number)
         dtypes = self.op.dtypes if self.own_dtypes else self.config.dtypes
+        if not self._plans:
+            return case_at(replace(self.config, dtypes=dtypes), self.op.input_names, number)
         sequence = CaseSequence(
             dtypes[number % len(dtypes)], self.config.seed, strategies=self._strategies
         )

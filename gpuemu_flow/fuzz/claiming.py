@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.cause import Cause, Counts, RelationName
 from gpuemu_flow.fuzz.relating import Relater, Tried
 from gpuemu_flow.numerics.claim_words import formula_of, sentence_of
-from gpuemu_flow.numerics.claims import Claim, claims, has_moved, is_sharp, reaches
+from gpuemu_flow.numerics.claims import Claim, claims, has_moved, is_firm, is_sharp, reaches
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
-from gpuemu_flow.numerics.elements import ELEMENT, Sighting, sighting
+from gpuemu_flow.numerics.elements import ELEMENT, ROW, Sighting, sighting
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.types import Case
 
@@ -34,6 +34,9 @@ SWEEPS = 5
 
 PATIENCE = 20
 """New cases among which one that is large enough is looked for."""
+
+MOST_WRONG_OUTSIDE = 0.1
+"""Share of the rows taken out of a claim that may be wrong nevertheless."""
 
 MOST_CLAIMS = 3
 WIDE = 1024
@@ -136,10 +139,36 @@ class Claimant:
                 break
         if counts.inside_failed < ENOUGH or not is_sharp(claim):
             return None
+        if not is_firm(claim, self._seen) or self._refuted(claim):
+            return None
         kind = "element-place" if claim.feature.of_place else "element-value"
         subject = "" if claim.feature.kind == "flat" else claim.feature.subject
         named = RelationName(kind, subject, formula_of(claim))
         return Cause(True, sentence_of(claim), relation=named, counts=counts)
+
+    def _refuted(self, claim: Claim) -> bool:
+        """Take every other row out of a claim on rows, by what it names alone: it must be right.
+
+        What else the rows have in common with wrong ones stays as it was.
+        """
+        feature, ends = claim.feature, claim.high or claim.low
+        if feature.level != ROW or feature.of_place or len(ends) != 2 or not self._failed:
+            return False
+        name = feature.subject
+        tried = max(self._failed, key=lambda t: (_is_plain(t), min(t.inputs[name].size, WIDE)))
+        values = np.array(tried.inputs[name])
+        if dtype_name(values.dtype) not in FLOAT_LIMITS:
+            return False
+        rows = to_float64(values.reshape(-1, values.shape[-1]))
+        moved = _moved_out(rows, claim)
+        moved[1::2] = rows[1::2]
+        changed = moved.reshape(values.shape).astype(values.dtype)
+        again = self.run(tried.case, {**tried.inputs, name: changed})
+        seen = None if again is None else self.observe(again, chosen=True)
+        if seen is None or ROW not in seen.wrong or seen.wrong[ROW].size != len(rows):
+            return False
+        wrong = seen.wrong[ROW][::2]
+        return int(np.count_nonzero(wrong)) > MOST_WRONG_OUTSIDE * wrong.size
 
     def _sharpened(self, claim: Claim) -> Claim | None:
         """Choose values next to a claim's border until it is known; None where it does not hold."""
@@ -195,6 +224,27 @@ class Claimant:
         if again is not None:
             self.observe(again, chosen=True)
         return again
+
+
+def _moved_out(rows: NDArray[np.float64], claim: Claim) -> NDArray[np.float64]:
+    """Return rows of which none is as a claim on rows says, changed in no more than that needs."""
+    moved: NDArray[np.float64] = rows.copy()
+    kind = claim.feature.kind
+    if claim.high:
+        beyond = claim.high[0] + 0.5 * abs(claim.high[0])
+        if kind == "low":
+            moved[:] = np.maximum(moved, beyond)
+        else:
+            moved[:, 0] = beyond
+        return moved
+    before = claim.low[0] - 0.5 * abs(claim.low[0])
+    if kind == "low":
+        moved[:, 0] = before
+    elif kind == "top":
+        moved[:] = np.minimum(moved, before)
+    else:
+        moved[:] = np.clip(moved, -abs(before), abs(before))
+    return moved
 
 
 def _is_plain(tried: Tried) -> bool:

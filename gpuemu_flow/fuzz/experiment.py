@@ -39,7 +39,7 @@ MOST_CHANCE = 0.01
 the new ones alone, corrected for the conditions that were put to the proof."""
 
 INSIDE_FAILED = 0.85
-RELATED = 0.8
+RELATED = 0.9
 """Shares of the new cases inside that fail, and of the failing ones that a relation explains."""
 
 SECONDS = 20.0
@@ -51,6 +51,9 @@ MOST_SECONDS = 3 * SECONDS
 FEWEST_CASES = 4
 QUADRANT = 2
 """New cases that each of two conditions needs where the other one does not hold."""
+
+MOST_STRATEGIES = 3
+"""Strategies whose union is stated: more of them together are no cause, but where a bug shows."""
 
 PATIENCE = 12
 """Pools that are drawn in search of a case inside, or outside, of a condition."""
@@ -262,7 +265,7 @@ class Experiment:
             found = beliefs(self._facts, self._fails)
             if not found:
                 return None
-            if self._is_trivial(found[0]):
+            if self._is_trivial(found[0]) or _is_vague(found[0]):
                 return None
             self._tested += 1
             counts = self._confirm(found[0])
@@ -344,3 +347,13 @@ class Experiment:
             )
             found.append(Cause(False, belief.sentence, belief.predicates, counts=counts))
         return found
+
+
+def _is_vague(belief: Belief) -> bool:
+    """Tell whether a condition is but a list of nearly all strategies."""
+    return any(
+        each.kind == "strategy"
+        and isinstance(each.value, tuple)
+        and len(each.value) > MOST_STRATEGIES
+        for each in belief.predicates
+    )

@@ -27,6 +27,9 @@ FIRST = 3
 OF_TILES = ("padded", "cut", "repeated", "unwritten-tiles", "masked-tiles", "tile-edge")
 """Relations whose formula is a tile: which one it is, other cases have to tell."""
 
+RIVALS = {"extra-zero": ("masked", "masked-tiles"), "masked": ("extra-zero",)}
+"""Relations that are told apart by one element of a row only: both may be left in the end."""
+
 OF_ENDS = ("unwritten", "place")
 CONTRADICTED = 2
 """Cases known to pass that speak against a relation: one may hold nothing but zeros."""
@@ -42,9 +45,9 @@ LEAST, MOST = 12, 1 << 15
 
 PREFERRED = (
     "factor", "transposed", "reshaped", "reversed", "offset", "power", "row-term", "unwritten",
-    "ignored",
-    "scaled-input", "swapped-inputs", "off-by-one", "shifted", "rolled", "reversed-input",
-    "swapped-input", "cut", "short", "masked", "masked-tiles", "padded", "overread", "tile-edge",
+    "ignored", "scaled-input", "swapped-inputs", "off-by-one", "clamped-index", "shifted",
+    "rolled", "reversed-input", "swapped-input", "cut", "short", "extra-zero", "masked",
+    "masked-tiles", "padded", "overread", "tile-edge",
     "wrong-axis", "mask-shift", "repeated", "repeated-input", "unwritten-tiles", "clamped", "eps",
     "row-stat", "half", "rounded-input", "place",
 )  # fmt: skip
@@ -191,7 +194,7 @@ class Relater:
         """Return the plainest of the remaining relations; None while tile sizes still differ."""
         best = min(self.left or (), key=lambda r: (self._misses[r], _rank(r)), default=None)
         if best is None or best.kind not in OF_TILES:
-            return best
+            return None if best is not None and self._has_rival(best) else best
         alike = [
             other
             for other in self.left or ()
@@ -199,6 +202,15 @@ class Relater:
             and self._misses[other] == self._misses[best]
         ]
         return best if len(alike) == 1 else None
+
+    def _has_rival(self, best: Relation) -> bool:
+        """Tell whether no case tells a relation from one that is alike for nearly all inputs."""
+        return any(
+            other.kind in RIVALS.get(best.kind, ())
+            and other.subject == best.subject
+            and self._misses[other] == self._misses[best]
+            for other in self.left or ()
+        )
 
     def output_shape(self, case: Case) -> tuple[int, ...] | None:
         """Return the shape of the only output of a case, before it is run."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuemu_flow.numerics.elements import ELEMENT, ROW, Feature, Sighting
+from gpuemu_flow.numerics.elements import ELEMENT, GRAVELY, ROW, Feature, Sighting
 from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.ulp import Float64Array
 
@@ -47,6 +47,9 @@ More cases hardly tell more of places.
 
 CLOSE = 1.2
 """Ratio of a border's two ends up to which one number between them is named."""
+
+FADING = 1.3
+"""Ratio of the ends of the wrong and of the gravely wrong up to which an error does not fade."""
 
 NEAR_ZERO = 0.05
 LARGEST = 3e38
@@ -208,6 +211,52 @@ def is_sharp(claim: Claim) -> bool:
     return all(sharp(*ends) for ends in (claim.low, claim.high) if ends)
 
 
+def is_firm(claim: Claim, seen: Sequence[Sighting]) -> bool:
+    """Tell whether each border of values stays where it is when only grave errors count.
+
+    An error that fades has no border: where it sinks below the tolerance is no matter of the op.
+    """
+    if claim.kind not in STRETCHES or claim.feature.of_place:
+        return True
+    least, number = 1, 0
+    for degree in range(len(GRAVELY)):
+        values = _gravely_wrong(claim, seen, degree)
+        if values.size < least:
+            # Errors that are all about as small cannot tell, unless none is grave at all.
+            return number > 0
+        number = values.size
+        least = number // 2
+        few = int(STRAY * number / 2)
+        first, last = float(values[few]), float(values[-1 - few])
+        ends = ((claim.low, first, 1.0), (claim.high, last, -1.0))
+        if not all(_is_there(own[1], value, side) for own, value, side in ends if own):
+            return False
+    return True
+
+
+def _gravely_wrong(claim: Claim, seen: Sequence[Sighting], degree: int) -> Float64Array:
+    """Return what the feature is of the gravely wrong, in order."""
+    level = claim.feature.level
+    found = [
+        each.values[claim.feature][each.grave[level][degree]]
+        for each in seen
+        if claim.feature in each.values
+    ]
+    values = np.concatenate(found) if found else np.zeros(0)
+    ordered: Float64Array = np.sort(values[~np.isnan(values)])
+    return ordered
+
+
+def _is_there(border: float, grave: float, side: float) -> bool:
+    """Tell whether the gravely wrong begin near a border."""
+    if (grave - border) * side <= 0.0 or is_close(border, grave):
+        return True
+    if border * grave <= 0.0 or math.isinf(border) or math.isinf(grave):
+        return False
+    ratio = abs(border / grave)
+    return max(ratio, 1.0 / ratio) <= FADING or max(abs(border), abs(grave)) <= NEAR_ZERO
+
+
 def has_moved(before: Claim, after: Claim) -> bool:
     """Tell whether a border that was known turned out to be elsewhere: there is none, then."""
     if before.kind not in STRETCHES or not is_sharp(before):
@@ -347,7 +396,9 @@ def _of_place(feature: Feature, pool: _Pool, seen: Sequence[Sighting]) -> Iterat
             yield Claim(feature, "residue", (rest, float(modulus)))
             break
     if low != high:
-        yield from _stretches(feature, right, low, high)
+        # All but the first, which most wrong orders of elements leave in its place, is no place.
+        found = _stretches(feature, right, low, high)
+        yield from (claim for claim in found if claim.kind == "below" or low > 1.0)
     for tile in TILES:
         claim = Claim(feature, "tail", (float(tile),))
         if all(claim.agrees(each) is not False for each in seen):

@@ -20,6 +20,9 @@ from gpuemu_flow.numerics.relations import WRONG, Observation, is_near
 from gpuemu_flow.numerics.ulp import Float64Array
 
 ELEMENT, ROW = "element", "row"
+GRAVELY = (8.0, 100.0)
+"""Times the error of a wrong element beyond which it is gravely wrong, and most gravely."""
+
 CLEARLY = 5.0
 """Times the error up to which an element is right, above which it is wrong; between, neither."""
 
@@ -65,6 +68,8 @@ class Sighting:
     values : mapping of Feature to ndarray
     sizes : mapping of Feature to int
         The number of indices, of places.
+    grave : mapping of str to tuple of ndarray of bool
+        By level; what is wrong by several, and by many times more than what counts as wrong.
     integers : frozenset of str
         Inputs of an integer dtype.
     chosen : bool
@@ -77,6 +82,7 @@ class Sighting:
     dull: Mapping[str, BoolArray]
     values: Mapping[Feature, Float64Array]
     sizes: Mapping[Feature, int]
+    grave: Mapping[str, tuple[BoolArray, ...]]
     integers: frozenset[str] = frozenset()
     chosen: bool = False
 
@@ -95,6 +101,7 @@ def sighting(
         wrong &= _beyond_rounding(seen, name)
     if seen.passed:
         wrong, right = np.zeros_like(wrong), np.ones_like(right)
+    grave = tuple(wrong & _is_grave(seen, name, times) for times in GRAVELY)
     expected = seen.expected[name]
     dull = right & ((expected == 0.0) | ~np.isfinite(expected))
     values: dict[Feature, Float64Array] = {}
@@ -117,6 +124,7 @@ def sighting(
             np.logical_or.reduce(wrong.reshape(count, -1), axis=1),
             np.logical_and.reduce(right.reshape(count, -1), axis=1),
             np.logical_and.reduce(dull.reshape(count, -1), axis=1),
+            *(np.logical_or.reduce(mask.reshape(count, -1), axis=1) for mask in grave),
         )
         flat = array.reshape(count, -1)
         with np.errstate(all="ignore"):
@@ -124,13 +132,14 @@ def sighting(
             values[Feature(ROW, "low", given)] = flat.min(axis=1)
             values[Feature(ROW, "magnitude", given)] = np.abs(flat).max(axis=1)
     marks: dict[str, tuple[BoolArray, ...]] = {
-        ELEMENT: (wrong.reshape(-1), right.reshape(-1), dull.reshape(-1))
+        ELEMENT: tuple(mask.reshape(-1) for mask in (wrong, right, dull, *grave))
     }
     if rows:
         marks[ROW] = rows
     wrong_at, right_at, dull_at = (
         {level: each[kind] for level, each in marks.items()} for kind in range(3)
     )
+    grave_at = {level: each[3:] for level, each in marks.items()}
     return Sighting(
         seen.passed,
         wrong_at,
@@ -138,6 +147,7 @@ def sighting(
         dull_at,
         values,
         sizes,
+        grave_at,
         integers,
         chosen,
     )
@@ -163,6 +173,16 @@ def _marks(seen: Observation, name: str) -> tuple[BoolArray, BoolArray]:
             right &= tiny | ~(np.abs(actual - expected) > DOUBTFUL * np.abs(expected))
     mixed = np.isfinite(actual) != np.isfinite(expected)
     return wrong | mixed, right & ~mixed
+
+
+def _is_grave(seen: Observation, name: str, times: float) -> BoolArray:
+    """Mark what is wrong whatever error counts as wrong."""
+    actual, expected = seen.actual[name], seen.expected[name]
+    relative = times * CLEARLY * WRONG.get(seen.dtypes[name], 0.0)
+    mixed = np.isfinite(actual) != np.isfinite(expected)
+    with np.errstate(all="ignore"):
+        grave: BoolArray = ~is_near(actual, expected, relative) | mixed
+    return grave
 
 
 def _beyond_rounding(seen: Observation, name: str) -> BoolArray:

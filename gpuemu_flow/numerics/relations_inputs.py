@@ -12,8 +12,10 @@ kind                actual is what the reference gives
 ``rounded-input``   with an input, or all, rounded to a 16-bit format
 ``swapped-inputs``  with two inputs in each other's place
 ``off-by-one``      with an integer input one less or one more
+``clamped-index``   with an integer input that never reaches the last, or the first, index of a dim
 ``cut``             with a dim cut to whole tiles, to its first tile, or short of its last element
 ``padded``          with a dim filled up with zeros to whole tiles
+``extra-zero``      with one zero more along a dim
 ``wrong-axis``      along the other axis
 ``eps``             with another epsilon, or with it outside of the root
 ``row-stat``        with a statistic of the row in the place of another
@@ -95,6 +97,7 @@ def changes(seen: Observation) -> Iterator[Change]:
                 relation = Relation("off-by-one", name, words, sentence)
                 low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
                 yield _with(relation, name, partial(_stepped, step, low, high))
+            yield from _of_ends(seen, name, array)
     yield from _of_pairs(seen)
     yield from _of_dims(seen)
     yield from _of_axes(seen)
@@ -112,6 +115,22 @@ def changes(seen: Observation) -> Iterator[Change]:
                 return inputs, _same
 
             yield relation, rounded
+
+
+def _of_ends(seen: Observation, name: str, array: NDArray[Any]) -> Iterator[Change]:
+    """Yield an index that is clamped one place too early, at either end of a dim."""
+    gives = "actual is what the reference gives with"
+    for dim, size in seen.dims.items():
+        if size < 2 or not array.size or not 0 <= array.max() < size:
+            continue
+        if dim in seen.axes.get(name, ()):
+            continue
+        sentence = f"{gives} {name} clamped to {dim}-2: the last index of {dim} is never read"
+        relation = Relation("clamped-index", name, f"{dim}-2", sentence)
+        yield _with(relation, name, partial(np.minimum, size - 2))
+    sentence = f"{gives} {name} clamped to 1 from below: index 0 is never read"
+    relation = Relation("clamped-index", name, "1", sentence)
+    yield _with(relation, name, partial(np.maximum, 1))
 
 
 def _with(relation: Relation, name: str, change: Callable[[Any], Any]) -> Change:
@@ -208,6 +227,9 @@ def _of_dims(seen: Observation) -> Iterator[Change]:
         inside = any(dim in seen.axes.get(name, ()) for name in seen.expected)
         if not inside and size > 1 and len(seen.axes) > len(seen.inputs):
             yield from _cuts(dim, size, places)
+        sentence = f"actual counts a 0 beside the elements along {dim}: a start at 0, or padding"
+        relation = Relation("extra-zero", dim, "1", sentence)
+        yield relation, _resized(dim, size, size + 1, places)
         for tile in CUT_TILES:
             padded = -(-size // tile) * tile
             sentence = f"actual counts zeros beyond the end of {dim}, up to a multiple of {tile}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -110,9 +111,28 @@ def test_a_reference_that_raises(client: Client) -> None:
     assert client.validate_op("hostile", {"x": normal(2)}, normal(2) * 2).passed
 
 
+def test_an_op_without_dtypes_gets_those_of_the_project(client: Client, daemon: Served) -> None:
+    """Say no schema and no dtypes: `[validation] dtypes` holds, unless the caller names others."""
+    assert client.get_test_case("double", seed=3).dtype == "float32"
+    seen: set[Any] = set()
+
+    def double(inputs: dict[str, Any]) -> Any:
+        seen.add(inputs["x"].dtype.name)
+        return inputs["x"] * 2
+
+    client.fuzz_op_client_side("double", double, iterations=6, seed=3)
+    assert seen == {"float32"}
+    named = client.get_test_batch("double", 6, seed=3, dtypes=["float64", "float16"])
+    assert {case.dtype for case in named} == {"float64", "float16"}
+    request = {"type": "GetTestBatch", "op_name": "double", "count": 6}
+    published = daemon.ask({**request, "fuzz_config": case_config(3, None, None)})["cases"]
+    assert {case["dtype"] for case in published} == {"float32", "float16"}, "protocol v1 says so"
+
+
 def test_cases_are_those_of_the_protocol(client: Client, daemon: Served) -> None:
     cases = client.get_test_batch("double", count=6, seed=42)
-    config = FuzzConfig.from_json(case_config(42, None, None))
+    assert {case.dtype for case in cases} == {"float32"}, "those of [validation]"
+    config = FuzzConfig.from_json(case_config(42, ["float32"], None))
     for number, case in enumerate(cases):
         expected = case_at(config, ["x"], number)
         assert (case.seed, case.dtype, case.layout) == (

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.claim_words import sentence_of
-from gpuemu_flow.numerics.claims import claims, has_moved, is_sharp, reaches
+from gpuemu_flow.numerics.claims import claims, has_moved, is_firm, is_sharp, reaches
 from gpuemu_flow.numerics.elements import Sighting, sighting
 from gpuemu_flow.numerics.relations import Observation
 
@@ -127,3 +127,27 @@ def test_a_place_is_reached_by_outputs_that_are_large_enough() -> None:
     assert reaches(claim, (33, 65))
     assert not reaches(claim, (33, 64))
     assert not reaches(claim, (32, 65))
+
+
+def fading(x: Array) -> Array:
+    """Be wrong by a share that fades above 0 and has no border."""
+    return np.asarray(3.0 * x * (1.0 + np.exp(-np.maximum(x, 0.0))))
+
+
+def stepping(x: Array) -> Array:
+    return np.asarray(np.where(x < 9.0, 3.3 * x, 3.0 * x))
+
+
+def test_an_error_that_fades_has_no_border() -> None:
+    faded = [each for each in claims(seen(fading, tripled)) if each.feature.kind == "value"]
+    assert faded and not any(is_firm(each, seen(fading, tripled)) for each in faded)
+    stepped = [each for each in claims(seen(stepping, tripled)) if each.feature.kind == "value"]
+    assert stepped and all(is_firm(each, seen(stepping, tripled)) for each in stepped)
+
+
+def test_all_but_the_first_is_no_place() -> None:
+    def tiled(x: Array) -> Array:
+        return np.asarray(3.0 * np.roll(x[:, ::-1], 1, axis=1))
+
+    named = [each.feature.kind for each in claims(seen(tiled, tripled))]
+    assert "axis" not in named

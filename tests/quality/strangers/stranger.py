@@ -1,0 +1,16 @@
+"""What is known of a bug that a stranger planted."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Bug(NamedTuple):
+    """One bug: its set, its reference, the name of its schema, its cause, and true statements."""
+
+    folder: str
+    name: str
+    reference: str
+    schema: str
+    cause: str
+    true: tuple[str, ...]
