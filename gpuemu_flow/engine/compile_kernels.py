@@ -178,7 +178,7 @@ class _KernelCompiler:
         kinds = {kernel.name: self._kind(kernel) for kernel in self._config.kernels}
         tools = sorted({name for kind in kinds.values() for name in _NEEDED.get(kind, ())})
         configured = dict(self._config.execution.tools)
-        self._chain = find_tools(configured, names=tools) if tools else Toolchain()
+        self._chain = find_tools(configured, names=tools, root=self._root) if tools else Toolchain()
         for kernel in self._config.kernels:
             kind = kinds[kernel.name]
             if not kind:

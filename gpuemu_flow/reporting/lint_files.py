@@ -89,7 +89,8 @@ def lint_files(
     tools = ("ptxas", "nvdisasm") if listing else ("ptxas",)
     configured = {} if workspace is None else workspace.config.execution.tools
     with _measurements(workspace) as store:
-        measurer = _Measurer(store, tools, configured)
+        root = None if workspace is None else workspace.root
+        measurer = _Measurer(store, tools, configured, root)
         for pair in pairs:
             found = measurer.measure(pair)
             here = {view.name for view in found.kernels}
@@ -178,12 +179,19 @@ class _Measurer:
         Tools that are asked.
     configured : mapping of str to str
         Paths of tools that the workspace's configuration names.
+    root : Path or None
+        The workspace.
     """
 
     def __init__(
-        self, store: JsonStore | None, names: tuple[str, ...], configured: Mapping[str, str]
+        self,
+        store: JsonStore | None,
+        names: tuple[str, ...],
+        configured: Mapping[str, str],
+        root: Path | None,
     ) -> None:
         self._store = store
+        self._root = root
         self._names = names
         self._configured = configured
         self._tool_files = tool_files(names, configured)
@@ -191,7 +199,7 @@ class _Measurer:
     @cached_property
     def _chain(self) -> Toolchain:
         """Find the tools when first needed: that runs each of them."""
-        return find_tools(self._configured, names=self._names)
+        return find_tools(self._configured, names=self._names, root=self._root)
 
     def measure(self, pair: _Pair) -> Measurement:
         """Return figures and findings of all kernels of a pair."""
