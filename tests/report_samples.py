@@ -109,6 +109,7 @@ def results_of(cases: list[CheckedCase]) -> tuple[OpResult, ...]:
                 max_ulp=max(m.result.stats.max_ulp for m in members),
                 tolerance_used=max(m.result.stats.tolerance_used for m in members),
                 duration_s=0.5,
+                sandbox="landlock 7, seccomp",
                 failures=tuple(m.failure for m in members if m.result.verdict != Verdict.PASSED),
                 passing=tuple(m.case for m in by[Verdict.PASSED]),
             )

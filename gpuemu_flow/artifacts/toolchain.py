@@ -35,6 +35,8 @@ _SITE_FOLDERS = (
     ("triton/backends/nvidia/bin", "triton"),
 )
 _OTHER_FILES: dict[str, tuple[str, ...]] = {"ptxas": ("ptxas-blackwell",)}  # Triton's second one
+_VERSION_IN_FILE = re.compile(rb"release (\d{1,3})\.(\d{1,3}), V(\d{1,4}\.\d{1,4}\.\d{1,6})")
+_MOST_LOOKED_AT = 64 << 20
 _VERSION = re.compile(r"release (\d{1,3})\.(\d{1,3}), V([\d.]{1,32})")
 _VERSION_TIMEOUT = 20.0
 _LOOK_EVERY = 0.1  # seconds between looks at a cancel event
@@ -146,6 +148,7 @@ def find_tools(
     site_packages: Sequence[Path] | None = None,
     *,
     names: Sequence[str] = TOOL_NAMES,
+    root: Path | None = None,
 ) -> Toolchain:
     """Look for NVIDIA's tools: configured path, PATH, PyPI packages, Triton's own copy.
 
@@ -160,6 +163,9 @@ def find_tools(
         Folders with installed packages; this interpreter's by default.
     names : sequence of str
         Only these tools.
+    root : Path, optional
+        The workspace: what the configuration names in it is a stranger's as much as an op is, and
+        is not run to be asked for its version.
     """
     chain = Toolchain()
     for name in names:
@@ -176,7 +182,8 @@ def find_tools(
             if real in seen:
                 continue
             seen.add(real)
-            tool = _identify(name, path, origin)
+            foreign = origin == "configured" and _is_foreign(real, root)
+            tool = (_look_at if foreign else _identify)(name, path, origin)
             if isinstance(tool, Tool):
                 chain.tools.setdefault(name, []).append(tool)
             elif origin == "configured":
@@ -228,6 +235,36 @@ def _identify(name: str, path: str, origin: str) -> Tool | Problem:
         )
     release = (int(match.group(1)), int(match.group(2)))
     return Tool(name, path, release, match.group(3), origin)
+
+
+def _is_foreign(path: str, root: Path | None) -> bool:
+    """Tell whether a program is part of the workspace, or another user's."""
+    if root is not None and Path(path).is_relative_to(root.resolve()):
+        return True
+    try:
+        return Path(path).stat().st_uid not in (os.geteuid(), 0)
+    except OSError:
+        return False
+
+
+def _look_at(name: str, path: str, origin: str) -> Tool | Problem:
+    """Return a tool by the version that is written in its file, without running it."""
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(_MOST_LOOKED_AT)
+    except (OSError, ValueError):
+        content = b""
+    match = _VERSION_IN_FILE.search(content)
+    if match is None:
+        return Problem(
+            "tool-unusable",
+            f"{path} is part of the workspace or another user's, is therefore not run to be asked "
+            "for its version, and holds none",
+            f"let the setting name a {name} of your own outside of the workspace, or remove it",
+            path,
+        )
+    release, version = (int(match.group(1)), int(match.group(2))), match.group(3).decode()
+    return Tool(name, path, release, version, origin)
 
 
 def _outcome(run: ToolRun) -> str:

@@ -52,10 +52,10 @@ def report(
     key_file: Path | None,
     show: bool,
 ) -> None:
-    """Report what the last runs found; no op is checked anew.
+    """Report what the last runs found; nothing of the workspace is run.
 
-    For HTML, the worst failing cases are run again, to draw them. Exit code 4 when nothing has
-    been validated yet, else 0, whatever was found: `ci` is the command that judges.
+    HTML shows the drawings that `ci -o report.html` made. Exit code 4 when nothing has been
+    validated yet, else 0, whatever was found: `ci` is the command that judges.
     """
     if context.invoked_subcommand is not None:
         return

@@ -21,6 +21,7 @@ from gpuemu_flow.engine.snapshot import KernelBasis
 from gpuemu_flow.engine.sources import SourceIndex
 from gpuemu_flow.runners.off_limits import OffLimits, off_limits_of
 from gpuemu_flow.runners.sandbox.fence import Fence
+from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
@@ -178,7 +179,7 @@ class _KernelCompiler:
         kinds = {kernel.name: self._kind(kernel) for kernel in self._config.kernels}
         tools = sorted({name for kind in kinds.values() for name in _NEEDED.get(kind, ())})
         configured = dict(self._config.execution.tools)
-        self._chain = find_tools(configured, names=tools) if tools else Toolchain()
+        self._chain = find_tools(configured, names=tools, root=self._root) if tools else Toolchain()
         for kernel in self._config.kernels:
             kind = kinds[kernel.name]
             if not kind:
@@ -283,7 +284,10 @@ class _KernelCompiler:
             version = triton_version(self._python)
             params = replace(params, triton=compiled, triton_version=version)
         wall = self._fence.around(self._off_limits(kernel), "", emulated=False)
-        if kind in (CUDA, TRITON):
+        maker = wall
+        if wall is not None and kind == COMMAND:
+            maker = self._with_outputs(wall, kernel)
+        if kind in (COMMAND, CUDA, TRITON):
             params = replace(params, sandbox=self._fence.key())
         if kind == CUDA and kernel.source is not None:
             self._note_includes(kernel.source, kernel.build.flags)
@@ -298,8 +302,35 @@ class _KernelCompiler:
                 "tools": [[t.name, t.path, list(t.release), t.version, t.origin] for t in tools],
                 "tool_problems": [asdict(problem) for problem in self._chain.problems],
                 "python": self._python,
-                "sandbox": None if wall is None else asdict(wall),
+                "sandbox": None if maker is None else asdict(maker),
+                "tool_sandbox": None if wall is None else asdict(wall),
             },
+        )
+
+    def _with_outputs(self, wall: Sandbox, kernel: KernelConfig) -> Sandbox:
+        """Let a command write what it promises, and the folders of that, but for programs there."""
+        outputs = {path for path in (kernel.ptx, kernel.cubin) if path is not None}
+        kept = {file.path for file in self._config.files}
+        for op in self._config.ops:
+            for program in (op.op, op.reference):
+                kept.update(() if program is None else program.files)
+        for other in self._config.kernels:
+            kept.update(path for path in (other.source,) if path is not None)
+        kept -= outputs
+        closed = {*kept, *map(Path, wall.hidden)}
+        writable = set()
+        for path in outputs:
+            if path.parent != self._root:
+                writable.add(path.parent)
+            # Nothing new can be made beside what is kept: the file is there before.
+            if path.parent == self._root or any(
+                each.is_relative_to(path.parent) for each in closed
+            ):
+                writable.add(path)
+        return replace(
+            wall,
+            kept=tuple(sorted({*wall.kept, *map(str, kept)})),
+            writable=(*wall.writable, *sorted(map(str, writable))),
         )
 
     def _off_limits(self, kernel: KernelConfig) -> OffLimits:

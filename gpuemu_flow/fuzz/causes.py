@@ -179,7 +179,7 @@ def causes_of(
         dtype = next((case.dtype for case, _ in members if case.dtype in known), None)
         if dtype is None:
             continue
-        subject = op_subject(workspace, op, dtype)
+        subject = op_subject(workspace, op, dtype, to_run=not known_only)
         here = [case for case, _ in members if case.dtype == dtype][:MOST_FAILING]
         others = [case for case in passing if case.dtype == dtype]
         others = others[:: max(1, len(others) // MOST_PASSING)]

@@ -61,7 +61,7 @@ def measure_coverage(workspace: Workspace, ops: Iterable[str] = ()) -> CoverageR
     gaps: list[Gap] = []
     for op in chosen:
         for dtype in dtypes_of(workspace, op):
-            subject = op_subject(workspace, op, dtype)
+            subject = op_subject(workspace, op, dtype, to_run=False)
             layouts, strategies = subject.layouts, subject.strategies
             rows.append(coverage.row(op, dtype, subject.schema, layouts, strategies))
             gaps += [

@@ -27,7 +27,7 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.compare import cached_verdict
 from gpuemu_flow.types import BAD, Case, Json, Verdict
 
-VERSION = 2
+VERSION = 3
 FULLY_CHECKED_FIRST, FULLY_CHECKED_EVERY = 8, 32
 WRITE_BATCH = 50  # verdicts per transaction of the action cache
 

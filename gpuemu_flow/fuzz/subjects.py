@@ -100,8 +100,15 @@ def dtypes_of(workspace: Workspace, op: str, wanted: Iterable[str] = ()) -> list
     return [d for d in known if not wanted or d in set(wanted)]
 
 
-def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
+def op_subject(workspace: Workspace, op: str, dtype: str, *, to_run: bool = True) -> OpSubject:
     """Return one op in one dtype, ready to be tried; compiled code is built first.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    op, dtype : str
+    to_run : bool
+        False for its keys only: nothing is built, and nobody is asked for trust.
 
     Raises
     ------
@@ -110,12 +117,13 @@ def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
     UsageError
         ``workspace-untrusted``.
     """
-    require_trust(workspace)
+    if to_run:
+        require_trust(workspace)
     tasks = workspace.graph.tasks
     generate, program, reference, compare = (
         tasks[f"{stage}:{op}:{dtype}"] for stage in ("generate", "op", "reference", "compare")
     )
-    for spec in (program, reference):
+    for spec in (program, reference) if to_run else ():
         build_code(workspace, spec)
     schema = schema_from_json(generate.settings["schema"])
     params = params_of(GenerateParams, generate.params)

@@ -9,7 +9,7 @@ them where the op finds them, and judges the outputs where the op left them. The
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event
@@ -32,11 +32,12 @@ from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Checks, OpError, Outcome, Program, RunError
 from gpuemu_flow.runners.attempt import Attempt
+from gpuemu_flow.runners.checked import watches
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.session import ProgramSession
 from gpuemu_flow.runners.tensors import as_plain_array, demand_bools
 from gpuemu_flow.runners.work import CallMany, SharedInputs
-from gpuemu_flow.types import Case, CheckResult
+from gpuemu_flow.types import Case, CheckResult, Failure
 
 if TYPE_CHECKING:
     from gpuemu_flow.judging.judge import Judge
@@ -145,6 +146,7 @@ class CaseEvaluator:
             work = CallMany(arena, cases, about.slots, PLAIN)
             self._op.ask(work)
             judge_request.places = [called.slots for called in work.done]
+            judge_request.watch = True
             attempt = self._reference.finish_work(judge_request)
         except BaseException:
             self._reference.abandon()
@@ -155,8 +157,13 @@ class CaseEvaluator:
         return [
             None
             if result is None
-            else with_printed(with_violations(result, called.violations), called.printed)
-            for result, called in zip(judge_request.results, work.done, strict=False)
+            else with_printed(
+                with_violations(result, (*self._modified(changed), *called.violations)),
+                called.printed,
+            )
+            for result, changed, called in zip(
+                judge_request.results, judge_request.changed, work.done, strict=False
+            )
         ]
 
     def _try(self, case: Case, inputs: Arrays | None, checks: Checks) -> EvaluatedCase:
@@ -170,6 +177,8 @@ class CaseEvaluator:
             if inputs is None:
                 judge_request.wait_prepared()
                 about.give = False
+            # Where more is checked, inputs are laid out anew, and compared by that.
+            judge_request.watch = inputs is None and not watches(checks)
             given = self._given_by(about) if inputs is None else inputs
             # Guards and decoys need the op's own process to lay the inputs out.
             stands_for = case if checks.decoy or checks.guards else None
@@ -180,6 +189,11 @@ class CaseEvaluator:
             self._reference.abandon()
             raise
         return EvaluatedCase(case, result, actual, inputs, lambda: self._expected(about))
+
+    def _modified(self, changed: Iterable[Failure]) -> list[Failure]:
+        """Return the changes to inputs that are to stay as they are."""
+        mutates = self.subject.op.mutates
+        return [failure for failure in changed if failure.output not in mutates]
 
     def _expected(self, about: PreparedBatch) -> Arrays:
         judge_request = JudgeRequest(self._setup, about, method="expected")
@@ -205,7 +219,8 @@ class CaseEvaluator:
         if early is not None:
             return early
         self._learn(judge_request)
-        result = with_violations(_only(judge_request), outcome.violations)
+        changed = self._modified(judge_request.changed[0]) if judge_request.changed else []
+        result = with_violations(_only(judge_request), (*changed, *outcome.violations))
         return with_printed(result, outcome.printed)
 
     def _without_comparison(

@@ -16,7 +16,7 @@ from gpuemu_flow.runners.answers import MALFORMED
 from gpuemu_flow.runners.api import Outcome
 from gpuemu_flow.runners.arena import Arena, Slot
 from gpuemu_flow.runners.attempt import Attempt, WorkerClient
-from gpuemu_flow.types import Case, CheckResult, Json
+from gpuemu_flow.types import Case, CheckResult, Failure, Json, failure_from_json
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -181,6 +181,9 @@ class JudgeRequest:
         True if the ``expected`` tensors themselves are wanted, not only their existence.
     explain : bool
         True if ``judge`` shall find out what the wrong elements have in common.
+    watch : bool
+        True if the op's inputs lie where the service put them, for it to look whether they are as
+        they were.
     actual : mapping of str to ndarray
         What ``judge`` is to judge, on an only case.
     places : sequence of mapping of str to Slot, or None
@@ -188,6 +191,8 @@ class JudgeRequest:
     results : list of CheckResult or None
         What ``judge`` said, per case that there were outputs of; None on a case that has to be
         asked for alone.
+    changed : list of tuple of Failure
+        Per case: changes to inputs, of those that are to be changed, too.
     facts : dict
         See `Setup`; as far as they are known by then.
     staged : list of str
@@ -203,9 +208,11 @@ class JudgeRequest:
         self.method = method
         self.bring = True
         self.explain = True
+        self.watch = False
         self.actual: Arrays = {}
         self.places: Sequence[Mapping[str, Slot]] | None = None
         self.results: list[CheckResult | None] = []
+        self.changed: list[tuple[Failure, ...]] = []
         self.facts: dict[str, Json] = {}
         self.staged: list[str] = []
         self.answer: Mapping[str, Json] = {}
@@ -274,6 +281,7 @@ class JudgeRequest:
             "index": self.about.index,
             "bring": self.bring,
             "explain": self.explain,
+            "watch": self.watch and places is not None,
             "places": None
             if places is None
             else [{n: slot.to_json() for n, slot in place.items()} for place in places],
@@ -297,6 +305,10 @@ class JudgeRequest:
             self.results = [
                 None if result is None else CheckResult.from_json(result)
                 for result in answer["results"]
+            ]
+            self.changed = [
+                tuple(failure_from_json(failure) for failure in found)
+                for found in answer["changed"]
             ]
         elif self.bring:
             self.outputs = worker_client.shared().read(_slots(answer["slots"]))

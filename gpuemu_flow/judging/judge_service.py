@@ -27,10 +27,11 @@ from gpuemu_flow.numerics.single import single, staying_single
 from gpuemu_flow.runners.api import Outcome, OutputInfo, RunError
 from gpuemu_flow.runners.arena import Arena, Slot, end_of
 from gpuemu_flow.runners.blobs import BlobError
+from gpuemu_flow.runners.buffers import changed_input
 from gpuemu_flow.runners.execute import converted
 from gpuemu_flow.runners.jobs import ServiceContext
 from gpuemu_flow.runners.tensors import element_type
-from gpuemu_flow.types import Case, Json
+from gpuemu_flow.types import Case, Json, failure_to_json
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -41,6 +42,7 @@ class _Item:
 
     case: Case
     inputs: Arrays
+    given: Mapping[str, Slot] | None = None
     known: str | None = None
     stage: str | None = None
     digest: str = ""
@@ -116,6 +118,7 @@ class JudgeService:
         for item in self._items:
             slots = context.peer.write(item.inputs, start=start, keep_layout=True)
             start = end_of(slots)
+            item.given = slots
             given.append(_to_json(slots))
         return given
 
@@ -174,8 +177,10 @@ class JudgeService:
         if len(self._items) == 1:
             self._only_expected()
         results: list[Json] = []
+        changed: list[Json] = []
         for item, place in zip(self._items, places, strict=False):
             self._settle(item, context)
+            changed.append(_changed(item, context.peer) if payload["watch"] else [])
             if item.expected is None:
                 results.append(None)
                 continue
@@ -192,7 +197,7 @@ class JudgeService:
         if traits is not None:
             self._facts = {**self._facts, "nature": vars(traits)}
         staged = [item.digest for item in self._items]
-        return {"results": results, "facts": self._facts, "staged": staged}
+        return {"results": results, "changed": changed, "facts": self._facts, "staged": staged}
 
     def _own_inputs(self, item: _Item, input_dtype: str | None) -> Arrays:
         """Copies of the inputs, those of the case's float type converted."""
@@ -231,6 +236,18 @@ class JudgeService:
                 functions=CompareFunctions(context.evaluate.program.root),
             )
         return self._judge
+
+
+def _changed(item: _Item, arena: Arena | None) -> list[Json]:
+    """Return what the op did to the inputs that it was given, by copies that it never had."""
+    if item.given is None or arena is None:
+        return []
+    now = arena.views(item.given)
+    return [
+        failure_to_json(failure)
+        for name, array in now.items()
+        for failure in changed_input(name, item.inputs[name], array)
+    ]
 
 
 def _cached(item: _Item) -> Arrays:

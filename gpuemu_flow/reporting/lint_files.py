@@ -6,7 +6,7 @@ import contextlib
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -22,11 +22,14 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, StoreError, UsageError
 from gpuemu_flow.reporting.linting import unknown_kernels
 from gpuemu_flow.results.model import KernelResult, RunReport, TaskCounts
+from gpuemu_flow.runners.off_limits import NOTHING
+from gpuemu_flow.runners.sandbox.fence import Fence
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.user_cache import open_user_cache
 from gpuemu_flow.tasks.assemble import Assembled, assemble, disassemble
 from gpuemu_flow.tasks.build_kernel import allowances
+from gpuemu_flow.tasks.compilers import Wall
 from gpuemu_flow.tasks.lint import (
     Linted,
     lint_views,
@@ -89,7 +92,7 @@ def lint_files(
     tools = ("ptxas", "nvdisasm") if listing else ("ptxas",)
     configured = {} if workspace is None else workspace.config.execution.tools
     with _measurements(workspace) as store:
-        measurer = _Measurer(store, tools, configured)
+        measurer = _Measurer(store, tools, configured, workspace)
         for pair in pairs:
             found = measurer.measure(pair)
             here = {view.name for view in found.kernels}
@@ -178,12 +181,19 @@ class _Measurer:
         Tools that are asked.
     configured : mapping of str to str
         Paths of tools that the workspace's configuration names.
+    workspace : Workspace or None
     """
 
     def __init__(
-        self, store: JsonStore | None, names: tuple[str, ...], configured: Mapping[str, str]
+        self,
+        store: JsonStore | None,
+        names: tuple[str, ...],
+        configured: Mapping[str, str],
+        workspace: Workspace | None,
     ) -> None:
         self._store = store
+        self._root = None if workspace is None else workspace.root
+        self._fence = _fence(workspace)
         self._names = names
         self._configured = configured
         self._tool_files = tool_files(names, configured)
@@ -191,7 +201,7 @@ class _Measurer:
     @cached_property
     def _chain(self) -> Toolchain:
         """Find the tools when first needed: that runs each of them."""
-        return find_tools(self._configured, names=self._names)
+        return find_tools(self._configured, names=self._names, root=self._root)
 
     def measure(self, pair: _Pair) -> Measurement:
         """Return figures and findings of all kernels of a pair."""
@@ -209,6 +219,11 @@ class _Measurer:
                 save_measurement(self._store, key, found)
         return found
 
+    def _wall(self, folder: Path) -> Wall | None:
+        """Return the wall of tools that read files of anybody's: they write their folder only."""
+        wall = self._fence.around(NOTHING, "", emulated=False)
+        return None if wall is None else Wall(folder, asdict(wall))
+
     def _make(self, name: str, ptx: bytes | None, cubin: bytes | None) -> tuple[Measurement, bool]:
         """Measure with the tools that are there; tell also whether the result may be kept."""
         never, tools = threading.Event(), self._chain.tools
@@ -216,11 +231,12 @@ class _Measurer:
         sass: MachineCode | Problem | None = None
         with tempfile.TemporaryDirectory(prefix="gpuemu-lint-") as temporary:
             folder = Path(temporary)
+            wall = self._wall(folder)
             if ptx is not None and cubin is None:
-                made = assemble(ptx, name, "", tools.get("ptxas", []), folder, never)
+                made = assemble(ptx, name, "", tools.get("ptxas", []), folder, never, wall)
                 cubin = None if made is None else made.cubin
             if cubin is not None:
-                sass = disassemble(cubin, name, tools.get("nvdisasm", []), folder, never)
+                sass = disassemble(cubin, name, tools.get("nvdisasm", []), folder, never, wall)
         artifact = Artifact(
             name,
             ptx=ptx,
@@ -235,6 +251,14 @@ class _Measurer:
         if isinstance(sass, Problem):
             found.problems.append(sass)
         return found, made is None or not made.stopped
+
+
+def _fence(workspace: Workspace | None) -> Fence:
+    """Return the fence of tools, as the configuration wants it where there is one."""
+    if workspace is None:
+        return Fence("auto", Path.cwd())
+    wanted = workspace.config.sandbox
+    return Fence(wanted.mode, workspace.root, tuple(map(str, wanted.writable)))
 
 
 def _bytes(path: Path | None) -> bytes | None:

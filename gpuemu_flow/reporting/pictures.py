@@ -1,10 +1,10 @@
-"""Drawings of a report's worst failures, whose cases are run again and shrunk."""
+"""Drawings of a report's worst failures: made by running their cases again, or as kept."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -17,6 +17,7 @@ from gpuemu_flow.fuzz.subjects import op_subject
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
 from gpuemu_flow.reporting.drawing import draw, values_text
 from gpuemu_flow.reporting.gather import known_failures
+from gpuemu_flow.reporting.kept_pictures import keep_picture, kept_picture
 from gpuemu_flow.results.document import Picture, Report
 from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.runners.pool import Pool
@@ -30,6 +31,8 @@ SECONDS = 60.0
 """For all drawings together; what is not drawn by then says so."""
 
 NO_TIME = "there was no time left to draw it"
+
+NOT_KEPT = "it needs a run: `gpuemu-flow ci -o report.html` draws it"
 
 Key = tuple[str, int, str]
 
@@ -48,11 +51,32 @@ def with_pictures(workspace: Workspace, report: Report, seconds: float = SECONDS
         pictures = dict(_draw_all(workspace, report, chosen, deadline, cancel))
         minimise_some(workspace, report, chosen, cancel)
         known = known_failures(workspace, report.run)
-        smallest = _smallest_inputs(workspace, replace(report, known=known), chosen)
+    for failure in chosen:
+        keep_picture(workspace.cache, failure, pictures[report.key(failure)])
+    return _complete(workspace, replace(report, known=known), chosen, pictures)
+
+
+def with_kept_pictures(workspace: Workspace, report: Report) -> Report:
+    """Return the report with the drawings that an earlier `ci` made; nothing is run."""
+    chosen = report.representatives()
     pictures = {
+        report.key(failure): kept_picture(workspace.cache, failure) or Picture(note=NOT_KEPT)
+        for failure in chosen
+    }
+    return _complete(workspace, report, chosen, pictures)
+
+
+def _complete(
+    workspace: Workspace,
+    report: Report,
+    chosen: Iterable[CaseFailure],
+    pictures: Mapping[Key, Picture],
+) -> Report:
+    smallest = _smallest_inputs(workspace, report, chosen)
+    shown = {
         key: replace(picture, inputs=smallest.get(key, {})) for key, picture in pictures.items()
     }
-    return replace(report, pictures=pictures, known=known)
+    return replace(report, pictures=shown)
 
 
 @contextmanager

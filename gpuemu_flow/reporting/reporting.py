@@ -39,7 +39,7 @@ class Query:
     baseline : str or None
         Tag of the baseline to compare with, `NEWEST`, or None for none.
     pictures : bool
-        Failing cases are run again, to draw them.
+        The drawings of failing cases that `ci` made are shown.
     """
 
     since_hours: float | None = None
@@ -75,9 +75,9 @@ def current(workspace: Workspace, query: Query, environ: Mapping[str, str] = os.
     report = gather(workspace, run, extras, status, environ)
     report = replace(report, recorded=tuple(_recorded(workspace, report, query.since_hours)))
     if query.pictures:
-        from gpuemu_flow.reporting.pictures import with_pictures  # noqa: PLC0415 - brings numpy
+        from gpuemu_flow.reporting.pictures import with_kept_pictures  # noqa: PLC0415 - brings numpy
 
-        report = with_pictures(workspace, report)
+        report = with_kept_pictures(workspace, report)
     workspace.cache.close()
     return report
 

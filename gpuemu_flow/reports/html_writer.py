@@ -19,7 +19,7 @@ from gpuemu_flow.reports import charts, failure_cards, graph_chart
 from gpuemu_flow.reports.failure_cards import WRONG
 from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.report_text import headline
-from gpuemu_flow.reports.text import duration, number, percent, plural, share
+from gpuemu_flow.reports.text import duration, number, percent, plural, sandbox_levels, share
 from gpuemu_flow.results.document import (
     LEVELS,
     HistoryPoint,
@@ -124,6 +124,7 @@ def _page(report: Report, signer: str, limits: tuple[int, int, int]) -> str:
             wrong_kernels=sum(k.verdict in WRONG for k in report.run.kernels),
             skipped=[r for r in report.run.results if r.verdict is Verdict.SKIPPED],
             levels=LEVELS,
+            sandboxes=sandbox_levels(report.run),
             style=style,
             script=script,
             style_hash=_digest(style),

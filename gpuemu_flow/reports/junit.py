@@ -14,6 +14,7 @@ from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.text import note_lines, number, percent, share
 from gpuemu_flow.results.document import CheckedCase, Report
 from gpuemu_flow.results.model import MISSED, STANDING, Absence, KernelResult, OpResult
+from gpuemu_flow.runners.sandbox.spec import shown_level
 from gpuemu_flow.types import Verdict
 
 MAX_MESSAGE = 400
@@ -92,7 +93,7 @@ def report_to_junit(report: Report) -> str:
 
 
 def _add_properties(suite: Element, report: Report) -> None:
-    """Add properties: the share of each op's elements without a verdict, and the warnings.
+    """Add properties: each op's share of elements without a verdict and its sandbox; warnings.
 
     The format has no warnings, and a test for each would make more tests than were counted.
     """
@@ -100,6 +101,11 @@ def _add_properties(suite: Element, report: Report) -> None:
         (f"unjudged {result.op}[{result.dtype}]", f"{result.unjudged:.6g}")
         for result in report.run.results
         if result.cases
+    ]
+    facts += [
+        (f"sandbox {result.op}[{result.dtype}]", shown_level(result.sandbox))
+        for result in report.run.results
+        if result.sandbox
     ]
     if report.run.drawn_seed is not None:
         facts.append(("drawn seed", str(report.run.drawn_seed)))

@@ -13,7 +13,7 @@ from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.json_writer import dumps
 from gpuemu_flow.reports.report_text import headline
 from gpuemu_flow.reports.sarif import lint_to_sarif, physical_location, uri_path
-from gpuemu_flow.reports.text import number, plural, printable
+from gpuemu_flow.reports.text import number, plural, printable, sandbox_levels
 from gpuemu_flow.results.document import Place, Report
 from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import FailureKind, Json, Verdict
@@ -111,6 +111,7 @@ def report_to_sarif(report: Report) -> dict[str, Json]:
         "verdict": report.verdict,
         "created": report.created,
         "drawnSeed": report.run.drawn_seed,
+        "sandbox": sandbox_levels(report.run),
         "notValidated": [_text(f"{m.what}: {m.reason}") for m in report.missing],
         "unjudged": [
             {
@@ -118,6 +119,7 @@ def report_to_sarif(report: Report) -> dict[str, Json]:
                 "dtype": r.dtype,
                 "verdict": r.verdict.value,
                 "share": r.unjudged,
+                "sandbox": r.sandbox,
                 "reason": _text(r.reason),
             }
             for r in report.run.results

@@ -296,10 +296,15 @@ def up_to_date_line(report: RunReport) -> str:
     )
 
 
+def sandbox_levels(report: RunReport) -> list[str]:
+    """Return the words for each level that an op of the report ran at."""
+    levels = sorted({result.sandbox for result in report.results} - {""})
+    return [shown_level(level) for level in levels]
+
+
 def condition_lines(report: RunReport) -> list[str]:
     """Say once what kept the ops from everything else, and of which seed the cases are if drawn."""
-    levels = sorted({result.sandbox for result in report.results} - {""})
-    lines = [f"sandbox: {shown_level(level)}" for level in levels]
+    lines = [f"sandbox: {level}" for level in sandbox_levels(report)]
     if report.drawn_seed is not None:
         seed = report.drawn_seed
         lines.append(f"seed: {seed}, drawn for this run; --seed {seed} repeats it")

@@ -48,7 +48,13 @@ class Assembled:
 
 
 def assemble(
-    ptx: bytes, file: str, arch: str, tools: Sequence[Tool], folder: Path, cancel: threading.Event
+    ptx: bytes,
+    file: str,
+    arch: str,
+    tools: Sequence[Tool],
+    folder: Path,
+    cancel: threading.Event,
+    wall: compilers.Wall | None,
 ) -> Assembled | None:
     """Assemble PTX by the first ptxas that reads its version.
 
@@ -61,6 +67,9 @@ def assemble(
         is not a problem here: the lint judges it.
     folder : Path
         For what ptxas reads and writes.
+    cancel : threading.Event
+    wall : Wall or None
+        PTX and cubins are anybody's, and what reads them is not made for hostile ones.
 
     Returns
     -------
@@ -76,7 +85,7 @@ def assemble(
     tool = chain.ptxas_for((int(version.group(1)), int(version.group(2))))
     if isinstance(tool, Problem):
         return Assembled(None, "", problems=[replace(tool, file=file, warning=True)])
-    result = compilers.ptxas(tool, ptx, wanted, folder, cancel=cancel)
+    result = compilers.ptxas(tool, ptx, wanted, folder, cancel=cancel, wall=wall)
     report = parse_ptxas_output(result.text, file)
     if result.output is not None:
         return Assembled(result.output, wanted, report.unmet_bounds)
@@ -90,7 +99,12 @@ def assemble(
 
 
 def disassemble(
-    cubin: bytes, file: str, tools: Sequence[Tool], folder: Path, cancel: threading.Event
+    cubin: bytes,
+    file: str,
+    tools: Sequence[Tool],
+    folder: Path,
+    cancel: threading.Event,
+    wall: compilers.Wall | None,
 ) -> MachineCode | Problem | None:
     """List a cubin's machine instructions by the first disassembler that reads it.
 
@@ -104,7 +118,7 @@ def disassemble(
         return None
     problem: Problem | None = None
     for tool in tools:
-        result = compilers.nvdisasm(tool, cubin, folder, cancel=cancel)
+        result = compilers.nvdisasm(tool, cubin, folder, cancel=cancel, wall=wall)
         if result.output is None:
             reason = f"nvdisasm {tool.version} does not read it: {result.reason}"
             hint = f"pip install -U {PACKAGES[tool.name]}"

@@ -7,8 +7,10 @@ that gives the same bytes again lets the lint stand.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -224,7 +226,13 @@ def _assemble(spec: TaskSpec, context: StageContext, folder: Path, built: Built)
     params = params_of(BuildParams, spec.params)
     arch = params.arch
     found = assemble(
-        built.ptx or b"", built.ptx_name, arch, tools(spec, "ptxas"), folder, context.cancel
+        built.ptx or b"",
+        built.ptx_name,
+        arch,
+        tools(spec, "ptxas"),
+        folder,
+        context.cancel,
+        _tool_wall(spec, folder),
     )
     if found is None:
         return
@@ -241,7 +249,8 @@ def _list_instructions(spec: TaskSpec, context: StageContext, folder: Path, buil
     if built.cubin is None:
         return
     name = built.cubin_name or built.ptx_name
-    found = disassemble(built.cubin, name, tools(spec, "nvdisasm"), folder, context.cancel)
+    wall = _tool_wall(spec, folder)
+    found = disassemble(built.cubin, name, tools(spec, "nvdisasm"), folder, context.cancel, wall)
     if isinstance(found, Problem):
         built.problems.append(found)
     else:
@@ -293,12 +302,36 @@ def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
     """Run the user's own command, and take the files that it promises."""
     params = params_of(BuildParams, spec.params)
     built = Built()
-    failure = compilers.command(params.command or (), context.root, cancel=context.cancel)
+    wall = _wall(spec, folder)
+    outputs = [context.root / name for name in (params.ptx, params.cubin) if name]
+    with _placeholders(outputs, wall):
+        failure = compilers.command(
+            params.command or (), context.root, cancel=context.cancel, wall=wall
+        )
     if failure is not None:
         built.problems.append(failure)
         built.again = True
         return built
     return _given(spec, context, folder)
+
+
+@contextmanager
+def _placeholders(outputs: Iterable[Path], wall: compilers.Wall | None) -> Iterator[None]:
+    """Make the files that a command writes beside what it may not, and remove those left empty."""
+    made = []
+    for path in outputs if wall is not None else ():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if wall is not None and str(path) in wall.sandbox["writable"] and not path.exists():
+            path.touch()
+            os.utime(path, (0, 0))  # make shall not take it for newer than its source
+            made.append(path)
+    try:
+        yield
+    finally:
+        for path in made:
+            with suppress(OSError):
+                if not path.stat().st_size:
+                    path.unlink()
 
 
 def _triton(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
@@ -323,6 +356,12 @@ def _triton(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 
 def _wall(spec: TaskSpec, folder: Path) -> compilers.Wall | None:
     sandbox = spec.settings["sandbox"]
+    return None if sandbox is None else compilers.Wall(folder, sandbox)
+
+
+def _tool_wall(spec: TaskSpec, folder: Path) -> compilers.Wall | None:
+    """Return the wall of a tool that reads artifacts, and makes none in the workspace."""
+    sandbox = spec.settings["tool_sandbox"]
     return None if sandbox is None else compilers.Wall(folder, sandbox)
 
 

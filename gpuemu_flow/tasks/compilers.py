@@ -132,31 +132,43 @@ def nvcc(
     return result
 
 
-def ptxas(tool: Tool, ptx: bytes, arch: str, folder: Path, *, cancel: threading.Event) -> Compiled:
+def ptxas(
+    tool: Tool,
+    ptx: bytes,
+    arch: str,
+    folder: Path,
+    *,
+    cancel: threading.Event,
+    wall: Wall | None = None,
+) -> Compiled:
     """Assemble PTX for one architecture; do not link PTX that calls functions of other files."""
     (folder / "kernel.ptx").write_bytes(ptx)
     arguments = [tool.path, "-v", f"-arch={arch}", "kernel.ptx", "-o", "kernel.cubin"]
-    run = _run(arguments, folder, TIMEOUT, cancel)
+    run = _run(arguments, folder, TIMEOUT, cancel, wall=wall)
     text = run.stderr.decode("utf-8", "replace")
     if not run.ok and _UNRESOLVED in text:
-        run = _run([*arguments, "-c"], folder, TIMEOUT, cancel)
+        run = _run([*arguments, "-c"], folder, TIMEOUT, cancel, wall=wall)
         text = run.stderr.decode("utf-8", "replace")
     output = _bytes(folder / "kernel.cubin") if run.ok else None
     return Compiled(output, text=text, reason=_reason(run, text), stopped=bool(run.stopped))
 
 
-def nvdisasm(tool: Tool, cubin: bytes, folder: Path, *, cancel: threading.Event) -> Compiled:
+def nvdisasm(
+    tool: Tool, cubin: bytes, folder: Path, *, cancel: threading.Event, wall: Wall | None = None
+) -> Compiled:
     """List a cubin's machine instructions; `output` is the listing as JSON."""
     (folder / "listed.cubin").write_bytes(cubin)
     arguments = [tool.path, "-json", "listed.cubin"]
-    run = _run(arguments, folder, TIMEOUT, cancel, max_output=MAX_LISTING)
+    run = _run(arguments, folder, TIMEOUT, cancel, max_output=MAX_LISTING, wall=wall)
     reason = _reason(run, run.stderr.decode("utf-8", "replace"))
     return Compiled(run.stdout if run.ok else None, reason=reason, stopped=bool(run.stopped))
 
 
-def command(arguments: Sequence[str], root: Path, *, cancel: threading.Event) -> Problem | None:
+def command(
+    arguments: Sequence[str], root: Path, *, cancel: threading.Event, wall: Wall | None = None
+) -> Problem | None:
     """Run the user's command in the workspace, and report what went wrong."""
-    run = _run(list(arguments), root, COMMAND_TIMEOUT, cancel)
+    run = _run(list(arguments), root, COMMAND_TIMEOUT, cancel, wall=wall)
     if run.ok:
         return None
     text = _text(run)
