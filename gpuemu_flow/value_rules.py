@@ -239,6 +239,11 @@ class InputSpec:
         """Tell whether a function of the user's returns the values."""
         return self.rule is not None and bool(self.rule.generate) and self.strategy != ABSENT
 
+    @property
+    def has_values(self) -> bool:
+        """Tell whether the values can be made: no function is left to be called, or failed."""
+        return not self.is_generated or (self.given is not None and not self.given.slug)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON, without `ends`, `rule` and `given` where there are none."""
         out: dict[str, Any] = {**vars(self), "shape": list(self.shape)}

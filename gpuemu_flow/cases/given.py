@@ -78,6 +78,24 @@ def case_fault(case: Case) -> GivenValues | None:
     return None
 
 
+def is_made(case: Case) -> bool:
+    """Tell whether the values of all inputs can be made here."""
+    return all(spec.has_values for spec in case.inputs)
+
+
+def demand_made(case: Case) -> Case:
+    """Return the case; raise GivenError if an input has no values."""
+    for spec in case.inputs:
+        if not spec.has_values:
+            given_values(spec)
+    return case
+
+
+def unmade(case: Case) -> Case:
+    """Return the case without what functions of the user's returned, or how they failed."""
+    return replace(case, inputs=tuple(replace(spec, given=None) for spec in case.inputs))
+
+
 def wanted_of(case: Case) -> tuple[InputSpec, ...]:
     """Return the inputs of a case that are generated and have no values yet."""
     return tuple(spec for spec in case.inputs if spec.is_generated and spec.given is None)

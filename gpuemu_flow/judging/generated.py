@@ -15,7 +15,7 @@ from gpuemu_flow.errors import UsageError
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Program, RunError
 from gpuemu_flow.runners.attempt import JobFailedError
-from gpuemu_flow.runners.generators import TARGET, GeneratorCall
+from gpuemu_flow.runners.generators import MOST_ANSWERED, TARGET, GeneratorCall
 from gpuemu_flow.runners.pool import OnObserved, Pool
 from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS
 from gpuemu_flow.types import Case, InputSpec, Json
@@ -70,6 +70,12 @@ def input_error(case: Case) -> RunError | None:
     if fault is None:
         return None
     return RunError(fault.slug, fault.message, fault.hint, file=fault.file, line=fault.line)
+
+
+def fit_together(cases: Sequence[Case]) -> bool:
+    """Tell whether all cases have their inputs, and one message holds those that were returned."""
+    given = [spec.given for case in cases for spec in case.inputs if spec.given is not None]
+    return not any(map(case_fault, cases)) and sum(len(g.data) for g in given) <= MOST_ANSWERED
 
 
 def usable(samples: Sequence[Case]) -> list[Case]:
