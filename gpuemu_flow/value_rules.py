@@ -56,6 +56,8 @@ class ValueRule:
         In some cases None stands in its place.
     choices : tuple
         Of a scalar that is no number: what its index chooses from.
+    generate : str
+        A function of the user's that returns the values, as ``file.py:function``.
     """
 
     kind: str = ""
@@ -75,12 +77,13 @@ class ValueRule:
     other: str = ""
     optional: bool = False
     choices: tuple[Any, ...] = ()
+    generate: str = ""
 
     @property
     def concerns_whole(self) -> bool:
         """Tell whether one element may depend on others: no copying of parts then."""
         return bool(self.kind and self.kind not in ELEMENTWISE) or bool(
-            self.relation or self.total is not None
+            self.relation or self.total is not None or self.generate
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -161,6 +164,39 @@ def strategies_of(rule: ValueRule | None) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
+class GivenValues:
+    """Values that a function of the user's returned for one input, or why there are none.
+
+    Attributes
+    ----------
+    data : str
+        The array's bytes in C order, compressed, in base 64.
+    slug, message, hint : str
+        What went wrong; empty where nothing did.
+    file : str
+        The function's, relative to the workspace.
+    line : int
+        0 where it is not known.
+    """
+
+    data: str = ""
+    slug: str = ""
+    message: str = ""
+    hint: str = ""
+    file: str = ""
+    line: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON, without what is empty; `from_json` is its inverse."""
+        return {name: value for name, value in vars(self).items() if value}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> GivenValues:
+        """Rebuild from `to_json`'s form; another raises TypeError."""
+        return cls(**data)
+
+
+@dataclass(frozen=True)
 class InputSpec:
     """Recipe of one input tensor of a case.
 
@@ -182,6 +218,8 @@ class InputSpec:
         Above 0: the ends of the range are put into the values, for the n-th time.
     rule : ValueRule or None
         What else the schema says of the values.
+    given : GivenValues or None
+        The values, where the rule names a function that returns them and it was called.
     """
 
     name: str
@@ -194,11 +232,24 @@ class InputSpec:
     high: float | None = None
     ends: int = 0
     rule: ValueRule | None = None
+    given: GivenValues | None = None
+
+    @property
+    def is_generated(self) -> bool:
+        """Tell whether a function of the user's returns the values."""
+        return self.rule is not None and bool(self.rule.generate) and self.strategy != ABSENT
+
+    @property
+    def has_values(self) -> bool:
+        """Tell whether the values can be made: no function is left to be called, or failed."""
+        return not self.is_generated or (self.given is not None and not self.given.slug)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON, without `ends` and `rule` where there are none."""
+        """Return plain JSON, without `ends`, `rule` and `given` where there are none."""
         out: dict[str, Any] = {**vars(self), "shape": list(self.shape)}
-        del out["ends"], out["rule"]
+        del out["ends"], out["rule"], out["given"]
+        if self.given is not None:
+            out["given"] = self.given.to_json()
         if self.ends:
             out["ends"] = self.ends
         if self.rule is not None:
@@ -210,4 +261,6 @@ class InputSpec:
         """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
         rule = data.get("rule")
         read = None if rule is None else ValueRule.from_json(rule)
-        return cls(**{**data, "shape": tuple(data["shape"]), "rule": read})
+        given = data.get("given")
+        values = None if given is None else GivenValues.from_json(given)
+        return cls(**{**data, "shape": tuple(data["shape"]), "rule": read, "given": values})

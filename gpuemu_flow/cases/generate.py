@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.cases.given import given_values
 from gpuemu_flow.cases.ruled import draw_ruled, setting_of
 from gpuemu_flow.cases.values import draw, put_ends
 from gpuemu_flow.numerics.layouts import LaidOut, lay_out, lay_out_guarded, reduced_shape
@@ -25,7 +26,14 @@ def input_values(case: Case, spec: InputSpec) -> Array:
     The data come from the domains ``data`` and ``input_<position>`` of the case's seed, so that an
     input does not depend on the others. For the layout ``expanded`` the values are drawn once for
     the reduced shape and repeated without copying.
+
+    Raises
+    ------
+    GivenError
+        A function of the user's that should have returned the values did not.
     """
+    if spec.is_generated:
+        return given_values(spec)
     rng = SeededRng(case.seed).derive("data").derive(f"input_{spec.position}")
     expanded = spec.layout == "expanded"
     shape = reduced_shape(spec.shape) if expanded else spec.shape

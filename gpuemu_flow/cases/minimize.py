@@ -21,6 +21,7 @@ from gpuemu_flow.cases.candidates import (
     StopMinimising,
     make_candidate,
 )
+from gpuemu_flow.cases.given import to_given
 from gpuemu_flow.cases.keep_rules import settler
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.shrink_shapes import ShapeShrinker, failing_position, find_axes
@@ -212,6 +213,7 @@ def minimised_case(case: Case, minimized: Minimized | Candidate) -> Case:
             spec,
             shape=minimized.inputs[spec.name].shape,
             layout=minimized.layouts[spec.name],
+            given=to_given(minimized.inputs[spec.name]) if spec.is_generated else None,
         )
         for spec in case.inputs
     )

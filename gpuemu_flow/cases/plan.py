@@ -165,7 +165,7 @@ def _with_ends(
     kind, rule = DTYPES[spec.dtype].kind, spec.rule
     if ended[found] >= ENDED or kind == "bool" or 0 in spec.shape:
         return spec
-    if rule is not None and (rule.kind or rule.relation or rule.total is not None):
+    if rule is not None and (rule.kind or rule.concerns_whole):
         return spec  # its strategies see to that
     bounds = (spec.low, spec.high, *((rule.low, rule.high) if rule else ()))
     bounded = any(bound is not None for bound in bounds)

@@ -96,6 +96,10 @@ class Constraints:
         return not unknown
 
     def change(self, path: KeyPath, text: str, tensor: TensorDef, rule: ValueRule) -> None:
+        if rule.generate:
+            hint = "its function says what the values are; put the other input on the left"
+            self.refuse(path, f"{text!r} would change {tensor.name!r}, which is generated", hint)
+            return
         self.inputs = tuple(
             replace(each, rule=rule) if each.name == tensor.name else each for each in self.inputs
         )

@@ -19,7 +19,7 @@ Report = Callable[[KeyPath, str, str, str], None]
 
 RULE_KEYS = (
     "nonfinite", "values", "share", "kind", "to", "of", "axis", "bits", "descending",
-    "allow_empty_rows", "scale", "optional",
+    "allow_empty_rows", "scale", "optional", "generate",
 )  # fmt: skip
 OWN_KEYS: dict[str, tuple[str, ...]] = {
     "": (),
@@ -99,6 +99,7 @@ class RuleReader:
             descending=bool(self.flag("descending")),
             allow_empty_rows=bool(self.flag("allow_empty_rows")),
             optional=bool(self.flag("optional")),
+            generate=self.function(),
         )
         self.fitting(kind)
         if isinstance(low, str) or isinstance(high, str):
@@ -124,6 +125,13 @@ class RuleReader:
 
     def fitting(self, kind: str) -> None:
         """Report keys that the kind does not read, and those that it needs."""
+        if "generate" in self.table:
+            for key in ("range", *RULE_KEYS):
+                if key in self.table and key not in ("generate", "optional"):
+                    text = f"{self.name!r} is generated: {key!r} would say nothing"
+                    hint = "its function says what the values are"
+                    self.complain(key, "schema-rule-key", text, hint)
+            return
         if kind:
             for key in ("range", *RULE_KEYS):
                 if key in self.table and key not in ("kind", "optional", *OWN_KEYS[kind]):
@@ -137,7 +145,7 @@ class RuleReader:
                     self.report(self.path, "schema-rule-key", text, f"for example {example}")
             return
         for key in RULE_KEYS:
-            plain = ("kind", "values", "share", "nonfinite", "optional")
+            plain = ("kind", "values", "share", "nonfinite", "optional", "generate")
             if key in self.table and key not in plain:
                 text = f"{self.name!r} has {key!r}, which only inputs of some kinds have"
                 self.complain(key, "schema-rule-key", text, f"kind = one of {', '.join(KINDS)}")
@@ -232,6 +240,16 @@ class RuleReader:
         text = f"{key} of {self.name!r} is {shown(value)}"
         self.complain(key, "schema-type", text, f"a whole number from {low} to {high}")
         return 0
+
+    def function(self) -> str:
+        value = self.table.get("generate")
+        if value is None:
+            return ""
+        if isinstance(value, str) and ":" in value:
+            return value
+        text = f"generate of {self.name!r} is {shown(value)}"
+        self.complain("generate", "schema-type", text, 'a function, such as "gen.py:routes"')
+        return ""
 
     def word(self, key: str) -> str:
         value = self.table.get(key)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpuemu_flow.cases.design import Combination
+from gpuemu_flow.cases.given import unmade
 from gpuemu_flow.cases.op_schema import Dim, OpSchema
 from gpuemu_flow.cases.plan import companion_strategy, inputs_of
 from gpuemu_flow.cases.shapes import Sizes, listed_sizes
@@ -59,6 +60,7 @@ class Variants:
 
     def draw(self, known: Sequence[Case]) -> Iterator[Case]:
         """Yield cases without end; about half of them are known cases with one change."""
+        known = [unmade(case) for case in known]
         while True:
             number = self._drawn
             self._drawn += 1
@@ -71,6 +73,7 @@ class Variants:
 
     def like(self, known: Sequence[Case]) -> Iterator[Case]:
         """Yield cases without end: known ones with other sizes and data, now and then another."""
+        known = [unmade(case) for case in known]
         others = self.draw(known)
         while True:
             for case in known:

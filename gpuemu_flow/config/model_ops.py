@@ -136,6 +136,8 @@ class OpConfig:
         What the schema declares of outputs.
     compares : tuple of ProgramRef
         The functions that ``compare`` of an output names.
+    generators : mapping of str to ProgramRef
+        The functions that return values of inputs, by the text that stands in the schema.
     skip_reason : str
         Why `run` cannot check the op; not empty exactly when `op` is None. A skipped op never
         counts as passed.
@@ -180,4 +182,5 @@ class OpConfig:
     reference_dtype: str | None = None
     outputs: tuple[OutputContract, ...] = ()
     compares: tuple[ProgramRef, ...] = ()
+    generators: Mapping[str, ProgramRef] = field(default_factory=dict)
     skip_reason: str = ""

@@ -156,6 +156,7 @@ class OpParser:
             reference_dtype=values["reference_dtype"],
             outputs=outputs,
             compares=compares,
+            generators=self.generators(schema, where),
             skip_reason=skip_reason,
         )
 
@@ -236,6 +237,22 @@ class OpParser:
 
         contracts = parse_contracts(table.get("schema"), schema, function, report)
         return contracts, tuple(found)
+
+    def generators(self, schema: OpSchema, where: KeyPath) -> dict[str, ProgramRef]:
+        """Return the functions that return values of inputs."""
+        found: dict[str, ProgramRef] = {}
+        for tensor in schema.inputs:
+            label = tensor.rule.generate if tensor.rule else ""
+            if not label or label in found:
+                continue
+            below = (*where, "schema", "inputs", tensor.name, "generate")
+            ref = self.programs.parse(label, below)
+            if ref is not None and ref.kind == "callable":
+                found[label] = ref
+            elif ref is not None:
+                text = f"{dotted(below)}: {shown(label)} names no function"
+                self.out.add("config-value", below, text, "write it as path.py:function")
+        return found
 
     def check_names(
         self, table: Table, names: tuple[str, ...], op: ProgramRef | None, where: KeyPath

@@ -11,6 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.cases.given import is_made
 from gpuemu_flow.daemon.fields import Fields, invalid
 from gpuemu_flow.daemon.jobs import CancelledJobError, Job
 from gpuemu_flow.daemon.making import CaseMaker, case_bytes, wire_strides
@@ -106,23 +107,26 @@ class _Run:
 
     def _judge(self, number: int) -> _Judged:
         begin = time.perf_counter()
-        case = self._maker.case(number)
+        planned = case = self._maker.case(number)
         if case_bytes(case) > MAX_CASE_BYTES:
             raise invalid(f"case {number} takes over {MAX_CASE_BYTES} bytes of inputs")
         subject = self._configured.subjects.make(Query(self._op.name, case.dtype, {}), case)
         checks = checks_for(number)
-        result = self._known(_key(subject, checks, case))
+        result = known = self._known(_key(subject, checks, case))
+        if known is not None and known.verdict in BAD and not is_made(case):
+            result = None  # its inputs are wanted, too
         shapes: dict[str, Shape] = {}
         inputs: Mapping[str, NDArray[Any]] | None = None
         if result is None:
             with self._service.references.checkout(subject, self._job) as session:
                 evaluated = session.judge(case, checks)
+                case = evaluated.case
                 result, inputs = evaluated.result, evaluated.inputs
                 shapes = {name: array.shape for name, array in evaluated.actual.items()}
             self._job.check()
             # The key knows by now what the programs used; it is void when that was edited.
             if result.verdict is not Verdict.ERROR and subject.seen.hold():
-                self._service.cache.actions.put(_key(subject, checks, case), result.to_json())
+                self._service.cache.actions.put(_key(subject, checks, planned), result.to_json())
         if result.verdict not in BAD:
             return _Judged(case, result, None)
         return _Judged(case, result, self._failed(subject, case, result, inputs, shapes, begin))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from gpuemu_flow.cases.given import demand_made, is_made
 from gpuemu_flow.daemon.cases import Issued, digest_of
 from gpuemu_flow.daemon.fields import Fields
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.making import CaseMaker, wire_strides
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.errors import FlowError
-from gpuemu_flow.types import Json
+from gpuemu_flow.fuzz.wire_ops import Query
+from gpuemu_flow.types import Case, Json
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES
 from gpuemu_flow.wire.tensors import encode_tensor
 
@@ -41,7 +43,7 @@ def _cases(
     size = 0
     for number in range(start, start + count):
         job.check()
-        case = maker.case(number)
+        case = _made(service, name, maker.case(number), job)
         inputs = maker.tensors(case, MAX_BATCH_BYTES - size)
         size += sum(array.nbytes for array in inputs.values())
         shape = maker.shape(case)
@@ -65,7 +67,22 @@ def _cases(
     return found
 
 
-def issued_case(service: Service, name: str, seed: int) -> Issued | None:
+def _made(service: Service, name: str, case: Case, job: Job) -> Case:
+    """Return a case with the inputs that functions of the user's return.
+
+    Raises
+    ------
+    GivenError
+        Such a function failed.
+    """
+    if is_made(case):
+        return case
+    subject = service.configured().subjects.make(Query(name, case.dtype, {}), case)
+    with service.references.checkout(subject, job) as session:
+        return demand_made(session.made(case))
+
+
+def issued_case(service: Service, name: str, seed: int, job: Job) -> Issued | None:
     """Return a case handed out by this daemon or an earlier one; None for an unknown seed."""
     known = service.issued.find(name, seed)
     if known is not None:
@@ -76,7 +93,7 @@ def issued_case(service: Service, name: str, seed: int) -> Issued | None:
     _, op = service.op(name)
     try:
         maker = CaseMaker.from_json(service, op, recipe[0])
-        case = maker.case(recipe[1])
+        case = _made(service, name, maker.case(recipe[1]), job)
     except (FlowError, KeyError, TypeError, ValueError):
         return None
     if case.seed != seed:  # the op's schema is another one now

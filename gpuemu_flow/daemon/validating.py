@@ -56,7 +56,7 @@ def validate_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
 def submit_output(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
     """Answer ``SubmitOutput``: judge the output for a case that was handed out."""
     seed = fields.u64("seed")
-    issued = issued_case(service, fields.name("op_name"), seed)
+    issued = issued_case(service, fields.name("op_name"), seed, job)
     result = _judge(service, fields, job, seed, issued, "submit")
     return {"type": "SubmitResult", "result": result}
 

@@ -206,7 +206,13 @@ class Compiler:
                     samples_seed=self._config.validation.seed,
                     dtype=dtype,
                 ),
-                settings={"schema": schema_to_json(op.schema)},
+                files=self._program_files(op, *op.generators.values())
+                if op.generators
+                else Closure((), ()),
+                settings={
+                    "schema": schema_to_json(op.schema),
+                    **self._generators(op, program),
+                },
             )
             cases = _reads(stages.GENERATE, made)
             kept_away = self._off_limits(program, op.reference, op.compares)
@@ -407,6 +413,17 @@ class Compiler:
             **kept_from,
         ).to_json()
 
+    def _generators(self, op: OpConfig, program: ProgramRef) -> dict[str, Json]:
+        """Return the functions that return values of inputs, kept from what the op is kept from."""
+        kept_away = self._off_limits(program, op.reference, op.compares)
+        made = {
+            label: self._program(
+                replace(op, kwargs={}, outputs=()), ref, kept_away, None, fenced=True
+            )
+            for label, ref in op.generators.items()
+        }
+        return {"generators": made} if made else {}
+
     def _add_targets(self, targets: Mapping[str, tuple[str, ...]]) -> None:
         """Collect the user's own names; the loader has refused unknown members and cycles."""
 
@@ -433,7 +450,7 @@ def links_on_the_way(config: Config) -> list[list[str]]:
     paths = {
         path
         for op in config.ops
-        for ref in (op.op, op.reference, *op.compares)
+        for ref in (op.op, op.reference, *op.compares, *op.generators.values())
         if ref is not None
         for path in (*ref.files, *([ref.path] if ref.path is not None else ()))
     }

@@ -23,7 +23,7 @@ from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 
 RECORD_VERSION = 2
-OBSERVED_STAGES = (stages.OP, stages.REFERENCE, stages.COMPARE)
+OBSERVED_STAGES = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE)
 """Stages that run programs of the user's."""
 
 

@@ -40,6 +40,7 @@ def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | No
         open_evaluator(pool, subject) as evaluator,
     ):
         prepared = evaluator.prepare(case, inputs)
+        case, inputs = prepared.case, dict(prepared.inputs)
         if elsewhere := [c.name for c in subject.compare.outputs if not c.plain]:
             names = ", ".join(map(repr, elsewhere))
             message = f"how {names} of {record.op} is compared cannot be said without this tool"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.cause import case_id
 from gpuemu_flow.cases.generate import input_values, materialise
+from gpuemu_flow.cases.given import is_made
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, StoreError, UsageError
@@ -100,7 +101,7 @@ class FailureLog:
         """
         values = inputs
         if values is None:
-            values = {spec.name: input_values(case, spec) for spec in case.inputs}
+            values = {s.name: input_values(case, s) for s in case.inputs if s.has_values}
         subject = subject or op_subject(self._workspace, op, case.dtype).subject
         record = FailureRecord.of(
             op,
@@ -209,6 +210,8 @@ def find_or_make(
 def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArray[Any]]:
     """Return the exact inputs of a failure, in the layouts that they had.
 
+    Inputs that a function of the user's did not return are left out.
+
     Raises
     ------
     StoreError
@@ -217,9 +220,11 @@ def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArr
     data = store.input_tensors(record)
     if data is not None:
         values = blobs.decode(data)
-        return {name: lay_out(values[name], layout) for name, layout in record.layouts.items()}
+        layouts = record.layouts.items()
+        return {name: lay_out(values[name], layout) for name, layout in layouts if name in values}
     if record.source in GENERATED:
-        return dict(materialise(Case.from_json(record.case)))
+        case = Case.from_json(record.case)
+        return dict(materialise(case)) if is_made(case) else {}
     how = "were deleted to make room" if record.inputs_dropped else "are lost or damaged"
     raise StoreError(Problem("failure-inputs-lost", f"the inputs of failure {record.id} {how}"))
 

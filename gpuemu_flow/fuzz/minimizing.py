@@ -7,6 +7,7 @@ from functools import partial
 from threading import Event
 from typing import Any
 
+from gpuemu_flow.cases.given import case_fault
 from gpuemu_flow.cases.minimize import (
     Candidate,
     Minimized,
@@ -82,6 +83,9 @@ def minimise_failure(
     subject, schema = subject_for(workspace, record)
     case = Case.from_json(record.case)
     inputs = stored_inputs(store, record)
+    if case_fault(case) is not None:
+        text = f"of failure {record.id} an input could not be made: there is nothing to shrink"
+        raise RunnerError(Problem("not-minimizable", text, "mend the function first"))
     ask: dict[str, Any] = {
         "budget": budget,
         "schema": schema,

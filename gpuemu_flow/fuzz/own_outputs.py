@@ -14,6 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.cases.given import demand_made, is_made
 from gpuemu_flow.cases.samples import op_samples
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.engine.workspace import Workspace
@@ -22,6 +23,7 @@ from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.planned import CaseSequence, PlannedCases
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED, Query, Subjects
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
+from gpuemu_flow.judging.generated import with_generated
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.judging.verdicts import run_error_result, with_violations
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program, RunError
@@ -67,8 +69,20 @@ class OwnOutputs:
         return self._subjects.op(name)
 
     def case(self, op: str, sequence: CaseSequence, index: int) -> Case:
-        """Return one case of an op; see `PlannedCases.case`."""
-        return self._planned.case(self.op(op), sequence, index)
+        """Return one case of an op; see `PlannedCases.case`.
+
+        Raises
+        ------
+        GivenError
+            A function that returns values of an input failed.
+        """
+        case = self._planned.case(self.op(op), sequence, index)
+        if is_made(case):
+            return case
+        with self._lock:
+            subject = self._subject(op, case.dtype, None)
+            (made,) = with_generated(self._open_pool(), subject.generators, [case])
+        return demand_made(made)
 
     def check(
         self,
@@ -177,15 +191,19 @@ class OwnOutputs:
         if key in self._warm:
             self._warm.move_to_end(key)
             return self._warm[key][1]
-        if self._pool is None:
-            self.workspace.cache.create()
-            self._pool = Pool(WARM * SESSIONS_PER_EVALUATOR, staging=self.workspace.cache.staging)
+        pool = self._open_pool()
         while len(self._warm) >= WARM:
             _, (oldest, _) = self._warm.popitem(last=False)
             oldest.__exit__(None, None, None)
-        manager = open_evaluator(self._pool, subject)
+        manager = open_evaluator(pool, subject)
         self._warm[key] = manager, manager.__enter__()
         return self._warm[key][1]
+
+    def _open_pool(self) -> Pool:
+        if self._pool is None:
+            self.workspace.cache.create()
+            self._pool = Pool(WARM * SESSIONS_PER_EVALUATOR, staging=self.workspace.cache.staging)
+        return self._pool
 
     def close(self) -> None:
         """End all programs."""

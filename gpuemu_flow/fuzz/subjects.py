@@ -18,6 +18,7 @@ from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, program_of
+from gpuemu_flow.tasks.generate import generators_of
 from gpuemu_flow.tasks.params import GenerateParams, ReferenceParams, params_of
 from gpuemu_flow.types import Json
 
@@ -157,6 +158,7 @@ def op_subject(workspace: Workspace, op: str, dtype: str, *, to_run: bool = True
             compare=params_of(CompareParams, compare.params),
             samples=samples,
             reference_dtype=params_of(ReferenceParams, reference.params).dtype,
+            generators=generators_of(generate.settings),
         ),
         schema,
         params.seed,
@@ -165,7 +167,12 @@ def op_subject(workspace: Workspace, op: str, dtype: str, *, to_run: bool = True
         op_key=key("op", program.name),
         reference_key=key("reference", reference.name),
         judge_key=digest_json(
-            [compare.version, compare.params.to_json(), [c.identity() for c in samples]]
+            [
+                compare.version,
+                compare.params.to_json(),
+                [c.identity() for c in samples],
+                *([key("generate", generate.name)] if generate.sources else []),
+            ]
         ),
         op_sources=sources(program),
         reference_sources=sources(reference),

@@ -24,6 +24,7 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, program_of
+from gpuemu_flow.tasks.generate import generators_of
 from gpuemu_flow.tasks.params import ReferenceParams, params_of
 from gpuemu_flow.types import PRECISIONS, Case, Json, Tolerance
 from gpuemu_flow.wire.address import workspace_stem
@@ -179,6 +180,7 @@ class _Compiled:
     digests: tuple[str, ...]
     seen: WireInputs
     samples: Sequence[Case]
+    generators: Mapping[str, Program] = field(default_factory=dict)
     made: dict[tuple[object, ...], WireSubject] = field(default_factory=dict)
 
 
@@ -294,6 +296,7 @@ class Subjects:
             changed.compare,
             samples,
             changed.reference_dtype,
+            compiled.generators,
         )
         base = self._base(query, changed)
         # Programs that were loaded before something was edited are not used again, whatever it is
@@ -318,14 +321,15 @@ class Subjects:
         config = replace(self._config, ops=(stand_in,), targets={})
         graph = Compiler(config, self._cache, Overrides(), self._version).graph()
         tasks = graph.tasks
-        program, reference, compare = (
-            tasks[f"{stage}:{op.name}:{dtype}"] for stage in ("op", "reference", "compare")
+        generate, program, reference, compare = (
+            tasks[f"{stage}:{op.name}:{dtype}"]
+            for stage in ("generate", "op", "reference", "compare")
         )
         made = program_of(program.settings)
         if op.op is None:
             made = Program(SUBMITTED, root=made.root, input_names=made.input_names)
         code = self._compiled_code(graph, (program, reference))
-        files = sorted({*program.sources, *reference.sources, *code})
+        files = sorted({*generate.sources, *program.sources, *reference.sources, *code})
         table = FileTable(self._root)
         digests = tuple(table.digest(path) for path in files)
         # Without the op's name: one that is renamed is judged by the same.
@@ -345,6 +349,7 @@ class Subjects:
             digests,
             WireInputs(inputs, self._lookup, names),
             own_samples(op, dtype, self._config.validation.seed),
+            generators_of(generate.settings),
         )
 
     def _compiled_code(self, graph: Graph, specs: Iterable[TaskSpec]) -> set[str]:

@@ -19,15 +19,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.cases.given import is_made, unmade
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.judging.checks import PLAIN
 from gpuemu_flow.judging.evaluated import BatchSize, EvaluatedCase, Prepared
 from gpuemu_flow.judging.expected_store import ExpectedStore
+from gpuemu_flow.judging.generated import fit_together, input_error, usable, with_generated
 from gpuemu_flow.judging.judge_requests import Evaluation, JudgeRequest, PreparedBatch, Setup
 from gpuemu_flow.judging.lost_reference import ask_expected, judge_in_steps
 from gpuemu_flow.judging.reference_dtypes import widens
 from gpuemu_flow.judging.subject import Subject
-from gpuemu_flow.judging.verdicts import with_printed, with_violations, without_outputs
+from gpuemu_flow.judging.verdicts import (
+    run_error_result,
+    with_printed,
+    with_violations,
+    without_outputs,
+)
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Checks, OpError, Outcome, Program, RunError
@@ -37,13 +44,13 @@ from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.session import ProgramSession
 from gpuemu_flow.runners.tensors import as_plain_array, demand_bools
 from gpuemu_flow.runners.work import CallMany, SharedInputs
-from gpuemu_flow.types import Case, CheckResult, Failure
+from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind
 
 if TYPE_CHECKING:
     from gpuemu_flow.judging.judge import Judge
 
 Arrays = Mapping[str, NDArray[Any]]
-SESSIONS_PER_EVALUATOR = 2  # op and reference
+SESSIONS_PER_EVALUATOR = 3  # op and reference, and a function that returns inputs
 
 
 class CaseEvaluator:
@@ -65,11 +72,12 @@ class CaseEvaluator:
         self._reference = self._session(subject.reference)
         self._opened_op: ProgramSession | None = None
         self.batch_size = BatchSize()
+        self._generator_seen = Observation()
         self._setup = Setup(
             dtype=subject.dtype,
             widens=widens(subject.dtype, subject.reference_dtype),
             compare=subject.compare,
-            samples=[case.to_json() for case in subject.samples],
+            samples=[case.to_json() for case in self._samples()],
         )
         self._expected_cache = expected_cache
         if expected_cache is not None:
@@ -89,24 +97,52 @@ class CaseEvaluator:
         return self._opened_op
 
     def observed(self) -> dict[str, Observation]:
-        """Return all that each program was seen to use so far, by ``op`` and ``reference``."""
+        """Return all that ``op``, ``reference`` and ``generator`` were seen to use so far."""
         found = {"reference": self._reference.observed()}
         if self._opened_op is not None:
             found["op"] = self._opened_op.observed()
+        if self.subject.generators:
+            found["generator"] = self._generator_seen
         return found
 
     def _session(self, program: Program) -> ProgramSession:
         return self._stack.enter_context(self._pool.session(program, cancel=self._cancel))
 
+    def _samples(self) -> Sequence[Case]:
+        """Return the subject's samples, their inputs made."""
+        if not self.subject.generators:
+            return self.subject.samples
+        return usable(self._made(self.subject.samples))
+
+    def _made(self, cases: Sequence[Case]) -> list[Case]:
+        def learn(seen: Observation) -> None:
+            joined = self._generator_seen | seen
+            if joined != self._generator_seen:
+                self._generator_seen = joined
+
+        generators = self.subject.generators
+        return with_generated(self._pool, generators, cases, cancel=self._cancel, on_observed=learn)
+
+    def made(self, case: Case) -> Case:
+        """Return a case with the values that functions of the user's return; see `generated`.
+
+        A function that failed when the case was recorded is called again.
+        """
+        return case if is_made(case) else self._made([unmade(case)])[0]
+
     def judge(self, case: Case, checks: Checks = PLAIN) -> EvaluatedCase:
         """Make a case's inputs, run both programs on them, and judge."""
-        return self._try(case, None, checks)
+        case = self.made(case)
+        return _not_run(case) or self._try(case, None, checks)
 
     def judge_arrays(self, case: Case, inputs: Arrays, checks: Checks = PLAIN) -> EvaluatedCase:
         """Judge given inputs; `case` gives the dtype, seed and strategy to judge them by.
 
-        If the checks include `decoy` or `guards`, it gives their shapes and layouts, too.
+        If the checks include `decoy` or `guards`, it gives their shapes and layouts, too. Where an
+        input could not be made when the case was recorded, it is made now.
         """
+        if not is_made(case):
+            return self.judge(case, checks)
         return self._try(case, inputs, checks)
 
     def judge_all(self, cases: Sequence[Case]) -> Iterator[EvaluatedCase]:
@@ -116,7 +152,10 @@ class CaseEvaluator:
         cases are to be given.
         """
         begin = time.perf_counter()
-        results = self._try_all(cases) if len(cases) > 1 else []
+        if self.subject.generators:
+            cases = self._made(cases)
+        together = len(cases) > 1 and fit_together(cases)
+        results = self._try_all(cases) if together else []
         if results:
             self.batch_size.took(len(results), time.perf_counter() - begin)
         for number, case in enumerate(cases):
@@ -125,7 +164,7 @@ class CaseEvaluator:
                 yield EvaluatedCase(case, result)
                 continue
             begin = time.perf_counter()
-            evaluated = self._try(case, None, PLAIN)
+            evaluated = _not_run(case) or self._try(case, None, PLAIN)
             self.batch_size.took(1, time.perf_counter() - begin)
             yield evaluated
 
@@ -272,6 +311,11 @@ class CaseEvaluator:
         RunnerError
             ``reference-failed``.
         """
+        if not is_made(case):
+            case, inputs = self.made(case), None
+            error = input_error(case)
+            if error is not None:
+                raise RunnerError(Problem("reference-failed", error.message, error.hint))
         if inputs is None:
             inputs = materialise(case)
         about = PreparedBatch([case], inputs)
@@ -298,7 +342,8 @@ class CaseEvaluator:
 
         Outputs of a dtype that no op can have end in the verdict ``error``.
         """
-        return self._judged(PreparedBatch([case], inputs), actual)
+        unusable = _not_run(case)
+        return unusable.result if unusable else self._judged(PreparedBatch([case], inputs), actual)
 
     def judge_error(self, case: Case, error: RunError) -> CheckResult:
         """Judge a case for which an op that was run elsewhere gave no outputs."""
@@ -338,6 +383,14 @@ class CaseEvaluator:
         evaluation = Evaluation(self._setup, inputs, shadow=shadow, rounding=rounding)
         _demand(self._reference.ask(evaluation))
         return {name: array.copy() for name, array in evaluation.outputs.items()}
+
+
+def _not_run(case: Case) -> EvaluatedCase | None:
+    """Return the outcome of a case of which an input could not be made; None for others."""
+    error = input_error(case)
+    if error is None:
+        return None
+    return EvaluatedCase(case, run_error_result(FailureKind.REFERENCE, error), given={})
 
 
 def _demand(attempt: Attempt) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.runners.api import Program
@@ -23,6 +23,8 @@ class Subject:
         The dtype that the reference is asked for; None means float64 where it can.
     samples : sequence of Case
         The op's first cases; see `Judge`.
+    generators : mapping of str to Program
+        Functions that return values of inputs, by the text that stands in the schema.
     """
 
     name: str
@@ -32,6 +34,12 @@ class Subject:
     compare: CompareParams
     samples: Sequence[Case]
     reference_dtype: str | None = None
+    generators: Mapping[str, Program] = field(default_factory=dict)
+
+    @property
+    def generator(self) -> Program:
+        """Return one of the generators: all have the same environment."""
+        return next(iter(self.generators.values()))
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON without name and dtype: the part that a failure's record stores."""
@@ -41,6 +49,7 @@ class Subject:
             "reference_dtype": self.reference_dtype,
             "compare": self.compare.to_json(),
             "samples": [case.to_json() for case in self.samples],
+            "generators": {label: made.to_json() for label, made in self.generators.items()},
         }
 
     @classmethod
@@ -54,4 +63,5 @@ class Subject:
             CompareParams.from_json(data["compare"]),
             [Case.from_json(sample) for sample in data.get("samples", ())] or [case],
             data["reference_dtype"],
+            {label: Program.from_json(made) for label, made in data.get("generators", {}).items()},
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpuemu_flow.cases.given import GENERATOR_SLUGS
 from gpuemu_flow.runners.api import RunError
 from gpuemu_flow.types import CheckResult, Failure, FailureKind, Verdict
 
@@ -15,7 +16,8 @@ _WHO = {FailureKind.REFERENCE: "the reference", FailureKind.EXECUTION: "the op"}
 def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
     """Return the verdict on a case whose op or reference (`kind`) gave no usable outputs."""
     place = f"{error.file}:{error.line}" if error.line else ""
-    message = f"{_WHO[kind]}: {error.slug}: {error.message}{f' ({place})' if place else ''}"
+    who = "an input" if error.slug in GENERATOR_SLUGS else _WHO[kind]
+    message = f"{who}: {error.slug}: {error.message}{f' ({place})' if place else ''}"
     # A program that cannot be loaded fails alike in all cases, whatever it raised.
     why = error.exception if error.slug == EXCEPTION and error.exception else error.slug
     failure = Failure(kind, message, why=why, place=place)

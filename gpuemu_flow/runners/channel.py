@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from gpuemu_flow.types import Json
 
-MAX_FRAME = 4 << 20
+MAX_FRAME = 64 << 20
 _CHUNK = 1 << 16
 _MAGIC = b"gfr1"
 _HEADER = struct.Struct("<4sI")

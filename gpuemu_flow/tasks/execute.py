@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
+from gpuemu_flow.judging.generated import input_error
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
 from gpuemu_flow.store.discovered import Discovered, KnownInputs
@@ -86,6 +87,7 @@ def execute(
     }
     known = KnownInputs(context.cache.actions, digest_json(base), context.inputs)
     batch = _Batch(spec, context, program, requests, known)
+    batch.leave_out()
     if not context.force:
         batch.look_up()
     missing = [n for n in range(len(requests)) if n not in batch.found]
@@ -122,6 +124,13 @@ class _Batch:
         self._cached_under: dict[int, Discovered] = {}
         self.found: dict[int, Outcome] = {}
         self.used = Discovered()
+
+    def leave_out(self) -> None:
+        """Give an error to the cases for which some input could not be made."""
+        for n, request in enumerate(self._requests):
+            error = input_error(request.case)
+            if error is not None:
+                self.found[n] = Outcome(request.case.index, ok=False, error=error)
 
     def look_up(self) -> None:
         """Take what the action cache holds for the inputs as they are now."""

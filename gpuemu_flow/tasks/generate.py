@@ -1,24 +1,35 @@
 """Stage ``generate``: from an op's schema and a seed to the list of its cases.
 
-Reads nothing but the configuration. Writes the cases as data; no tensor is made or hashed here,
-for every worker makes them from the case, bit for bit the same.
+Reads the configuration, and the functions that return values of inputs. Writes the cases as data.
+Other tensors are not made or hashed here, for every worker makes them from the case, bit for bit
+the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from gpuemu_flow.cases.given import case_fault
 from gpuemu_flow.cases.op_schema import schema_from_json
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.samples import op_samples
+from gpuemu_flow.errors import CancelledRunError
+from gpuemu_flow.judging.generated import usable, with_generated
+from gpuemu_flow.observed import Observation
+from gpuemu_flow.runners.api import Program
+from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
+    Interrupted,
     StageContext,
     StageResult,
     TaskSpec,
     read_manifest,
+    resolved,
     write_manifest,
 )
 from gpuemu_flow.tasks.params import GenerateParams, params_of
-from gpuemu_flow.types import Case
+from gpuemu_flow.types import Case, Json
 
 STAGE = stages.GENERATE
 VERSION = stages.VERSIONS[STAGE]
@@ -43,6 +54,25 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
         strategies=params.strategies,
         layouts=params.layouts,
     )
+    used = Discovered()
+    generators = generators_of(spec.settings)
+    if generators:
+        seen: list[Observation] = []
+        try:
+            filled = with_generated(
+                context.pool,
+                generators,
+                [*cases, *samples],
+                cancel=context.cancel,
+                on_observed=seen.append,
+            )
+        except CancelledRunError:
+            raise Interrupted from None
+        cases, samples = filled[: len(cases)], usable(filled[len(cases) :])
+        sources = Observation(files=frozenset(str(context.root / path) for path in spec.sources))
+        given = next(iter(generators.values())).given
+        for each in (sources, *seen):
+            used |= context.inputs.discover(each, given)
     content = {
         "stage": STAGE,
         "version": VERSION,
@@ -50,7 +80,18 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
         "samples": [case.to_json() for case in samples],
     }
     digest = write_manifest(context.cache.folder / spec.target, content)
-    return StageResult(digest, values={"cases": len(cases)})
+    return StageResult(
+        digest,
+        complete=not any(case_fault(case) for case in cases),
+        values={"cases": len(cases)},
+        discovered=used,
+    )
+
+
+def generators_of(settings: Mapping[str, Json]) -> dict[str, Program]:
+    """Return the functions that return values of inputs, in a task's settings."""
+    found = settings.get("generators", {})
+    return {label: resolved(Program.from_json(program)) for label, program in found.items()}
 
 
 def read_cases(spec: TaskSpec, context: StageContext) -> list[Case]:

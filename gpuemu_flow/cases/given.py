@@ -1,0 +1,110 @@
+"""Values of inputs that a function of the user's returned: in a case, as text."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.types import DTYPES, Case, InputSpec
+from gpuemu_flow.value_rules import GivenValues
+
+Array = NDArray[Any]
+
+FAILED, RESULT, DIFFERS = "generate-failed", "generate-result", "generate-nondeterministic"
+GENERATOR_SLUGS = (FAILED, RESULT, DIFFERS)
+
+MOST_BYTES = 4 << 20
+"""Of all generated inputs of one case: they travel with it, in messages and in keys."""
+
+
+class GivenError(UsageError):
+    """An input has no values, since the function that returns them failed or was not called."""
+
+
+def to_given(values: Array) -> GivenValues:
+    """Return an array's values as text; `given_values` reads it."""
+    packed = zlib.compress(np.ascontiguousarray(values).tobytes(), 1)
+    return GivenValues(base64.b64encode(packed).decode())
+
+
+def given_values(spec: InputSpec) -> Array:
+    """Return the values that came with an input.
+
+    Raises
+    ------
+    GivenError
+        There are none, or not those of its shape and dtype.
+    """
+    given = spec.given
+    if given is None:
+        label = spec.rule.generate if spec.rule else ""
+        text = f"{spec.name}: {label} was not called for this case"
+        raise GivenError(Problem("generate-failed", text))
+    if given.slug:
+        raise GivenError(fault_of(given))
+    count = math.prod(spec.shape) * DTYPES[spec.dtype].itemsize
+    try:
+        unpacker = zlib.decompressobj()
+        data = unpacker.decompress(base64.b64decode(given.data, validate=True), count + 1)
+        whole = unpacker.eof
+    except (binascii.Error, ValueError, zlib.error):
+        data, whole = b"", False
+    if len(data) != count or not whole:
+        text = f"{spec.name}: its values are not those of {spec.dtype} {list(spec.shape)}"
+        raise GivenError(Problem("generate-failed", text, "make the case anew"))
+    return np.frombuffer(bytearray(data), numpy_dtype(spec.dtype)).reshape(spec.shape)
+
+
+def fault_of(given: GivenValues) -> Problem:
+    """Return what went wrong when the values were to be made."""
+    return Problem(given.slug, given.message, given.hint, given.file, given.line)
+
+
+def case_fault(case: Case) -> GivenValues | None:
+    """Return why an input of the case has no values; None where all can be made."""
+    for spec in case.inputs:
+        if spec.is_generated and spec.given is not None and spec.given.slug:
+            return spec.given
+    return None
+
+
+def is_made(case: Case) -> bool:
+    """Tell whether the values of all inputs can be made here."""
+    return all(spec.has_values for spec in case.inputs)
+
+
+def demand_made(case: Case) -> Case:
+    """Return the case; raise GivenError if an input has no values."""
+    for spec in case.inputs:
+        if not spec.has_values:
+            given_values(spec)
+    return case
+
+
+def unmade(case: Case) -> Case:
+    """Return the case without what functions of the user's returned, or how they failed."""
+    return replace(case, inputs=tuple(replace(spec, given=None) for spec in case.inputs))
+
+
+def wanted_of(case: Case) -> tuple[InputSpec, ...]:
+    """Return the inputs of a case that are generated and have no values yet."""
+    return tuple(spec for spec in case.inputs if spec.is_generated and spec.given is None)
+
+
+def with_given(case: Case, found: Mapping[str, GivenValues]) -> Case:
+    """Return the case with values of some inputs, by name."""
+    inputs = tuple(
+        replace(spec, given=found[spec.name]) if spec.name in found else spec
+        for spec in case.inputs
+    )
+    return replace(case, inputs=inputs)

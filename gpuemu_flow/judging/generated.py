@@ -1,0 +1,184 @@
+"""Give the inputs of cases that functions of the user's return their values, before they are used.
+
+The functions run in fenced workers of their own: neither here nor where an op runs. What they
+return, or how they failed, becomes part of the case, so that all who work on it have the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from threading import Event
+
+from gpuemu_flow.cases.given import FAILED, case_fault, given_values, wanted_of, with_given
+from gpuemu_flow.errors import UsageError
+from gpuemu_flow.observed import Observation
+from gpuemu_flow.runners.api import Program, RunError
+from gpuemu_flow.runners.attempt import JobFailedError
+from gpuemu_flow.runners.generators import MOST_ANSWERED, TARGET, GeneratorCall
+from gpuemu_flow.runners.pool import OnObserved, Pool
+from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS
+from gpuemu_flow.types import Case, InputSpec, Json
+from gpuemu_flow.value_rules import GivenValues
+
+Generators = Mapping[str, Program]
+"""Programs by the text that stands in the schema."""
+
+SLOW = "reference-timeout"
+LOADING = 10.0
+"""Seconds beyond the time limit for the start of a process and the imports of a function."""
+_TRANSIENT = (SLOW, "op-crashed", "op-out-of-memory", "op-broke-runner")
+MOST_CALLS = 64
+
+
+def with_generated(
+    pool: Pool,
+    generators: Generators,
+    cases: Sequence[Case],
+    *,
+    cancel: Event | None = None,
+    on_observed: OnObserved | None = None,
+) -> list[Case]:
+    """Return the cases with values for all inputs that are generated.
+
+    A function that fails, crashes or hangs leaves the input of that case with the error in place of
+    values.
+
+    Raises
+    ------
+    CancelledRunError
+    """
+    found: list[dict[str, GivenValues]] = [{} for _ in cases]
+    wanted: dict[str, list[tuple[int, InputSpec]]] = {}
+    for number, case in enumerate(cases):
+        for spec in wanted_of(case):
+            label = spec.rule.generate if spec.rule else ""
+            wanted.setdefault(label, []).append((number, spec))
+    for label, places in wanted.items():
+        if label not in generators:
+            continue  # the case says that nobody called it
+        asker = _Asker(pool, generators[label], label, cancel, on_observed)
+        calls = [_call_of(cases[number], spec) for number, spec in places]
+        for (number, spec), given in zip(places, asker.ask_all(calls), strict=True):
+            found[number][spec.name] = _checked(spec, given)
+    return [with_given(case, given) for case, given in zip(cases, found, strict=True)]
+
+
+def input_error(case: Case) -> RunError | None:
+    """Return why an input of the case could not be made; None where all can."""
+    fault = case_fault(case)
+    if fault is None:
+        return None
+    return RunError(fault.slug, fault.message, fault.hint, file=fault.file, line=fault.line)
+
+
+def fit_together(cases: Sequence[Case]) -> bool:
+    """Tell whether all cases have their inputs, and one message holds those that were returned."""
+    given = [spec.given for case in cases for spec in case.inputs if spec.given is not None]
+    return not any(map(case_fault, cases)) and sum(len(g.data) for g in given) <= MOST_ANSWERED
+
+
+def usable(samples: Sequence[Case]) -> list[Case]:
+    """Return the samples whose inputs can all be made; all of them if none can."""
+    return [case for case in samples if case_fault(case) is None] or list(samples)
+
+
+def _call_of(case: Case, spec: InputSpec) -> GeneratorCall:
+    return GeneratorCall(
+        name=spec.name,
+        position=spec.position,
+        shape=spec.shape,
+        dtype=spec.dtype,
+        strategy=spec.strategy,
+        seed=case.seed,
+        shapes={each.name: each.shape for each in case.inputs},
+        dims=dict(case.dims),
+    )
+
+
+def _checked(spec: InputSpec, given: GivenValues) -> GivenValues:
+    """Return values only if they can be read: they come from a process of the user's."""
+    if given.slug:
+        return given
+    try:
+        given_values(replace(spec, given=given))
+    except UsageError as error:
+        return GivenValues(slug=FAILED, message=error.problems[0].message)
+    return given
+
+
+class _Asker:
+    """Asks one function for values; what spoils a worker costs only the case at hand."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        program: Program,
+        label: str,
+        cancel: Event | None,
+        on_observed: OnObserved | None,
+    ) -> None:
+        self._pool = pool
+        self._program = program
+        self._label = label
+        self._cancel = cancel
+        self._seen = Observation()
+        self._tell = on_observed
+
+    def ask_all(self, calls: Sequence[GeneratorCall]) -> list[GivenValues]:
+        """Return one answer for each call, in their order."""
+        answers: list[GivenValues] = []
+        slow = 0
+        alone = False
+        while len(answers) < len(calls):
+            rest = calls[len(answers) :]
+            call = rest[0]
+            if slow >= MOST_TIMEOUTS:
+                text = f"not called: {MOST_TIMEOUTS} cases in a row had no result in time"
+                answers += [self._failed(each, RunError(SLOW, text)) for each in rest]
+                break
+            try:
+                answers += self._ask(rest[: 1 if alone else MOST_CALLS])
+                slow = 0
+            except JobFailedError as failed:
+                if failed.error.slug not in _TRANSIENT:  # it cannot be loaded
+                    answers += [self._failed(each, failed.error) for each in rest]
+                elif alone or len(rest) == 1:
+                    slow = slow + 1 if failed.error.slug == SLOW else 0
+                    answers.append(self._failed(call, failed.error))
+                alone = True
+        return answers
+
+    def _ask(self, calls: Sequence[GeneratorCall]) -> list[GivenValues]:
+        payload = {"label": self._label, "calls": [call.to_json() for call in calls]}
+        answer = self._pool.call(
+            self._program,
+            TARGET,
+            payload,
+            seconds=self._program.timeout + LOADING,
+            cancel=self._cancel,
+            on_observed=self._tell,
+        )
+        found = _read(answer)
+        if not 0 < len(found) <= len(calls):
+            raise JobFailedError(RunError("op-broke-runner", "its worker gave no usable answer"))
+        return found
+
+    def _failed(self, call: GeneratorCall, error: RunError) -> GivenValues:
+        text = f"{call.name}: {self._label}: {error.message}"
+        return GivenValues("", FAILED, text, error.hint, error.file, error.line)
+
+
+def _read(answer: Json) -> list[GivenValues]:
+    """Return the answers; none if they are not of their form."""
+    kinds = {name: type(value) for name, value in vars(GivenValues()).items()}
+    if not isinstance(answer, list):
+        return []
+    found = []
+    for each in answer:
+        if not isinstance(each, dict) or any(
+            type(value) is not kinds.get(name) for name, value in each.items()
+        ):
+            return []
+        found.append(GivenValues.from_json(each))
+    return found

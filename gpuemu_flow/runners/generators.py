@@ -1,0 +1,181 @@
+"""Call a function of the user's that returns an input's values: in a worker of its own, twice.
+
+A generator gets, by keyword and only those that it names: ``seed``, ``rng`` (a numpy Generator of
+that seed), ``shape`` and ``dtype`` of the input that is asked for, its ``name``, ``shapes`` of all
+inputs and ``dims`` by name, and ``strategy``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.cases.given import DIFFERS, FAILED, MOST_BYTES, RESULT, to_given
+from gpuemu_flow.numerics.dtypes import element_name
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.runners.api import OpError, Program, RunError
+from gpuemu_flow.runners.diagnose import explain
+from gpuemu_flow.runners.imports import load_function
+from gpuemu_flow.runners.jobs import Evaluator
+from gpuemu_flow.runners.tensors import as_plain_array
+from gpuemu_flow.types import Json, Shape
+from gpuemu_flow.value_rules import GivenValues
+
+TARGET = "gpuemu_flow.runners.generators:generate_all"
+ARGUMENTS = ("seed", "rng", "shape", "dtype", "name", "shapes", "dims", "strategy")
+MOST_ANSWERED = 16 << 20
+"""Bytes of text in one answer; the rest is asked for again."""
+
+_SIGNATURE = f"arguments that a generator may name: {', '.join(ARGUMENTS)}"
+
+
+@dataclass(frozen=True)
+class GeneratorCall:
+    """One input of one case that a function is to return.
+
+    Attributes
+    ----------
+    name : str
+        Of the input.
+    position : int
+        Index among the op's inputs; it names the random stream.
+    shape, dtype, strategy
+        Of the input.
+    seed : int
+        Of the case.
+    shapes : mapping of str to shape
+        Of all inputs; an optional one that is None has only zeros.
+    dims : mapping of str to int
+    """
+
+    name: str
+    position: int
+    shape: Shape
+    dtype: str
+    strategy: str
+    seed: int
+    shapes: Mapping[str, Shape]
+    dims: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain JSON; `from_json` is its inverse."""
+        shapes = {name: list(shape) for name, shape in self.shapes.items()}
+        return {**vars(self), "shape": list(self.shape), "shapes": shapes}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Json]) -> GeneratorCall:
+        """Rebuild from the result of `to_json`."""
+        shapes = {name: tuple(shape) for name, shape in data["shapes"].items()}
+        return cls(**{**data, "shape": tuple(data["shape"]), "shapes": shapes})
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments, made anew: a function may change what it is given."""
+        seed = SeededRng(self.seed).derive("data").derive(f"input_{self.position}").gen_u64()
+        return {
+            "seed": seed,
+            "rng": np.random.Generator(np.random.PCG64(seed)),
+            "shape": tuple(self.shape),
+            "dtype": self.dtype,
+            "name": self.name,
+            "shapes": dict(self.shapes),
+            "dims": dict(self.dims),
+            "strategy": self.strategy,
+        }
+
+
+def generate_all(payload: Json, evaluator: Evaluator) -> Json:
+    """Return the answers to the first calls, as many as fit one message; see `jobs.run_job`.
+
+    Raises
+    ------
+    BaseException
+        The function cannot be loaded.
+    """
+    program = evaluator.program
+    function = load_function(program)
+    answers: list[Json] = []
+    taken = 0
+    for data in payload["calls"]:
+        given = _answer(function, program, payload["label"], GeneratorCall.from_json(data))
+        answers.append(given.to_json())
+        taken += len(given.data)
+        if taken > MOST_ANSWERED:
+            break
+    return answers
+
+
+def _answer(
+    function: Callable[..., Any], program: Program, label: str, call: GeneratorCall
+) -> GivenValues:
+    """Call the function twice; return its values or what is wrong with them."""
+    try:
+        names = _names(function)
+        first, second = (_called(function, call, names) for _ in range(2))
+    except OpError as error:
+        failed = error.error
+        text = f"{call.name}: {label}: {failed.message}"
+        return GivenValues(slug=failed.slug, message=text, hint=failed.hint)
+    except BaseException as error:  # functions of the user's may raise anything
+        failed = explain(error, program)
+        text = f"{call.name}: {label}: {failed.message}"
+        return GivenValues("", FAILED, text, failed.hint, failed.file, failed.line)
+    if not (_fits(first, call) and first.nbytes <= MOST_BYTES):
+        return _refused(label, call, first)
+    if not _fits(second, call) or first.tobytes() != second.tobytes():
+        text = f"{call.name}: {label} returned different values for equal arguments"
+        hint = "draw from `rng` or `seed` alone, and keep nothing between calls"
+        return GivenValues(slug=DIFFERS, message=text, hint=hint)
+    return to_given(first)
+
+
+def _names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the arguments that a function names; OpError if it asks for others."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of a function that is not written in Python
+        return ARGUMENTS
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return ARGUMENTS
+    plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    for each in parameters:
+        known = each.name in ARGUMENTS and each.kind in plain
+        if not known and each.default is each.empty and each.kind is not each.VAR_POSITIONAL:
+            raise _fault(FAILED, f"it has the argument {each.name!r}, which nobody gives")
+    return tuple(each.name for each in parameters if each.name in ARGUMENTS and each.kind in plain)
+
+
+def _fault(slug: str, message: str) -> OpError:
+    return OpError(RunError(slug, message, _SIGNATURE))
+
+
+def _called(
+    function: Callable[..., Any], call: GeneratorCall, names: tuple[str, ...]
+) -> np.ndarray:
+    """Return a copy of what the function returns; OpError ``generate-result`` if it is no array."""
+    given = call.arguments()
+    returned = function(**{name: given[name] for name in names})
+    try:
+        return np.array(as_plain_array(returned, call.name))
+    except OpError:
+        kind = type(returned).__name__
+        message = f"it returned a {kind}; an array of {call.dtype} {list(call.shape)} is asked for"
+        raise _fault(RESULT, message) from None
+
+
+def _fits(array: np.ndarray, call: GeneratorCall) -> bool:
+    return array.shape == call.shape and element_name(array.dtype) == call.dtype
+
+
+def _refused(label: str, call: GeneratorCall, array: np.ndarray) -> GivenValues:
+    asked = f"{call.dtype} {list(call.shape)}"
+    if _fits(array, call):
+        text = f"{call.name}: {label} returned {array.nbytes} bytes; {MOST_BYTES} are possible"
+        hint = "smaller dims in the schema, or a kind of values in place of a function"
+        return GivenValues(slug=RESULT, message=text, hint=hint)
+    text = f"{call.name}: {label} returned {array.dtype} {list(array.shape)}; {asked} is asked for"
+    hint = "return an array of the `shape` and `dtype` that it is given"
+    return GivenValues(slug=RESULT, message=text, hint=hint)
