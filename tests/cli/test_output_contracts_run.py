@@ -15,6 +15,7 @@ name = "contracts"
 [validation]
 dtypes = ["float32"]
 cases = 6
+cause_budget = 0
 strategies = ["normal"]
 [[ops]]
 name = "it"
