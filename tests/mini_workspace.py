@@ -137,6 +137,17 @@ class Mini:
         config = self.root / "gpuemu.toml"
         config.write_text(config.read_text() + '\n[sandbox]\nmode = "off"\n')
 
+    def without_causes(self) -> None:
+        """Run no new cases to find the causes of failures: for tests that ask for none."""
+        self.edit("gpuemu.toml", "[validation]\n", "[validation]\ncause_budget = 0\n")
+
+    def keep_only(self, op: str) -> None:
+        """Take the other ops out of the configuration: for tests that are about one op."""
+        path = self.root / "gpuemu.toml"
+        head, *tables = path.read_text().partition("[targets]")[0].split("[[ops]]")
+        (own,) = [table for table in tables if f'\nname = "{op}"\n' in table]
+        path.write_text(f"{head}[[ops]]{own}")
+
     def environment(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPUEMU", "XDG", "CI"))}
         return {**kept, "HOME": str(self.root / "home"), **self.env}
@@ -186,6 +197,7 @@ name = "one"
 [validation]
 dtypes = ["float32"]
 cases = 6
+cause_budget = 0
 strategies = ["{strategy}"]
 [[ops]]
 name = "it"

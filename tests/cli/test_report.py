@@ -10,7 +10,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from mini_workspace import Mini
+from mini_workspace import Mini, make_mini
+from once import once
 from published_schemas import check_junit, check_sarif
 
 KERNELS = Path(__file__).resolve().parent.parent.parent / "scripts" / "kernels" / "sm_80"
@@ -43,12 +44,19 @@ def give(mini: Mini, name: str) -> None:
 
 
 @pytest.fixture
-def kernels(mini: Mini) -> Mini:
-    """The small workspace with a kernel, all of it checked once."""
-    mini.edit("gpuemu.toml", "\n[targets]\n", CONFIG)
-    give(mini, "several_kernels")
-    mini.command("run")
-    return mini
+def kernels(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Mini:
+    """The small workspace with a kernel, all of it checked once; to be changed by one test."""
+
+    def check(folder: Path) -> Mini:
+        mini = make_mini(folder)
+        mini.edit("gpuemu.toml", "\n[targets]\n", CONFIG)
+        give(mini, "several_kernels")
+        mini.command("run")
+        return mini
+
+    checked = once(tmp_path_factory, "report-kernels", check)
+    shutil.copytree(checked.root, tmp_path / "workspace", copy_function=shutil.copy2)
+    return Mini(tmp_path / "workspace")
 
 
 def report(mini: Mini, *arguments: str) -> dict[str, Any]:
@@ -93,6 +101,7 @@ def test_kernels_are_compared_with_a_baseline_by_its_tag_or_the_newest(kernels: 
 
 
 def test_a_report_runs_no_op_and_says_when_nothing_is_known(mini: Mini) -> None:
+    mini.keep_only("scale")
     done = mini.command("report", code=4)
     assert "NOTHING VALIDATED" in done.stdout
     mini.command("run")
@@ -105,6 +114,7 @@ def test_a_report_runs_no_op_and_says_when_nothing_is_known(mini: Mini) -> None:
 
 def test_what_changed_since_is_no_pass_in_any_format(mini: Mini) -> None:
     """An old failure is one still, and says that it is old."""
+    mini.without_causes()
     mini.edit("scripts/total.py", "def total(x):", "def total(x):\n    x = x + 1")
     mini.command("run", code=1)
     for name in ("scale", "total"):

@@ -17,6 +17,14 @@ from gpuemu_flow.fuzz.named_case import case_from_text
 from gpuemu_flow.types import LAYOUTS
 
 
+@pytest.fixture
+def mini(mini: Mini) -> Mini:
+    """The op that these tests are about, alone."""
+    mini.keep_only("scale")
+    mini.without_causes()
+    return mini
+
+
 def forget(mini: Mini) -> None:
     """As a clone has it: the files that are in version control, and nothing that was found."""
     shutil.rmtree(mini.root / ".gpuemu-cache")

@@ -34,6 +34,7 @@ def manifests(mini: Mini) -> dict[str, bytes]:
 
 
 def test_another_seed_does_not_answer_for_the_files_own(mini: Mini) -> None:
+    mini.keep_only("scale")
     mini.run()
     assert up_to_date(mini)
     mini.run("--seed", "7")
@@ -42,6 +43,7 @@ def test_another_seed_does_not_answer_for_the_files_own(mini: Mini) -> None:
 
 
 def test_seed_zero_draws_new_cases_for_every_run(mini: Mini) -> None:
+    mini.keep_only("scale")
     mini.edit("gpuemu.toml", "seed = 42", "seed = 0")
     generated = []
     for _ in range(2):
@@ -51,6 +53,7 @@ def test_seed_zero_draws_new_cases_for_every_run(mini: Mini) -> None:
 
 
 def test_narrowed_triggers_never_leave_an_old_verdict_on_a_new_output(mini: Mini) -> None:
+    mini.without_causes()
     mini.run("scale")
     mini.edit("scripts/scale.py", "* 3)", "* 4)")
     report = mini.run("--rerun-triggers", "code", "scale", code=1)

@@ -1,7 +1,12 @@
-"""Right ops get a verdict on every case of a default run: what a newcomer sees is no riddle."""
+"""Right ops get a verdict on every case of a default run: what a newcomer sees is no riddle.
+
+The suite takes two seeds (`test_oracle.py` has others); ``JUDGED_SEEDS=all`` in the environment
+takes five.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,18 +15,16 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from oracle import REPOSITORY, RUN_CASES, copy_workspace, subjects
+from oracle import REPOSITORY, RUN_CASES, all_subjects, copy_workspace, subjects
 
 from gpuemu_flow.cases.plan import iterate_cases
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.fuzz.subjects import op_names
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Verdict
 
 pytestmark = pytest.mark.timeout(1800)
 
-SEEDS = (42, 1, 2, 3, 4)
+SEEDS = (42, 1, 2, 3, 4) if os.environ.get("JUDGED_SEEDS") == "all" else (42, 3)
 FRAMEWORKS = {
     "numpy": "numpy",
     "pytorch": "torch",
@@ -33,8 +36,8 @@ FRAMEWORKS = {
 
 def without_verdict(pool: Pool, folder: Path) -> Iterator[str]:
     """The cases of default runs of a workspace that did not pass."""
-    for op in op_names(Workspace(folder)):
-        for item in subjects(folder, op):
+    for op, items in all_subjects(folder).items():
+        for item in items:
             with open_evaluator(pool, item.subject) as evaluator:
                 for seed in SEEDS:
                     cases = iterate_cases(
