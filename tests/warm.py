@@ -70,6 +70,7 @@ class _Server:
     def _end(self) -> None:
         if self._control is not None and self._process is not None:
             self._control.close()
+            self._process.kill()  # whoever was forked meanwhile may hold the other end open
             self._process.wait()
 
 
