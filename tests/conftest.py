@@ -14,9 +14,12 @@ from mini_workspace import Mini, make_mini
 
 
 @pytest.fixture
-def mini(tmp_path: Path) -> Mini:
-    """A small real workspace, driven through the real command."""
-    return make_mini(tmp_path / "workspace")
+def mini(tmp_path: Path, request: pytest.FixtureRequest) -> Mini:
+    """A small real workspace, driven through the real command.
+
+    A module that sets ``WARM`` does not care how the command's process starts: see `warm`.
+    """
+    return make_mini(tmp_path / "workspace", warm=getattr(request.module, "WARM", False))
 
 
 @pytest.fixture(scope="session")
@@ -28,10 +31,10 @@ def checked_once(tmp_path_factory: pytest.TempPathFactory) -> Mini:
 
 
 @pytest.fixture
-def checked_mini(checked_once: Mini, tmp_path: Path) -> Mini:
+def checked_mini(checked_once: Mini, tmp_path: Path, request: pytest.FixtureRequest) -> Mini:
     """A small workspace whose first run is over, to be changed by one test."""
     shutil.copytree(checked_once.root, tmp_path / "workspace", copy_function=shutil.copy2)
-    return Mini(tmp_path / "workspace")
+    return Mini(tmp_path / "workspace", warm=getattr(request.module, "WARM", False))
 
 
 @pytest.hookimpl(wrapper=True)

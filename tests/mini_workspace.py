@@ -11,6 +11,8 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+from warm import warm_command
+
 CONFIG = """\
 [project]
 name = "mini"
@@ -119,6 +121,8 @@ class Mini:
 
     root: Path
     env: dict[str, str] = field(default_factory=dict)
+    warm: bool = False
+    """Commands are forked from a process that has loaded the package: see `warm`."""
 
     def write(self, name: str, text: str) -> Path:
         path = self.root / name
@@ -166,9 +170,13 @@ class Mini:
         )
 
     def command(self, *arguments: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-        process = self.popen(*arguments)
-        out, err = process.communicate(timeout=600)
-        done = subprocess.CompletedProcess(arguments, process.returncode, out, err)
+        if self.warm:
+            done = warm_command(arguments, self.root, self.environment())
+        else:
+            process = self.popen(*arguments)
+            out, err = process.communicate(timeout=600)
+            done = subprocess.CompletedProcess(arguments, process.returncode, out, err)
+        out, err = done.stdout, done.stderr
         assert "Traceback (most recent call last)" not in err, err
         if code is not None:
             assert done.returncode == code, f"exit {done.returncode}\n{out}\n{err}"
@@ -182,9 +190,9 @@ class Mini:
             raise AssertionError(f"not JSON:\n{done.stdout}\n{done.stderr}") from None
 
 
-def make_mini(folder: Path) -> Mini:
+def make_mini(folder: Path, *, warm: bool = False) -> Mini:
     """Three ops: two callables that share a helper, one pair of protocol scripts."""
-    workspace = Mini(folder)
+    workspace = Mini(folder, warm=warm)
     workspace.write("gpuemu.toml", CONFIG)
     for name, text in SCRIPTS.items():
         workspace.write(name, text)

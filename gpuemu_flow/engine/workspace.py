@@ -63,7 +63,7 @@ class Workspace:
         overrides: Overrides | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self._environ = environ
+        self._environ = dict(environ)  # looked through often; ``os.environ`` decodes each time
         self._overrides = overrides or Overrides()
         self.config_path = find_config(start or Path.cwd(), environ)
         self.root = self.config_path.parent.resolve()

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warm import warm_command
+
 KERNELS = Path(__file__).resolve().parent.parent / "emulator_kernels"
 
 REFERENCE = """
@@ -52,9 +54,12 @@ class KernelWorkspace:
         self, *words: str, given: str = "", **variables: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a command there."""
+        environ = {**os.environ, **variables}
+        if not given:
+            return warm_command(words, self.root, environ)
         return subprocess.run(
             [sys.executable, "-m", "gpuemu_flow", *words], cwd=self.root, input=given,
-            capture_output=True, text=True, check=False, env={**os.environ, **variables},
+            capture_output=True, text=True, check=False, env=environ,
         )  # fmt: skip
 
     def json(self, *words: str) -> dict[str, Any]:

@@ -333,7 +333,7 @@ def table(mini: Mini, value: int) -> None:
 def make(row: Row, folder: Path) -> Mini:
     if row.needs and shutil.which(row.needs) is None:
         pytest.skip(f"{row.needs} is not here")
-    mini = Mini(folder)
+    mini = Mini(folder, warm=True)
     mini.write("gpuemu.toml", CONFIG.format(op=row.op, more=row.more))
     mini.write("ref.py", REFERENCE)
     for path, text in row.files.items():

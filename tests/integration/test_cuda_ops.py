@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from warm import warm_command
 
 from gpuemu_flow.artifacts.toolchain import Tool, find_tools
 
@@ -134,10 +134,7 @@ def _needs_nvcc(request: pytest.FixtureRequest) -> None:
 
 
 def flow(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpuemu_flow", *words], cwd=folder, capture_output=True,
-        text=True, check=False, env={**os.environ, **variables},
-    )  # fmt: skip
+    return warm_command(words, folder, {**os.environ, **variables})
 
 
 def run_json(folder: Path) -> dict[str, Any]:

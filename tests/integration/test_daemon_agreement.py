@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from daemon_workspace import Served, softmax
+from warm import warm_command
 
 CONFIG = """\
 [project]
@@ -59,11 +58,7 @@ SAME = ("verdict", "cases", "passed", "failed", "errors", "inconclusive", "skipp
 
 
 def shown(served: Served, *command: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuemu_flow", *command, "--format", "json"],
-        cwd=served.root, env=served.environ, capture_output=True, text=True, check=False,
-        timeout=600,
-    )  # fmt: skip
+    done = warm_command((*command, "--format", "json"), served.root, served.environ)
     assert "Traceback" not in done.stderr, done.stderr
     return dict(json.loads(done.stdout))
 

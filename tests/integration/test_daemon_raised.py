@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from daemon_workspace import Served, softmax
+from warm import warm_command
 
 from gpuemu_flow.client import Client, ClientError
 from gpuemu_flow.client.arrays import as_array
@@ -33,10 +33,7 @@ def raises_at(number: int) -> Any:
 
 
 def command(served: Served, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpuemu_flow", *arguments],
-        cwd=served.root, env=served.environ, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return warm_command(arguments, served.root, served.environ)
 
 
 def test_a_raised_case_is_an_error_for_all_commands(unserved: Served) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from daemon_workspace import Served, softmax
+from warm import warm_command
 
 from gpuemu_flow.client import ClientError
 from gpuemu_flow.engine.workspace import Workspace
@@ -101,15 +102,7 @@ execution_mode = "client_side"
 
 
 def command(served: Served, *arguments: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuemu_flow", *arguments],
-        cwd=served.root,
-        env=served.environ,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = warm_command(arguments, served.root, served.environ)
     assert "Traceback" not in done.stderr, done.stderr
     return done
 

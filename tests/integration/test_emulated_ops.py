@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from warm import warm_command
 
 KERNELS = Path(__file__).resolve().parent.parent / "emulator_kernels"
 
@@ -45,10 +46,7 @@ def softmax(x):
 
 
 def flow(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpuemu_flow", *words],
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return warm_command(words, folder, os.environ)
 
 
 @pytest.fixture

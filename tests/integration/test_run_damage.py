@@ -12,6 +12,7 @@ from mini_workspace import Mini
 
 from gpuemu_flow.engine import snapshot
 
+WARM = True  # commands are forked: see tests/warm.py
 STAGES = {"generate", "op", "reference", "compare", "diff"}
 
 

@@ -193,7 +193,7 @@ def _of_kernels() -> list[tuple[Callable[[Path, Content], None], bool]]:
 def test_what_lint_says_after_a_change_is_true(
     kind: Callable[[Path, Content], None], linked: bool, tmp_path: Path
 ) -> None:
-    mini = Mini(tmp_path / "w")
+    mini = Mini(tmp_path / "w", warm=True)
     mini.write("gpuemu.toml", KERNEL)
     bad = kernel_files(mini, "forced_spills", linked=linked)
     for path, content in kernel_files(mini, "softmax", linked=linked).items():

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
+from warm import warm_command
 
 FOLLOWS = {
     "realpath": "import os\ndef f(x):\n    return x * read(os.path.realpath('link') + '/t.txt')\n",
@@ -28,10 +28,7 @@ READ = "def read(path):\n    import numpy as np\n    return np.float32(open(path
 
 
 def verdicts(folder: Path) -> dict[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuemu_flow", "run", "--format", "json"],
-        cwd=folder, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+    done = warm_command(("run", "--format", "json"), folder, os.environ)
     return {r["op"]: r["verdict"] for r in json.loads(done.stdout)["results"]}
 
 

@@ -329,7 +329,7 @@ int h(void) { return access("lk27", X_OK) ? 3 : 4; }
 
 
 def workspace(folder: Path, ways: dict[str, Way]) -> Mini:
-    mini = Mini(folder)
+    mini = Mini(folder, warm=True)
     config = [HEAD]
     for number, (name, way) in enumerate(ways.items()):
         lines = "\n".join(f"    {line}" for line in way.lines.split("\n"))

@@ -18,6 +18,7 @@ from gpuemu_flow.engine.trust import foreign_owners, own_users, require_trust, t
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import UsageError
 
+WARM = True  # commands are forked: see tests/warm.py
 STRANGER = 54321
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -25,7 +26,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files
 @pytest.fixture
 def foreign(tmp_path: Path) -> Mini:
     """A workspace whose op is another user's."""
-    mini = make_mini(tmp_path / "workspace")
+    mini = make_mini(tmp_path / "workspace", warm=True)
     home = tmp_path / "home"
     home.mkdir()
     mini.env = {"HOME": str(home), "XDG_CONFIG_HOME": "", "GPUEMU_TRUST": ""}

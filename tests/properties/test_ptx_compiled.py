@@ -28,7 +28,7 @@ from gpuemu_flow.errors import FlowError
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from test_ptx_execution import FILES, altered, kernels_of
 
-EXECUTIONS = int(os.environ.get("PTX_COMPILED", "40"))
+EXECUTIONS = int(os.environ.get("PTX_COMPILED", "12"))
 SEED = os.environ.get("PTX_EXECUTION_SEED", "")
 BUDGET = 2_000_000
 CHECKS = ("mem", "init", "race", "sync")
