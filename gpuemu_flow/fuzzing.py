@@ -207,7 +207,7 @@ class FuzzConfig:
         return _limits(given) if any(v is not None for v in given.values()) else None
 
     def as_request(self) -> fuzz_config.FuzzConfig:
-        """Return the daemon's form; raises the errors of `fuzz_config.FuzzConfig`."""
+        """Return the daemon's form, or raise the errors of `fuzz_config.FuzzConfig`."""
         return fuzz_config.FuzzConfig.from_json(self.to_dict())
 
     def to_dict(self) -> dict[str, Json]:

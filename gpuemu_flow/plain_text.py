@@ -63,7 +63,7 @@ def inert_json(text: str) -> str:
 
 
 def with_newlines(text: str) -> str:
-    """Return text whose lines end with newlines; other ends that stand alone show their number."""
+    """Return text whose lines end with newlines, other line breaks being shown by their numbers."""
     return _FOREIGN_END.sub(_by_number, text.replace("\r\n", "\n"))
 
 

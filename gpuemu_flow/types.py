@@ -344,7 +344,7 @@ class CheckResult:
     Raises
     ------
     ValueError
-        For a pass in which no element was compared: however it came about, it is none.
+        The verdict is a pass although no element was compared.
     """
 
     verdict: Verdict

@@ -221,7 +221,7 @@ class Tally:
     def always_the_same(self) -> dict[str, float]:
         """Return the outputs that were expected to be one value throughout, with that value.
 
-        Of few elements that says nothing: relu makes two zeros of every fourth pair of numbers.
+        Few elements say nothing of that: relu makes two zeros of every fourth pair of numbers.
         """
         return dict(self.constant or {}) if self.finite >= _TELLING_ELEMENTS else {}
 

@@ -40,8 +40,8 @@ class Allowances:
     def reason_for(self, rule: str, place: Place) -> str:
         """Return the reason why a violation at a place is accepted; empty when it is not.
 
-        A comment speaks for its own line and for the first line after it that is no comment;
-        code that was inlined is also spoken for where it is called.
+        A comment speaks for its own line and for the first line after it that is no comment. For
+        code that was inlined, a comment at the call counts, too.
         """
         for file, line in (
             (place.source_file, place.source_line),

@@ -81,6 +81,7 @@ def beliefs(facts: Sequence[CaseFacts], fails: Sequence[bool], most: int = 60) -
     fails : sequence of bool
         Of the same cases.
     most : int
+        Largest number of conditions that are returned.
     """
     failed = np.asarray(fails, bool)
     options: dict[tuple[Predicate, ...], NDArray[np.bool_]] = {}

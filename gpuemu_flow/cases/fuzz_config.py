@@ -124,7 +124,7 @@ class FuzzConfig:
         )
 
     def to_json(self) -> dict[str, Json]:
-        """Return it as a request carries it, with the protocol's capitalised layouts."""
+        """Return the configuration as a request carries it, with the protocol's layout names."""
         options, schema = self.shape_options, self.op_schema
         return {
             "seed": self.seed,

@@ -62,7 +62,7 @@ def parse_contracts(
     Parameters
     ----------
     value : object
-        The op's ``schema``. A built-in's name says nothing of outputs that holds for every op.
+        The op's ``schema``. The name of a built-in one gives no contracts.
     schema : OpSchema
         What `cases.schema.parse_schema` made of it.
     find : callable

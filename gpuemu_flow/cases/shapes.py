@@ -375,7 +375,7 @@ class ShapePlanner:
         return tuple(names)
 
     def _largest(self, sizes: Sequence[int]) -> int:
-        """Return elements of the largest tensor, given the size of every dim."""
+        """Return the number of elements of the largest tensor, given the size of every dim."""
         if self._schema.derived:
             return self._largest_derived(sizes)
         largest = 0
@@ -484,7 +484,7 @@ def _smallest_positive(dim: Dim) -> int:
 def _random_size(dim: Dim, salt: int) -> int:
     """Any size of a dim: the number of bits is uniform, then the size among those of that length.
 
-    In integers only, so that it is the same on every machine.
+    It computes with integers only, so that the size is the same on every machine.
     """
     mixed = (salt * 0x9E3779B97F4A7C15 ^ salt >> 29) & (2**64 - 1)
     listed = listed_sizes(dim)

@@ -43,7 +43,7 @@ class Axis:
     dim: Dim | None = None
 
     def size(self, candidate: Candidate) -> int:
-        """Return its size in a candidate."""
+        """Return the axis's size in a candidate."""
         if not self.members:
             return candidate.dims[self.name]
         name, axis = self.members[0]

@@ -102,7 +102,7 @@ complete_names(cli)
 
 
 def print_problems(problems: tuple[Problem, ...] | list[Problem]) -> None:
-    """One line each on standard error."""
+    """Print problems on standard error, one a line."""
     for problem in problems:
         say(printable(str(problem)), err=True)
 

@@ -71,7 +71,7 @@ class TransportTimeout(TransportError):  # noqa: N818 - an outcome of an exchang
 
 
 class TransportLost(TransportError):  # noqa: N818
-    """Error of a connection that the other side closed, or does not use as the protocol says."""
+    """Error of a connection that the other side closed, or on which it broke the protocol."""
 
 
 def refused(code: str, message: str) -> ClientError:

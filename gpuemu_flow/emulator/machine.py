@@ -102,7 +102,7 @@ class Machine(Printing):
         )
 
     def barrier_passed(self, released: Array | None, arrived: Array | None = None) -> None:
-        """Record that threads passed a barrier; None for all of the batch."""
+        """Record that threads passed a barrier, or without a mask that all of the batch did."""
         if self.shared_races is not None:
             self.shared_races.barrier(released, arrived)
 

@@ -37,7 +37,7 @@ class _Access:
 
 @dataclass
 class _WarpBarrier:
-    """A ``bar.warp.sync`` of some lanes; None for all."""
+    """A ``bar.warp.sync``; without a mask, of all lanes."""
 
     chosen: Array | None
 

@@ -198,7 +198,7 @@ class SharedRaces:
         return known
 
     def barrier(self, chosen: Array | None, arrived: Array | None = None) -> None:
-        """Join the clocks of the warps that a barrier releases; None for all."""
+        """Join the clocks of the warps that a barrier releases; `chosen` None means all warps."""
         clock = self._clock
         index = np.arange(self._warps)
         if chosen is None:

@@ -67,11 +67,12 @@ def is_of_a_session(name: str) -> bool:
 
 
 def variable_digest(environ: Mapping[str, str], name: str) -> str:
-    """Return a digest of a variable's value, or `UNSET`; for ``*``, of all but a session's own.
+    """Return a digest of the value of a variable, or of several that a pattern names.
 
-    ``OMP_*`` stands for all that begin so. Both mean those that reach every program; with a second
-    star, as the names of a configuration are written, all. The value itself, which may be a secret,
-    is never kept.
+    ``OMP_*`` names the variables with this beginning, and ``*`` all but those that each session has
+    of its own; of both, only those that reach every program count. A second star, as in names that
+    come from the configuration, lifts this limit. The digest of a variable that is not set is
+    `UNSET`. The value itself, which may be a secret, is never kept.
     """
     begin, star, _ = name.partition(ALL_VARIABLES)
     if star:

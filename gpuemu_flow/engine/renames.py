@@ -20,7 +20,7 @@ _NAMELESS = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE, stage
 
 @dataclass(frozen=True)
 class MovedNames:
-    """Ops without tasks, which only clients run, whose names came or went since the last run.
+    """Names of ops that came or went since the last run, of those that only clients run.
 
     Attributes
     ----------
@@ -116,7 +116,8 @@ def _by_subject(specs: Iterable[TaskSpec]) -> dict[str, list[TaskSpec]]:
 def _nameless(specs: Iterable[TaskSpec]) -> list[bytes]:
     """Return the tasks of one op without its name; none where their manifests may hold it.
 
-    As bytes: a task that was read from a snapshot has lists where a new one has tuples.
+    They are compared as bytes: a task that was read from a snapshot has lists where a new one has
+    tuples.
     """
     specs = list(specs)
     if any(spec.stage not in _NAMELESS for spec in specs):

@@ -65,7 +65,7 @@ class FileWatch:
     def refresh(self) -> None:
         """Record the present state as known.
 
-        Before a run, so that nothing saved later is missed.
+        Call it before a run, so that nothing saved later is missed.
         """
         self._files = {path: stamp_of(path) for path in self._files}
         self._folders = {folder: _look_into(folder) for folder in self._folders}
@@ -75,7 +75,7 @@ class FileWatch:
     def follow(self, workspace: Workspace, tasks: Iterable[str]) -> None:
         """Watch the inputs of the given tasks; those watched already keep their known state.
 
-        To be called again after a run, which may have seen programs use more.
+        Call it again after a run, which may have seen programs use more.
         """
         tasks = list(tasks)
         graph, basis = workspace.graph, workspace.snapshot.basis

@@ -42,7 +42,7 @@ not every stored output is read again."""
 
 
 def worth_keeping(seconds: float, nbytes: int) -> bool:
-    """Tell whether outputs of a size that took so long are cheaper to keep than to compute again.
+    """Tell whether outputs are cheaper to keep, for their size, than to compute again.
 
     Parameters
     ----------

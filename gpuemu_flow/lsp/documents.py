@@ -51,7 +51,7 @@ class Document:
 
 
 def path_of(uri: str) -> Path | None:
-    """Return the absolute path of a ``file:`` URI; None for all others."""
+    """Return the absolute path of a ``file:`` URI, or None for any other URI."""
     try:
         if urlsplit(uri).scheme != "file":
             return None

@@ -30,13 +30,13 @@ __all__ = ["QUICK_SHARE", "JudgedApart", "Policy", "check_outputs", "check_struc
 
 @dataclass(frozen=True)
 class JudgedApart:
-    """An output whose elements were not held against expected ones, one by one.
+    """An output that was judged otherwise than element by element.
 
     Attributes
     ----------
     name : str
     count, no_verdict : int
-        Its elements; those of them that say nothing of the op.
+        Number of its elements, and of those among them that say nothing of the op.
     failures : tuple of Failure
     note : str
     """

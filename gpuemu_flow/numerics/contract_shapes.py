@@ -89,9 +89,9 @@ def declared_dtypes(contracts: Iterable[OutputContract], inputs: Arrays) -> dict
 def promoted(names: Sequence[str]) -> str | None:
     """Return the dtype that holds the values of all of these, floats before integers.
 
-    As PyTorch has it: among floats the widest, float32 for two different ones of 16 or 8 bits;
-    integers beside a float do not count; among integers and booleans as numpy has it, but no float
-    for int64 beside uint64, which have no common type.
+    The rules are PyTorch's. Of floats it is the widest, and float32 for two different ones of 16
+    or 8 bits. Integers beside a float do not count. Integers and booleans follow numpy's rules, but
+    int64 and uint64 together have no common type rather than a float.
     """
     known = [DTYPES[name] for name in dict.fromkeys(names) if name in DTYPES]
     floats = [dtype for dtype in known if dtype.kind == "float"]

@@ -125,7 +125,7 @@ def _varied(fitted: list[float]) -> bool:
 
 
 def _source(evidence: Evidence, offsets: Float64Array, index: Positions) -> str:
-    """Return the 1-d input that the offsets are a multiple of, in words; or ''."""
+    """Name the 1-d input that the offsets are a multiple of, or return an empty string."""
     for name, array in evidence.inputs.items():
         if array.ndim != 1 or dtype_name(array.dtype) is None or array.size <= int(index.max()):
             continue

@@ -195,7 +195,7 @@ def fit_factor(
 
 
 def factor_name(factor: float, dims: tuple[int, ...], residual: float) -> str:
-    """Name the likely origin of a factor: a small number, or a formula of a dim; or ''."""
+    """Name the likely origin of a factor: a small number, a formula of a dim, or '' if unknown."""
     slack = max(3.0 * residual, 1e-6)
     for most, factors in ((SIMPLE_SLACK, _simple_factors(dims)), (EXOTIC_SLACK, _others(dims))):
         if slack > most:

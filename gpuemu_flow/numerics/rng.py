@@ -229,7 +229,7 @@ def batch_u64(seeds: Sequence[int], n: int) -> NDArray[np.uint64]:
 def warm_up() -> None:
     """Build the jump tables now (some 15 ms, 12 MiB) rather than at the first draw.
 
-    For a process that forks workers: they then share the tables.
+    A process that forks workers calls it, so that they share the tables.
     """
     from gpuemu_flow.numerics import rng_lanes  # noqa: PLC0415 - it loads numpy
 

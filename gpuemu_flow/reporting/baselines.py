@@ -143,7 +143,7 @@ def import_file(workspace: Workspace, path: Path, tag: str) -> Stored:
 
 
 def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> BaselineDiff:
-    """Compare what is true now with a baseline; what was renamed since, with its former name's."""
+    """Compare the present results and kernels with a baseline, renamed ones by their old names."""
     kernels, results = _current(workspace, report)
     found = BaselineDiff(baseline)
     configured = {op.name: op for op in workspace.config.ops}

@@ -44,7 +44,7 @@ def new_names(
 def take_over_submissions(workspace: Workspace) -> None:
     """Store submissions and recorded failures of renamed ops under the new names.
 
-    To be called by a run that holds the lock, before it keeps the new names.
+    Called by a run that holds the lock, before it keeps the new names.
     """
     folder = results_folder(workspace.config, workspace.cache)
     if not workspace.moved_names.new or not (folder / FOLDER).exists():

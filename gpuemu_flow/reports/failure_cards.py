@@ -22,9 +22,10 @@ MAX_MESSAGES = 3
 
 @dataclass(frozen=True)
 class Card:
-    """One failure as the page shows it; `lead` says what is wrong while it is folded.
+    """One failure as the page shows it.
 
-    `common`: at least half of the `count` failing cases have the same cause.
+    `lead` is the line that is shown while the card is folded. `common` is true if at least half of
+    the `count` failing cases have the same cause.
     """
 
     anchor: str

@@ -306,7 +306,7 @@ class Outcome:
 
 
 def error_from_json(data: Mapping[str, Json]) -> RunError:
-    """Rebuild a RunError from its JSON; raises KeyError, TypeError or ValueError for any other."""
+    """Rebuild a RunError from its JSON; KeyError, TypeError or ValueError tell of other JSON."""
     texts = {k: str(data[k]) for k in ("slug", "message", "hint", "stderr_tail", "file")}
     exception = str(data.get("exception", ""))  # an older version's says nothing of it
     return RunError(**texts, line=int(data["line"]), exception=exception)

@@ -143,7 +143,7 @@ class Arena:
         -------
         slots : dict of str to Slot
         memories : dict of str to ndarray of uint8
-            The allocations, in here.
+            The copies, in this arena.
         end : int
             One past the last byte.
         """

@@ -97,7 +97,7 @@ class FrameReader:
         return message
 
     def buffered(self) -> dict[str, Json] | None:
-        """Return a message that has already been received; raises ChannelJunkError."""
+        """Return a message that has already been received, or raise ChannelJunkError."""
         return self._take() if self._data else None
 
     def _receive(self) -> bytes:

@@ -13,7 +13,7 @@ from gpuemu_flow.runners.integrity import Seal
 class Conduct:
     """Watches one program in this process; does nothing if it has no `forbidden` paths.
 
-    To be made before any code of the program runs.
+    Make it before any code of the program runs.
 
     Parameters
     ----------

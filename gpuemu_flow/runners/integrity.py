@@ -70,7 +70,7 @@ _prepared: dict[str, _Part] = {}
 def prepare() -> None:
     """Record the loaded modules, for the seals of all processes forked from this one.
 
-    To be called in a process that never runs code of a program.
+    Call it in a process that never runs code of a program.
     """
     _prepared.update((module.__name__, _Part.of(module)) for module in _watchers())
 
@@ -82,7 +82,7 @@ def _watchers() -> list[ModuleType]:
 class Seal:
     """Remembers the runner's functions and the numpy functions that they call.
 
-    To be made before any code of the program runs.
+    Make it before any code of the program runs.
     """
 
     def __init__(self) -> None:

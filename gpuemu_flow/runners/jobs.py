@@ -153,10 +153,10 @@ class ServiceContext:
     Attributes
     ----------
     run : callable
-        The program's outputs on inputs, with a seed for the global generators: as when a case is
-        run, with its limits; raises what the program raises.
+        Takes inputs and a seed for the global generators, and returns the program's outputs. The
+        limits of a case hold; what the program raises is raised.
     evaluate : Evaluator
-        The same without ceremony, and the program's float32 shadow.
+        Calls the program without these limits, and its float32 shadow.
     own : Arena
         Memory shared with the coordinator.
     peer : Arena or None

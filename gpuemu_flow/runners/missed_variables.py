@@ -16,15 +16,15 @@ _MOST = 3
 
 
 def hinted(error: RunError, program: Program, asked: Iterable[str]) -> RunError:
-    """Return the error with a hint that names what was held back, where that may be why.
+    """Add a hint to an error that held back variables may explain, and return the error.
 
     Parameters
     ----------
     error : RunError
     program : Program
     asked : iterable of str
-        Variables that the program's own code looked for in vain. Of other processes nothing is
-        known but what they say as they fail.
+        Variables that the program's own code looked for in vain. Of other processes only their
+        messages on failure are known.
     """
     if error.hint or error.slug not in _MAY_BE_WHY:
         return error

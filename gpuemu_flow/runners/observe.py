@@ -130,7 +130,7 @@ class Observer:
         _posixsubprocess.fork_exec = fork_exec
 
     def look(self) -> None:
-        """Record what no event reported: after loading and after each message."""
+        """Record the files that no event reports; called after loading and after each message."""
         if not self._active:
             return
         if len(sys.modules) != len(self._modules):

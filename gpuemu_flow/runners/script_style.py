@@ -52,9 +52,9 @@ def _only_defines(node: ast.stmt) -> bool:
 def function_to_call(source: bytes, path: str) -> str:
     """Return the function that stands for the script, or an empty string for a protocol script.
 
-    A script is called as a function when it only defines things, never mentions standard input,
-    and one of them is called ``reference``, ``op``, ``kernel`` or as the file, looked for in this
-    order. A ``__main__`` block makes it a protocol script: it may hand over to a helper module that
+    A script is called as a function if it only defines things, never mentions standard input, and
+    has a function named ``reference``, ``op``, ``kernel`` or like the file; the first of these is
+    taken. A ``__main__`` block makes it a protocol script: it may hand over to a helper module that
     reads the request.
 
     Raises

@@ -136,6 +136,6 @@ class CheckedBuilder:
 
 
 def _itemsize(pointers: Any) -> int:
-    """Return bytes of the elements that a block of pointers points to."""
+    """Return the size in bytes of an element that a block of pointers points to."""
     bits = int(pointers.get_element_ty().primitive_bitwidth)
     return max(1, bits // 8)

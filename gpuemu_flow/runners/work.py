@@ -30,7 +30,7 @@ class Work(Protocol):
         """Send the request to a worker, or return the Attempt that has already failed."""
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Wait for the outcome; raises CancelledRunError."""
+        """Wait for the outcome, or raise CancelledRunError."""
 
 
 class CaseToFile:

@@ -212,7 +212,7 @@ class ResultStore:
         insort(self._by_seed.setdefault(stored.seed, []), stored.key)
 
     def time_ns(self) -> int:
-        """Return the time in ns, never the same twice; it names results without a seed."""
+        """Return the time in ns, never the same twice, as a name for results without a seed."""
         with self._lock:
             self._last_ns = max(time.time_ns(), self._last_ns + 1)
             return self._last_ns

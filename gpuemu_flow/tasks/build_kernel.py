@@ -380,7 +380,7 @@ def tools(spec: TaskSpec, name: str) -> list[Tool]:
 def relative_sources(ptx: bytes, root: Path) -> bytes:
     """Rewrite the PTX's ``.file`` directives so that workspace files have relative paths.
 
-    So that it is the same in every checkout, and places in it can be shown.
+    The text is then the same in every checkout, and places in it can be shown.
     """
     prefix = str(root).encode() + b"/"
 

@@ -119,7 +119,7 @@ def decode_tensor(
 def decode_tensors(
     value: Json, where: str, envelope: Envelope, exchange: Exchange | None = None
 ) -> dict[str, Array]:
-    """Decode tensors by name; raises WireError as `decode_tensor` does."""
+    """Decode tensors by name, with the errors of `decode_tensor`."""
     if not isinstance(value, dict):
         raise WireError(f"{where} must be an object of named tensors, not {json_type(value)}")
     if len(value) > MAX_TENSORS:
@@ -133,7 +133,7 @@ def decode_tensors(
 def encode_tensors(
     arrays: Mapping[str, Array], exchange: Exchange | None = None
 ) -> dict[str, Json]:
-    """Encode tensors by name; raises WireError as `encode_tensor` does."""
+    """Encode tensors by name, with the errors of `encode_tensor`."""
     return {name: encode_tensor(array, None, exchange) for name, array in arrays.items()}
 
 

@@ -100,7 +100,7 @@ def needs_ptx(view: KernelView, policy: Policy) -> str:
 
 
 def needs_exact_figures(view: KernelView, policy: Policy) -> str:
-    """Return the reason why a rule that reads the compiler's figures cannot judge a view; or ''."""
+    """Return the reason why a rule on the compiler's figures cannot judge a view, else ''."""
     return "" if view.metrics.is_exact else "needs a cubin or the output of ptxas -v"
 
 

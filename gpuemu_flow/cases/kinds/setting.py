@@ -58,12 +58,12 @@ class Setting:
 
     @property
     def width(self) -> int:
-        """Return elements of a row, which is the last axis."""
+        """Return the number of elements in a row, along the last axis."""
         return self.shape[-1] if self.shape else 1
 
     @property
     def count(self) -> int:
-        """Return elements of the whole, at least one."""
+        """Return the number of elements of the tensor, at least one."""
         count = 1
         for size in self.shape:
             count *= size
