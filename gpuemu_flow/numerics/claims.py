@@ -235,7 +235,7 @@ def is_firm(claim: Claim, seen: Sequence[Sighting]) -> bool:
 
 
 def _gravely_wrong(claim: Claim, seen: Sequence[Sighting], degree: int) -> Float64Array:
-    """Return what the feature is of the gravely wrong, in order."""
+    """Return the feature's values of the gravely wrong units, in order."""
     level = claim.feature.level
     found = [
         each.values[claim.feature][each.grave[level][degree]]

@@ -176,7 +176,7 @@ def _marks(seen: Observation, name: str) -> tuple[BoolArray, BoolArray]:
 
 
 def _is_grave(seen: Observation, name: str, times: float) -> BoolArray:
-    """Mark what is wrong whatever error counts as wrong."""
+    """Mark the elements whose error is many times that of a wrong one."""
     actual, expected = seen.actual[name], seen.expected[name]
     relative = times * CLEARLY * WRONG.get(seen.dtypes[name], 0.0)
     mixed = np.isfinite(actual) != np.isfinite(expected)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.relations import Observation, output_relations
+from gpuemu_flow.numerics.relations import Observation, agrees, output_relations
 from gpuemu_flow.numerics.relations_inputs import input_relations
 
 Array = NDArray[Any]
@@ -148,3 +148,36 @@ def test_dropped_and_moved_terms_of_a_norm_are_named(
 
 def test_a_reference_that_refuses_changed_inputs_is_asked_no_more_of(x: Array) -> None:
     assert input_relations(seen(2 * softmax(x), softmax(x), x=x), lambda _: None) == set()
+
+
+def test_one_right_element_refutes_what_foretells_it_to_be_far_off() -> None:
+    """Tell a maximum that begins at 0 from one of rows whose last element is taken for 0."""
+    rows = np.random.default_rng(3).normal(-1.5, 1.0, (400, 5))
+    rows[0] = [-1.0, -2.0, -1.0, -2.0, 3.0]
+    rows[1:, -1] = -4.0
+    case = seen(np.maximum(rows.max(-1), 0.0), rows.max(-1), x=rows)
+    wrong = case.wrong["output"]
+    assert agrees(case, "output", np.maximum(rows.max(-1), 0.0), wrong)
+    masked = np.where(np.arange(5) < 4, rows, 0.0).max(-1)
+    assert not agrees(case, "output", masked, wrong)
+
+
+@pytest.mark.parametrize(("ends", "formula"), [((0, 4), "V-2"), ((1, 5), "1")])
+def test_an_index_that_never_reaches_an_end(ends: tuple[int, int], formula: str) -> None:
+    table = np.random.default_rng(4).normal(size=(6, 7))
+    index = np.array([0, 5, 2, 5, 0, 3, 1, 4])
+    case = Observation(
+        {"V": 6, "D": 7, "K": 8},
+        {"table": ("V", "D"), "index": ("K",), "output": ("K", "D")},
+        {"output": "float32"},
+        {"table": table, "index": index},
+        {"output": table[np.clip(index, *ends)]},
+        {"output": table[index]},
+    )
+
+    def ask(given: Mapping[str, Array]) -> dict[str, Array] | None:
+        within = given["index"].max() < len(given["table"])
+        return {"output": given["table"][given["index"]]} if within else None
+
+    found = input_relations(case, ask)
+    assert ("clamped-index", formula) in {(r.kind, r.formula) for r in found}

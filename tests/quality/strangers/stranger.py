@@ -1,4 +1,4 @@
-"""What is known of a bug that a stranger planted."""
+"""Type of a bug that a stranger planted, with its true cause."""
 
 from __future__ import annotations
 
