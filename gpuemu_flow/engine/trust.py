@@ -139,7 +139,7 @@ def remembered(environ: Mapping[str, str]) -> list[Stranger]:
             Stranger(str(e["path"]), tuple(int(o) for o in e["owners"]), int(e["device"]))
             for e in entries
         ]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
 
 

@@ -224,7 +224,7 @@ def read_manifest(path: Path, stage: str) -> dict[str, Json]:
         if isinstance(content, dict) and content.get("stage") == stage:
             return content
         reason = "is not a manifest of that stage"
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = str(error)
     raise StoreError(
         Problem(

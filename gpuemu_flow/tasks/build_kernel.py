@@ -181,6 +181,8 @@ def _read(context: StageContext, name: str, built: Built) -> bytes | None:
     """A file of the workspace, or a problem."""
     path = context.root / name
     try:
+        if not path.is_file() and path.exists():
+            raise OSError("it is no file")  # a pipe would be waited for
         if path.stat().st_size > MAX_ARTIFACT_BYTES:
             raise OSError(f"larger than {MAX_ARTIFACT_BYTES >> 20} MiB")
         return path.read_bytes()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import stat
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -198,12 +200,16 @@ def triton(
     answer: dict[str, Json] = {}
     data = _bytes(folder / "answer.json")
     if data is not None:
-        answer = json.loads(data)
+        # The kernel's file was imported by whoever wrote it.
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(data)
+            answer = found if isinstance(found, dict) else {}
     if answer.get("missing"):
         return Compiled(skipped=str(answer["missing"]))
     path = str(kernel["path"])
     if answer.get("error"):
-        place = (str(answer.get("file") or path), int(answer.get("line") or 0))
+        line = answer.get("line")
+        place = (str(answer.get("file") or path), line if isinstance(line, int) else 0)
         return Compiled(problems=[Problem("build-failed", str(answer["error"]), "", *place)])
     if not run.ok:
         return Compiled(problems=[_failed(run, "triton", path, text)], stopped=bool(run.stopped))
@@ -211,7 +217,7 @@ def triton(
         _bytes(folder / "kernel.cubin"),
         _bytes(folder / "kernel.ptx"),
         text,
-        launch=answer["launch"],
+        launch=launched if isinstance(launched := answer.get("launch"), dict) else None,
     )
 
 
@@ -253,8 +259,11 @@ def _text(run: ToolRun) -> str:
 
 
 def _bytes(path: Path) -> bytes | None:
+    """Return what a compiler left, if it is a file: not what a link leads to, nor a pipe."""
     try:
-        return path.read_bytes()
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:  # noqa: PTH123 - opened above
+            return file.read() if stat.S_ISREG(os.fstat(fd).st_mode) else None
     except OSError:
         return None
 

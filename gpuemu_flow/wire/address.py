@@ -83,7 +83,7 @@ def read_info(root: Path, environ: Mapping[str, str]) -> dict[str, Json] | None:
             continue
         try:
             info = json.loads((folder / f"{workspace_stem(root)}.json").read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             continue
         if isinstance(info, dict) and isinstance(info.get("socket"), str):
             return info

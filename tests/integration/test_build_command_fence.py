@@ -38,6 +38,7 @@ import os, tempfile
 tempfile.mkdtemp()
 Path(os.environ["HOME"]).mkdir(exist_ok=True)
 Path(os.environ["HOME"], "notes").write_text("its own")
+Path("{ptx}").parent.mkdir(exist_ok=True)
 made = Path("{ptx}").read_bytes() if Path("{ptx}").exists() else b""
 assert not made
 Path("{ptx}").write_bytes(Path("template.ptx").read_bytes())
