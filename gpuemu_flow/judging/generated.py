@@ -146,6 +146,8 @@ class _Asker:
                 elif alone or len(rest) == 1:
                     slow = slow + 1 if failed.error.slug == SLOW else 0
                     answers.append(self._failed(call, failed.error))
+                elif failed.error.slug == SLOW:
+                    slow += 1
                 alone = True
         return answers
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
