@@ -12,10 +12,10 @@ from threading import Event
 
 from gpuemu_flow.cases.given import FAILED, case_fault, given_values, wanted_of, with_given
 from gpuemu_flow.errors import UsageError
+from gpuemu_flow.judging.generators import MOST_ANSWERED, TARGET, GeneratorCall
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Program, RunError
 from gpuemu_flow.runners.attempt import JobFailedError
-from gpuemu_flow.runners.generators import MOST_ANSWERED, TARGET, GeneratorCall
 from gpuemu_flow.runners.pool import OnObserved, Pool
 from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS
 from gpuemu_flow.types import Case, InputSpec, Json
