@@ -66,7 +66,7 @@ def given_values(spec: InputSpec) -> Array:
 
 
 def fault_of(given: GivenValues) -> Problem:
-    """Return what went wrong when the values were to be made."""
+    """Return the problem of a function that gave no values."""
     return Problem(given.slug, given.message, given.hint, given.file, given.line)
 
 

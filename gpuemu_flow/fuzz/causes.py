@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from gpuemu_flow.cases.given import GENERATOR_SLUGS
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError, Problem
 from gpuemu_flow.results.model import OpResult, RunReport
@@ -212,10 +213,15 @@ def causes_of(
 
 
 def _families(failing: Sequence[Judged]) -> dict[str, list[Judged]]:
-    """Return the failing cases by kind of failure."""
+    """Return the failing cases by kind of failure, but for those whose inputs were not made.
+
+    What a function that returns inputs did wrong, its error says; one that hangs would take an
+    experiment's time many times over.
+    """
     families: dict[str, list[Judged]] = {}
     for case, result in failing:
-        if result.verdict in BAD and result.failures:
+        made = not result.failures or result.failures[0].why not in GENERATOR_SLUGS
+        if made and result.verdict in BAD and result.failures:
             families.setdefault(family(result), []).append((case, result))
     return families
 

@@ -12,10 +12,10 @@ from threading import Event
 
 from gpuemu_flow.cases.given import FAILED, case_fault, given_values, wanted_of, with_given
 from gpuemu_flow.errors import UsageError
+from gpuemu_flow.judging.generators import MOST_ANSWERED, TARGET, GeneratorCall
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Program, RunError
 from gpuemu_flow.runners.attempt import JobFailedError
-from gpuemu_flow.runners.generators import MOST_ANSWERED, TARGET, GeneratorCall
 from gpuemu_flow.runners.pool import OnObserved, Pool
 from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS
 from gpuemu_flow.types import Case, InputSpec, Json
@@ -146,6 +146,8 @@ class _Asker:
                 elif alone or len(rest) == 1:
                     slow = slow + 1 if failed.error.slug == SLOW else 0
                     answers.append(self._failed(call, failed.error))
+                elif failed.error.slug == SLOW:
+                    slow += 1
                 alone = True
         return answers
 

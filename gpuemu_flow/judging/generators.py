@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.cases.given import DIFFERS, FAILED, MOST_BYTES, RESULT, to_given
+from gpuemu_flow.cases.given import FAILED, MOST_BYTES, RESULT, to_given
 from gpuemu_flow.numerics.dtypes import element_name
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.runners.api import OpError, Program, RunError
@@ -25,7 +25,7 @@ from gpuemu_flow.runners.tensors import as_plain_array
 from gpuemu_flow.types import Json, Shape
 from gpuemu_flow.value_rules import GivenValues
 
-TARGET = "gpuemu_flow.runners.generators:generate_all"
+TARGET = "gpuemu_flow.judging.generators:generate_all"
 ARGUMENTS = ("seed", "rng", "shape", "dtype", "name", "shapes", "dims", "strategy")
 MOST_ANSWERED = 16 << 20
 """Bytes of text in one answer; the rest is asked for again."""
@@ -128,7 +128,7 @@ def _answer(
     if not _fits(second, call) or first.tobytes() != second.tobytes():
         text = f"{call.name}: {label} returned different values for equal arguments"
         hint = "draw from `rng` or `seed` alone, and keep nothing between calls"
-        return GivenValues(slug=DIFFERS, message=text, hint=hint)
+        return GivenValues(slug="generate-nondeterministic", message=text, hint=hint)
     return to_given(first)
 
 
@@ -175,7 +175,7 @@ def _refused(label: str, call: GeneratorCall, array: np.ndarray) -> GivenValues:
     if _fits(array, call):
         text = f"{call.name}: {label} returned {array.nbytes} bytes; {MOST_BYTES} are possible"
         hint = "smaller dims in the schema, or a kind of values in place of a function"
-        return GivenValues(slug=RESULT, message=text, hint=hint)
+        return GivenValues(slug="generate-result", message=text, hint=hint)
     text = f"{call.name}: {label} returned {array.dtype} {list(array.shape)}; {asked} is asked for"
     hint = "return an array of the `shape` and `dtype` that it is given"
-    return GivenValues(slug=RESULT, message=text, hint=hint)
+    return GivenValues(slug="generate-result", message=text, hint=hint)
