@@ -32,7 +32,6 @@ name = "nothing"
 [validation]
 dtypes = ["float32"]
 cases = 6
-cause_budget = 0
 strategies = ["{strategy}"]
 [[ops]]
 name = "it"

@@ -15,7 +15,6 @@ name = "contracts"
 [validation]
 dtypes = ["float32"]
 cases = 6
-cause_budget = 0
 strategies = ["normal"]
 [[ops]]
 name = "it"
