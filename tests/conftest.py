@@ -19,7 +19,7 @@ def mini(tmp_path: Path, request: pytest.FixtureRequest) -> Mini:
 
     A module that sets ``WARM`` does not care how the command's process starts: see `warm`.
     """
-    return make_mini(tmp_path / "workspace", warm=getattr(request.module, "WARM", False))
+    return make_mini(tmp_path / "workspace", warm=getattr(request.module, "WARM", True))
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +34,7 @@ def checked_once(tmp_path_factory: pytest.TempPathFactory) -> Mini:
 def checked_mini(checked_once: Mini, tmp_path: Path, request: pytest.FixtureRequest) -> Mini:
     """A small workspace whose first run is over, to be changed by one test."""
     shutil.copytree(checked_once.root, tmp_path / "workspace", copy_function=shutil.copy2)
-    return Mini(tmp_path / "workspace", warm=getattr(request.module, "WARM", False))
+    return Mini(tmp_path / "workspace", warm=getattr(request.module, "WARM", True))
 
 
 @pytest.hookimpl(wrapper=True)

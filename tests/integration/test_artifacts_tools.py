@@ -109,7 +109,7 @@ def test_the_listing_of_a_cubin_has_its_families(toolchain: Toolchain) -> None:
             path = KERNELS / "sm_90" / f"{name}.cubin"
             data = path.read_bytes()
             tools = toolchain.tools["nvdisasm"]
-            listed = disassemble(data, path.name, tools, Path(folder), threading.Event())
+            listed = disassemble(data, path.name, tools, Path(folder), threading.Event(), None)
             assert isinstance(listed, MachineCode)
             for view in measure(Artifact(path.name, cubin=data, sass=listed)).kernels:
                 assert view.metrics.sass_tool.startswith("nvdisasm ")
@@ -212,7 +212,7 @@ def test_ptx_that_calls_functions_of_other_files_is_assembled_all_the_same(
         b".version 8.0\n.target sm_80\n.address_size 64\n.extern .func elsewhere();\n"
         b".visible .entry k() { call.uni elsewhere; ret; }\n"
     )
-    made = assemble(ptx, "k.ptx", "", toolchain.tools["ptxas"], tmp_path, threading.Event())
+    made = assemble(ptx, "k.ptx", "", toolchain.tools["ptxas"], tmp_path, threading.Event(), None)
     assert made is not None
     assert (made.error, made.problems) == ("", [])
     assert list(kernels(made.cubin or b"")[1]) == ["k"]

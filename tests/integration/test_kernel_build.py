@@ -246,12 +246,12 @@ def test_a_command_that_floods_its_output_is_stopped(made: Mini) -> None:
 def test_an_interrupted_run_ends_the_compiler(made: Mini) -> None:
     made.write(
         "make.py",
-        "import os, time\nfrom pathlib import Path\n"
-        "Path('pid.part').write_text(str(os.getpid()))\nos.rename('pid.part', 'pid')\n"
+        "import os, time\nfrom pathlib import Path\nPath('out').mkdir(exist_ok=True)\n"
+        "Path('out/pid.part').write_text(str(os.getpid()))\nos.rename('out/pid.part', 'out/pid')\n"
         "time.sleep(600)\n",
     )
     process = made.popen("run")
-    pid_file = made.root / "pid"
+    pid_file = made.root / "out" / "pid"
     while not pid_file.exists():
         assert process.poll() is None
     pid = int(pid_file.read_text())

@@ -150,15 +150,15 @@ def test_the_next_disassembler_is_tried_and_what_the_last_one_said_is_a_warning(
     (tools.folder / "nvdisasm.fails").touch()
     data = (KERNELS / "sm_80" / "softmax.cubin").read_bytes()
     never = threading.Event()
-    listed = disassemble(data, "k.cubin", [failing, working], tmp_path, never)
+    listed = disassemble(data, "k.cubin", [failing, working], tmp_path, never, None)
     assert isinstance(listed, MachineCode)
     assert (listed.tool, set(listed.functions)) == ("nvdisasm 13.0.1", {"softmax_kernel"})
-    problem = disassemble(data, "k.cubin", [failing], tmp_path, never)
+    problem = disassemble(data, "k.cubin", [failing], tmp_path, never, None)
     assert isinstance(problem, Problem)
     assert (problem.slug, problem.file, problem.warning) == ("sass-unreadable", "k.cubin", True)
     assert "unsupported architecture" in problem.message
-    assert disassemble(data[:99], "k.cubin", [failing], tmp_path, never) is None
-    assert disassemble(data, "k.cubin", [], tmp_path, never) is None
+    assert disassemble(data[:99], "k.cubin", [failing], tmp_path, never, None) is None
+    assert disassemble(data, "k.cubin", [], tmp_path, never, None) is None
 
 
 @pytest.mark.parametrize(
