@@ -141,10 +141,12 @@ class Mini:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPUEMU", "XDG", "CI"))}
         return {**kept, "HOME": str(self.root / "home"), **self.env}
 
-    def popen(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    def popen(
+        self, *arguments: str, folder: Path | None = None, **options: Any
+    ) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "gpuemu_flow", *arguments],
-            cwd=self.root,
+            cwd=folder or self.root,
             env=self.environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

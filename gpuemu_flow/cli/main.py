@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -50,13 +51,29 @@ INTERRUPTED = 130
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="gpuemu-flow")
-def cli() -> None:
+@click.option(
+    "-C",
+    "--directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Do all from this folder, as make does.",
+)
+@click.option(
+    "-f",
+    "--file",
+    type=click.Path(path_type=Path),
+    help="Configuration in place of the nearest gpuemu.toml; GPUEMU_CONFIG names it, too.",
+)
+def cli(directory: Path | None, file: Path | None) -> None:
     """Know that a GPU kernel is right, without a GPU.
 
     Exit codes: 0 all passed; 1 a check failed or regressed; 2 usage or configuration;
     3 an op crashed or a needed tool is absent; 4 nothing was validated; 124 cut off by a
     time limit; 130 interrupted.
     """
+    if directory is not None:
+        os.chdir(directory)
+    if file is not None:
+        os.environ["GPUEMU_CONFIG"] = str(file.absolute())
 
 
 COMMANDS = (

@@ -22,7 +22,11 @@ from gpuemu_flow.cli.say import say
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would run, and run nothing.")
 @click.option("--explain", is_flag=True, help="Say for each task that runs why it does.")
 @click.option("-j", "--jobs", type=click.IntRange(0), help="Tasks at a time; 0: one per CPU.")
-@click.option("-x", "--fail-fast", is_flag=True, help="Stop at the first op that fails.")
+@click.option(
+    "-x/-k",
+    "--fail-fast/--keep-going",
+    help="Stop at the first op that fails, or go on (the default).",
+)
 @click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
 @click.option("--dtype", "dtypes", multiple=True, help="Only this dtype; may be repeated.")
 @click.option(
@@ -30,7 +34,7 @@ from gpuemu_flow.cli.say import say
     metavar="code,params,input,env",
     help="Which changes make a task run again; default: all four.",
 )
-@click.option("--force", is_flag=True, help="Run everything selected, whatever is cached.")
+@click.option("-B", "--force", is_flag=True, help="Run everything selected, whatever is cached.")
 @NO_CONFIRM
 @format_option("text", "json")
 def run(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean, nearest
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 
+_WILDCARDS = frozenset("*?[")
 STAGES = ("generate", "op", "reference", "compare", "build", "code", "lint", "diff")
 
 
@@ -101,26 +103,26 @@ class Graph:
         Parameters
         ----------
         words : iterable of str
-            Task names, ops, stages, groups, targets; none means all.
+            Task names, ops, stages, groups, targets, or patterns of them as a shell's: ``*``,
+            ``?``, ``[...]``; none means all.
         dtypes : iterable of str
             Keep only tasks of these dtypes; none means all.
 
         Raises
         ------
         UsageError
-            ``unknown-task`` for a word that names nothing, ``no-such-dtype`` for a dtype that no
-            op has.
+            ``unknown-task`` for a word that names nothing, and for a pattern that fits nothing;
+            ``no-such-dtype`` for a dtype that no op has.
         """
         chosen: set[str] = set()
         words = list(words)
         problems = []
         for word in words:
-            if word in self.tasks:
-                chosen.add(word)
-            elif word in self.groups:
-                chosen.update(self.groups[word])
-            else:
+            named = self._named(word)
+            if named is None:
                 problems.append(self._unknown(word))
+            else:
+                chosen.update(named)
         if not words:
             chosen = set(self.tasks)
         wanted = list(dtypes)
@@ -137,6 +139,18 @@ class Graph:
         if problems:
             raise UsageError(*problems)
         return chosen
+
+    def _named(self, word: str) -> set[str] | None:
+        """Return the tasks that a word or a pattern names; None where there is nothing such."""
+        if word in self.tasks:
+            return {word}
+        if word in self.groups:
+            return set(self.groups[word])
+        if not _WILDCARDS & set(word):
+            return None
+        tasks = {name for name in self.tasks if fnmatchcase(name, word)}
+        groups = [members for name, members in self.groups.items() if fnmatchcase(name, word)]
+        return tasks.union(*groups) if tasks or groups else None
 
     def _unknown(self, word: str) -> Problem:
         """Report a word that names nothing: it may be a task of an op that was skipped."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from mini_workspace import Mini
@@ -22,6 +23,43 @@ def test_words_select_ops_tasks_groups_and_targets(mini: Mini) -> None:
     assert [r["dtype"] for r in quick["results"]] == ["float32"] * 3
     half = mini.run("--dtype", "f16")
     assert [(r["op"], r["dtype"]) for r in half["results"]] == [("total", "float16")]
+
+
+def test_patterns_select_what_they_fit(mini: Mini) -> None:
+    def chosen(*words: str) -> set[str]:
+        listed = mini.command("list", *words, "--format", "json", code=0).stdout
+        return {task["task"] for task in json.loads(listed)["tasks"]}
+
+    assert chosen("compare:*:float32") == {
+        f"compare:{n}:float32" for n in ("scale", "total", "relu")
+    }
+    assert chosen("[st]*l*") == chosen("scale", "total")
+    assert chosen("compare:s?ale:*") == {"compare:scale:float32"}
+    refused = mini.command("run", "compare:z*", code=2)
+    assert "unknown-task: 'compare:z*'" in refused.stderr
+
+
+def test_the_habits_of_make(mini: Mini, tmp_path: Path) -> None:
+    """`-C`, `-f` (from that folder), `-B` and `-k`; a folder or file that is not there says so."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (mini.root / "other.toml").write_text(
+        (mini.root / "gpuemu.toml").read_text().replace('"scale"', '"thrice"')
+    )
+
+    def make(*arguments: str, code: int) -> str:
+        process = mini.popen(*arguments, folder=elsewhere)
+        said = "".join(process.communicate(timeout=600))
+        assert process.returncode == code, said
+        return said
+
+    assert "config-not-found" in make("run", "scale", code=2)
+    at = ("-C", str(mini.root))
+    assert "5 ran" in make(*at, "run", "scale", code=0)
+    assert "5 ran" in make(*at, "run", "-k", "-B", "scale", code=0)
+    assert "thrice" in make(*at, "-f", "other.toml", "run", "thrice", code=0)
+    assert "other-2.toml, which does not exist" in make(*at, "-f", "other-2.toml", "run", code=2)
+    assert "does not exist" in make("-C", str(elsewhere / "none"), "run", code=2)
 
 
 @pytest.mark.parametrize(
