@@ -120,4 +120,4 @@ def _why(outcome: Outcome) -> str:
     error = outcome.error
     if error is None:
         return "its code gave no outputs"
-    return " ".join(error.message.split())[:300]
+    return error.message

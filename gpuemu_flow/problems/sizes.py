@@ -30,7 +30,7 @@ class Tries:
     left: int = MOST_TRIES
 
     def __call__(self, constants: Constants) -> Described | None:
-        """Return what the model is with these constants; None where it does not run."""
+        """Return the facts of the model with these constants; None where it does not run."""
         if self.left <= 0:
             return None
         self.left -= 1
@@ -41,7 +41,7 @@ class Tries:
 
 
 def scale_down(tries: Tries, constants: Constants) -> tuple[dict[str, int], Described | None]:
-    """Return the smallest constants found with which the model runs, and what it is with them.
+    """Return the smallest constants found with which the model runs, and the facts with them.
 
     Constants that are tied to each other stay as they are where no scaling of them runs.
     """

@@ -114,7 +114,7 @@ def as_tensor(value: Any) -> Any:
 
 
 def as_outputs(returned: Any) -> Any:
-    """Return what a model gave in the form that the workspace's schema names its outputs."""
+    """Return a model's outputs as one tensor or a tuple."""
     if isinstance(returned, Mapping):
         returned = tuple(returned.values())
     if isinstance(returned, (tuple, list)):

@@ -165,7 +165,7 @@ def _on_cpu(value: Any) -> Any:
 
 
 def describe(value: Any, name: str, drawn: Drawn) -> dict[str, Any]:
-    """Return what one argument of the model is."""
+    """Return the description of one argument of the model."""
     if not isinstance(value, torch.Tensor):
         return {"value": to_json(value, f"get_inputs ({name})")}
     if value.numel() > LARGEST:
