@@ -27,6 +27,7 @@ from gpuemu_flow.cli.failures import failures
 from gpuemu_flow.cli.fuzz import fuzz
 from gpuemu_flow.cli.grants import add_grants
 from gpuemu_flow.cli.graph import graph
+from gpuemu_flow.cli.import_ import import_problems
 from gpuemu_flow.cli.init import init
 from gpuemu_flow.cli.lint import lint
 from gpuemu_flow.cli.list import list_tasks
@@ -37,6 +38,7 @@ from gpuemu_flow.cli.report import report
 from gpuemu_flow.cli.reproduce import reproduce
 from gpuemu_flow.cli.run import run
 from gpuemu_flow.cli.say import say
+from gpuemu_flow.cli.score import score
 from gpuemu_flow.cli.status import status
 from gpuemu_flow.cli.test import test
 from gpuemu_flow.cli.version import version
@@ -78,7 +80,7 @@ COMMANDS = (
     run, ci, test, report, fuzz, failures, reproduce, minimize, mutate, calibrate, coverage,
     lint, artifacts, emulate, baseline, diff, explain, list_tasks,
     graph, clean, status, config, version, daemon, watch, lsp, init,
-    debug, completion,
+    import_problems, score, debug, completion,
 )  # fmt: skip
 
 RUNNING = (
@@ -94,6 +96,7 @@ RUNNING = (
     lint,
     watch,
     debug,
+    score,
 )
 add_grants(RUNNING)
 for command in COMMANDS:

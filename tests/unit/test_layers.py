@@ -12,7 +12,7 @@ from import_graph import PACKAGE, ROOT, Import, cycles, read_imports, source_fil
 LAYERS = (
     ("__main__", "front", "pytest_plugin"),
     ("cli", "testing"),
-    ("daemon", "debug", "init", "lsp"),
+    ("daemon", "debug", "init", "lsp", "problems"),
     ("reporting",),
     ("fuzz",),
     ("engine",),

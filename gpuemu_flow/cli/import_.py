@@ -1,0 +1,89 @@
+"""``gpuemu-flow import``: a workspace of problems in the format of another collection."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuemu_flow.cli.say import say
+
+if TYPE_CHECKING:
+    from gpuemu_flow.problems.model import Imported
+
+FORMATS = ("kernelbench",)
+_PATH = click.Path(path_type=Path)
+
+
+@click.command("import", short_help="Make a workspace of another collection's problems.")
+@click.argument("format_name", metavar="FORMAT", type=click.Choice(FORMATS))
+@click.argument("path", type=_PATH)
+@click.option("--into", default=".", show_default=True, type=_PATH, help="Folder of the workspace.")
+@click.option("--candidates", multiple=True, type=_PATH, metavar="PATH",
+              help="A file or folder with candidates; may be repeated.")  # fmt: skip
+@click.option("--size", type=click.Choice(["small", "given"]), default="small", show_default=True,
+              help="Scale sizes down where the model allows it.")  # fmt: skip
+@click.option("--shapes", type=click.Choice(["varied", "given"]), default="varied",
+              show_default=True, help="Try other sizes where the model allows it.")  # fmt: skip
+@click.option("--cases", type=click.IntRange(1, 1000), default=12, show_default=True,
+              help="Cases of each candidate.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace files that are there.")
+def import_problems(
+    format_name: str,
+    path: Path,
+    into: Path,
+    candidates: tuple[Path, ...],
+    size: str,
+    shapes: str,
+    cases: int,
+    force: bool,
+) -> None:
+    """Make a workspace of the problems and candidates of FORMAT in PATH, a file or folder.
+
+    Their code runs in fenced workers, to find out sizes and inputs. Exit codes: 0 something was
+    taken; 4 nothing was.
+    """
+    from gpuemu_flow.errors import Problem, RunnerError  # noqa: PLC0415
+    from gpuemu_flow.init.write import install  # noqa: PLC0415
+    from gpuemu_flow.problems.kernelbench import Options, import_kernelbench  # noqa: PLC0415
+    from gpuemu_flow.reports.text import printable  # noqa: PLC0415
+
+    if importlib.util.find_spec("torch") is None:
+        text = f"problems of {format_name} are PyTorch programs, and torch is not installed"
+        hint = "python -m pip install 'gpuemu-flow[torch]'"
+        raise RunnerError(Problem("import-needs-torch", text, hint))
+    options = Options(candidates, size == "small", shapes == "varied", cases)
+
+    def announce(name: str) -> None:
+        say(f"trying {printable(name)}", err=True)
+
+    found = import_kernelbench(path, options, announce)
+    if any(taken.source.candidates for taken in found.taken):
+        install(found.files, into, force=force)
+    say(printable(_told(found, into)))
+    raise SystemExit(0 if any(taken.source.candidates for taken in found.taken) else 4)
+
+
+def _told(found: Imported, into: Path) -> str:
+    """Return the text on what was taken, what was not, and what comes next."""
+    lines = []
+    for one in found.taken:
+        names = ", ".join(candidate.name for candidate in one.source.candidates) or "no candidate"
+        lines.append(f"took {one.source.name}: {names}")
+        if one.scaled:
+            sizes = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in one.scaled.items())
+            lines.append(f"  scaled: {sizes}")
+        if one.dims:
+            dims = ", ".join(f"{name} in {list(sizes)}" for name, sizes in one.dims.items())
+            lines.append(f"  varied: {dims}")
+    lines += [f"left out: {one.what}: {one.reason}" for one in found.left]
+    if any(one.source.candidates for one in found.taken):
+        place = "" if into.resolve() == Path.cwd() else f"cd {shlex.quote(str(into))} && "
+        lines.append("their files were copied; the originals are unchanged")
+        lines.append(f"next: {place}gpuemu-flow score")
+    else:
+        lines.append("nothing was taken, and nothing was written")
+    return "\n".join(lines)

@@ -1,0 +1,82 @@
+"""``gpuemu-flow score``: which candidates of each problem are right, how far off, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuemu_flow.cli.options import NO_CONFIRM, SEED, format_option, wants_color
+from gpuemu_flow.cli.say import say
+
+if TYPE_CHECKING:
+    from gpuemu_flow.problems.score import Scores
+
+
+@click.command(short_help="Score the candidates of each problem.")
+@click.argument("words", nargs=-1, metavar="[OP|TARGET]...")
+@click.option("-j", "--jobs", type=click.IntRange(0), help="Tasks at a time; 0: one per CPU.")
+@click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
+@NO_CONFIRM
+@format_option("text", "json")
+def score(
+    words: tuple[str, ...], jobs: int | None, seed: int | None, confirm: bool, output_format: str
+) -> None:
+    """Validate what changed, and print for each problem and candidate what came of it.
+
+    Exit codes: 0 each candidate was judged, right or wrong; 4 one was not; 130 interrupted.
+    """
+    from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
+    from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
+    from gpuemu_flow.engine.session import RunOptions  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
+    from gpuemu_flow.problems.score import scores_of  # noqa: PLC0415
+    from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
+    from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
+
+    workspace = Workspace(overrides=Overrides(seed=seed))
+    with make_listener(live=wants_color() and output_format == "text") as listener:
+        _, report = run_and_report(workspace, RunOptions(words=words, jobs=jobs), listener)
+        budget = cause_budget(workspace, confirm=confirm)
+        report = with_causes(workspace, report, budget=budget, announce=say_looking)
+    scores = scores_of(report)
+    if output_format == "json":
+        say(json_writer.dumps(scores.to_json()))
+    else:
+        say(text.printable(_table(scores)))
+    for problem in report.problems:
+        if not problem.warning:
+            say(text.printable(str(problem)), err=True)
+    raise SystemExit(scores.exit_code)
+
+
+def _table(scores: Scores) -> str:
+    """Return the table, its columns as wide as their longest entry."""
+    if not scores.rows:
+        return "nothing was selected that could be scored"
+    rows = [("problem", "candidate", "verdict", "passed", "worst error", "tolerance", "cause")]
+    for one in scores.rows:
+        rows.append(
+            (
+                one.problem,
+                one.candidate,
+                one.word,
+                f"{one.passed}/{one.cases}",
+                f"{one.max_abs:.3g}",
+                f"{one.tolerance_used:.0%}" if one.tolerance_used < 100 else "> 100 x",
+                " ".join(one.cause.split())[:120],
+            )
+        )
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
+    lines = [
+        "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]))
+        for row in rows
+    ]
+    judged = [one for one in scores.rows if one.correct is not None]
+    right = sum(one.correct is True for one in judged)
+    missing = len(scores.rows) - len(judged)
+    lines.append(
+        f"{right} correct, {len(judged) - right} wrong" + f", {missing} not judged" * bool(missing)
+    )
+    return "\n".join(line.rstrip() for line in lines)

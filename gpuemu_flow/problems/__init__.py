@@ -1,0 +1,1 @@
+"""Problems of other collections, made into workspaces: see `docs/import.md`."""

@@ -1,0 +1,138 @@
+"""Run `Model` and `ModelNew` of KernelBench problems as reference and op.
+
+Written by ``gpuemu-flow import kernelbench``; needs numpy and torch, and nothing of gpuemu-flow.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+MOST_WEIGHTS = 256 << 20
+
+
+def reference(names: dict[str, Any], folder: str) -> Callable[..., Any]:
+    """Make the function that runs `Model` of a problem, in the dtype of its inputs.
+
+    Parameters
+    ----------
+    names : dict
+        The globals of the problem's module; sizes that were scaled are changed there.
+    folder : str
+        Holds ``problem.json`` and ``weights.npz``.
+    """
+    described = json.loads(Path(folder, "problem.json").read_text(encoding="utf-8"))
+    names.update({name: plain(value) for name, value in described["globals"].items()})
+    return Caller(names["Model"], described, folder)
+
+
+def candidate(path: str, folder: str) -> Callable[..., Any]:
+    """Make the function that runs `ModelNew` of a candidate's file."""
+    described = json.loads(Path(folder, "problem.json").read_text(encoding="utf-8"))
+    spec = importlib.util.spec_from_file_location("candidate", path)
+    assert spec is not None  # noqa: S101 - the path ends in .py
+    assert spec.loader is not None  # noqa: S101
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return Caller(module.ModelNew, described, folder)
+
+
+class Caller:
+    """Calls a model whose weights are those of the problem; each call begins with the same ones."""
+
+    def __init__(self, model_class: Any, described: Mapping[str, Any], folder: str) -> None:
+        self._class = model_class
+        self._described = described
+        self._weights = Path(folder, "weights.npz")
+        self._made: dict[Any, tuple[Any, dict[str, Any]]] = {}
+
+    def __call__(self, all_inputs: Mapping[str, Any]) -> Any:
+        """Return the outputs of one call; a function of one parameter gets all inputs in it."""
+        given = {name: as_tensor(value) for name, value in all_inputs.items()}
+        model, state = self._model(_float_of(given.values()))
+        arguments = [
+            given[one["name"]] if "name" in one else plain(one["value"])
+            for one in self._described["arguments"]
+        ]
+        for one, at in zip(self._described["arguments"], range(len(arguments)), strict=True):
+            if one.get("part") == "upper":
+                arguments[at] = torch.triu(arguments[at])
+            elif one.get("part") == "lower":
+                arguments[at] = torch.tril(arguments[at])
+        if state:
+            model.load_state_dict(state)
+        seed_all(self._described["seed"])
+        with torch.no_grad():
+            return as_outputs(model(*arguments))
+
+    def _model(self, dtype: Any) -> tuple[Any, dict[str, Any]]:
+        if dtype not in self._made:
+            seed_all(self._described["seed"])
+            model = self._class(*[plain(value) for value in self._described["init"]])
+            share(model, self._weights)
+            model = model.to(dtype)
+            state = {name: value.clone() for name, value in model.state_dict().items()}
+            self._made[dtype] = model, state
+        return self._made[dtype]
+
+
+def share(model: Any, path: Path) -> None:
+    """Give a model the weights of the file whose names and shapes agree with its own."""
+    if not path.is_file():
+        return
+    own = model.state_dict()
+    with np.load(path, allow_pickle=False) as kept:
+        for name in kept.files:
+            if name in own and tuple(own[name].shape) == kept[name].shape:
+                with torch.no_grad():
+                    own[name].copy_(torch.from_numpy(kept[name]))
+
+
+def seed_all(seed: int) -> None:
+    """Seed every generator that a model may draw its weights from."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+def as_tensor(value: Any) -> Any:
+    """Return a torch tensor on an array's memory where torch can take it, else on a copy."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype.kind not in "biufc":  # bfloat16 and its like: float32 holds all of their values
+        value = value.astype(np.float32)
+    if not value.flags.writeable or any(stride < 0 for stride in value.strides):
+        value = value.copy()
+    return torch.from_numpy(value)
+
+
+def as_outputs(returned: Any) -> Any:
+    """Return a model's outputs as one tensor or a tuple."""
+    if isinstance(returned, Mapping):
+        returned = tuple(returned.values())
+    if isinstance(returned, (tuple, list)):
+        return tuple(returned) if len(returned) > 1 else returned[0]
+    return returned
+
+
+def plain(value: Any) -> Any:
+    """Return a value of JSON as Python has it: a tuple is written ``{"tuple": [...]}``."""
+    if isinstance(value, dict):
+        return tuple(plain(one) for one in value["tuple"])
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    return value
+
+
+def _float_of(tensors: Any) -> Any:
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+            return tensor.dtype
+    return torch.float32

@@ -1,0 +1,278 @@
+"""Try a KernelBench problem: its sizes, inputs and weights. Runs in a fenced worker alone.
+
+A request is JSON in an array of bytes, and so is the answer.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import json
+import keyword
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpuemu_flow.problems.adapters.kernelbench import MOST_WEIGHTS, as_outputs, seed_all
+
+FILE = "reference.py"
+LARGEST = 1 << 26
+"""Elements of an input beyond which nothing is tried."""
+
+
+class NotTakenError(Exception):
+    """Raised for a problem in a form that no workspace can express."""
+
+
+def probe(request: Any) -> Any:
+    """Answer one request; what the problem itself raises goes through."""
+    asked = json.loads(bytes(request))
+    torch.set_num_threads(1)
+    try:
+        found = _answer(asked)
+    except NotTakenError as error:
+        found = {"not_taken": str(error)}
+    data = found if isinstance(found, bytes) else json.dumps(found).encode()
+    return np.frombuffer(data, np.uint8).copy()
+
+
+def _answer(asked: dict[str, Any]) -> Any:
+    seed = asked["seed"]
+    module = load(asked["constants"])
+    seed_all(seed)
+    init = module.get_init_inputs()
+    if not isinstance(init, (list, tuple)):
+        raise NotTakenError("get_init_inputs returns no list")
+    described = [to_json(one, "get_init_inputs") for one in init]
+    drawn = Drawn()
+    seed_all(seed)
+    with drawn:
+        inputs = module.get_inputs()
+    if not isinstance(inputs, (list, tuple)):
+        raise NotTakenError("get_inputs returns no list")
+    inputs = [_on_cpu(one) for one in inputs]
+    arguments = [
+        describe(one, name, drawn)
+        for one, name in zip(inputs, names_of(module.Model, len(inputs)), strict=True)
+    ]
+    found: dict[str, Any] = {
+        "init": described,
+        "arguments": arguments,
+        "globals": changed_globals(module, asked["constants"]),
+    }
+    if asked["what"] == "describe":
+        return found
+    seed_all(seed)
+    model = module.Model(*init)
+    if asked["what"] == "weights":
+        return weights(model)
+    found["outputs"] = run(model, inputs)
+    found["free"] = [
+        one.get("name")
+        for one, at in zip(arguments, range(len(inputs)), strict=True)
+        if one.get("float") and asked.get("values") and _takes_any(model, inputs, at)
+    ]
+    return found
+
+
+def load(constants: dict[str, int]) -> ModuleType:
+    """Execute the problem's file with other values of its constants."""
+    source = Path(FILE).read_text(encoding="utf-8")
+    tree = ast.parse(source, FILE)
+    for node in tree.body:
+        name = assigned(node)
+        if name in constants and isinstance(node, (ast.Assign, ast.AnnAssign)):
+            old = node.value
+            assert old is not None  # noqa: S101 - `assigned` looked
+            node.value = ast.copy_location(ast.Constant(constants[name]), old)
+    module = ModuleType("problem")
+    module.__file__ = FILE
+    exec(compile(tree, FILE, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - fenced
+    for name in ("Model", "get_inputs", "get_init_inputs"):
+        if not hasattr(module, name):
+            raise NotTakenError(f"it defines no {name}")
+    return module
+
+
+def assigned(node: ast.stmt) -> str:
+    """Return the name that a statement gives an integer to; empty for all others."""
+    if isinstance(node, ast.Assign) and len(node.targets) == 1:
+        target: ast.expr = node.targets[0]
+    elif isinstance(node, ast.AnnAssign):
+        target = node.target
+    else:
+        return ""
+    value = node.value
+    if (
+        isinstance(target, ast.Name)
+        and isinstance(value, ast.Constant)
+        and type(value.value) is int
+    ):
+        return target.id
+    return ""
+
+
+def changed_globals(module: ModuleType, constants: dict[str, int]) -> dict[str, Any]:
+    """Return the values of globals that follow from other constants than the file's own."""
+    if not constants:
+        return {}
+    before = load({})
+    found = {}
+    for name, value in vars(module).items():
+        if name.startswith("__") or type(value) not in (int, float, tuple, list):
+            continue
+        if vars(before).get(name) != value:
+            found[name] = to_json(value, name)
+    return found
+
+
+def names_of(model: Any, count: int) -> list[str]:
+    """Return the names of the parameters of `forward`, as names of inputs."""
+    parameters = list(inspect.signature(model.forward).parameters.values())[1:]
+    plain = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][:count]
+    plain += [f"x{at}" for at in range(len(plain), count)]
+    return [f"{name}_" if keyword.iskeyword(name) or name == "inputs" else name for name in plain]
+
+
+class Drawn:
+    """Notes the bounds of the integers that ``torch.randint`` draws."""
+
+    def __init__(self) -> None:
+        self._real = torch.randint
+        self.bounds: dict[int, tuple[int, int, Any]] = {}
+
+    def __enter__(self) -> None:
+        torch.randint = self._draw
+
+    def __exit__(self, *_: object) -> None:
+        torch.randint = self._real
+
+    def _draw(self, *args: Any, **kwargs: Any) -> Any:
+        made = self._real(*args, **kwargs)
+        numbers = [one for one in args if type(one) is int]
+        low = kwargs.get("low", numbers[0] if len(numbers) > 1 else 0)
+        high = kwargs.get("high", numbers[-1] if numbers else 0)
+        self.bounds[id(made)] = (low, high - 1, made)
+        return made
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.cpu() if isinstance(value, torch.Tensor) else value
+
+
+def describe(value: Any, name: str, drawn: Drawn) -> dict[str, Any]:
+    """Return the description of one argument of the model."""
+    if not isinstance(value, torch.Tensor):
+        return {"value": to_json(value, f"get_inputs ({name})")}
+    if value.numel() > LARGEST:
+        raise NotTakenError(f"input {name} has {value.numel()} elements")
+    dtype = str(value.dtype).removeprefix("torch.")
+    found: dict[str, Any] = {"name": name, "shape": list(value.shape), "dtype": dtype}
+    if value.is_complex():
+        raise NotTakenError(f"input {name} is {dtype}")
+    if not value.numel():
+        return found
+    if value.is_floating_point():
+        found |= {"float": True, "low": float(value.min()), "high": float(value.max())}
+        kind, part = structure(value.double())
+        found |= {"kind": kind} if kind else {}
+        found |= {"part": part} if part else {}
+    elif value.dtype is not torch.bool:
+        low, high, _ = drawn.bounds.get(id(value), (int(value.min()), int(value.max()), None))
+        found |= {"low": low, "high": high}
+    return found
+
+
+def structure(value: Any) -> tuple[str, str]:
+    """Return the kind of the values, and the triangle that alone holds some."""
+    if value.dim() >= 1 and value.shape[-1] > 1 and bool((value >= 0).all()):
+        sums = value.sum(-1)
+        if bool(((sums - 1).abs() < 1e-4).all()):
+            hot = bool(((value == 0) | (value == 1)).all())
+            return ("one_hot" if hot else "probabilities"), ""
+    if value.dim() >= 2 and value.shape[-1] == value.shape[-2] > 1:
+        if bool((value == value.mT).all()):
+            return "symmetric", ""
+        if bool((value.triu() == value).all()):
+            return "", "upper"
+        if bool((value.tril() == value).all()):
+            return "", "lower"
+    return "", ""
+
+
+def run(model: Any, inputs: list[Any]) -> list[dict[str, Any]]:
+    """Run the model in float32 and as the reference does, and describe what it returns."""
+    import copy  # noqa: PLC0415
+
+    wide = copy.deepcopy(model).double()
+    with torch.no_grad():
+        returned = as_outputs(model(*[_copy(one) for one in inputs]))
+        wide(*[_wide(one) for one in inputs])
+    outputs = returned if isinstance(returned, tuple) else (returned,)
+    for one in outputs:
+        if not isinstance(one, torch.Tensor):
+            raise NotTakenError(f"Model returns a {type(one).__name__}, no tensor")
+    return [
+        {
+            "rank": one.dim(),
+            "float": one.is_floating_point(),
+            "finite": not one.is_floating_point() or bool(torch.isfinite(one).all()),
+        }
+        for one in outputs
+    ]
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _wide(value: Any) -> Any:
+    floats = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.double() if floats else _copy(value)
+
+
+def _takes_any(model: Any, inputs: list[Any], at: int) -> bool:
+    """Tell whether values of either sign in one input keep the outputs finite."""
+    generator = torch.Generator().manual_seed(7)
+    for scale in (1.0, 10.0):
+        other = [_copy(one) for one in inputs]
+        drawn = torch.randn(inputs[at].shape, generator=generator) * scale
+        other[at] = drawn.to(inputs[at].dtype)
+        try:
+            with torch.no_grad():
+                returned = as_outputs(model(*other))
+        except Exception:
+            return False
+        outputs = returned if isinstance(returned, tuple) else (returned,)
+        if not all(bool(torch.isfinite(one).all()) for one in outputs):
+            return False
+    return True
+
+
+def weights(model: Any) -> bytes:
+    """Return the model's weights as the bytes of an npz file; none where they are too large."""
+    state = {
+        name: value.detach().cpu().contiguous().numpy()
+        for name, value in model.state_dict().items()
+        if str(value.dtype).removeprefix("torch.") not in ("bfloat16",)
+    }
+    if not state or sum(value.nbytes for value in state.values()) > MOST_WEIGHTS:
+        return b" "
+    with io.BytesIO() as file:
+        np.savez(file, **state)
+        return file.getvalue()
+
+
+def to_json(value: Any, where: str) -> Any:
+    """Return a plain value as JSON; `NotTakenError` for tensors and other objects."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, tuple):
+        return {"tuple": [to_json(one, where) for one in value]}
+    if isinstance(value, list):
+        return [to_json(one, where) for one in value]
+    raise NotTakenError(f"{where} gives a {type(value).__name__}")

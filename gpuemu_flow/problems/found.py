@@ -1,0 +1,181 @@
+"""Find a collection's problems and candidates in files, by their text alone: nothing runs here."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.problems.model import Candidate, Left, Source
+from gpuemu_flow.syntax import parse_python
+
+MOST_FILES = 5_000
+LARGEST_FILE = 1 << 20
+_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+_NUMBERED = re.compile(r"(?:\A|[/_])problem_(\d+)(?:_|\Z)")
+_SKIPPED = {".git", ".venv", "__pycache__", ".gpuemu-cache", "node_modules"}
+
+
+def python_files(path: Path) -> list[Path]:
+    """Return a file, or all Python files below a folder, in order; links are not followed.
+
+    Raises
+    ------
+    UsageError
+        ``import-not-found``, ``import-too-many``.
+    """
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise UsageError(
+            Problem("import-not-found", f"there is no {path}", "give a file or folder")
+        )
+    found = []
+    for folder, folders, names in os.walk(path):
+        folders[:] = sorted(name for name in folders if name not in _SKIPPED)
+        here = (Path(folder, name) for name in sorted(names) if name.endswith(".py"))
+        found += [one for one in here if one.is_file() and not one.is_symlink()]
+        if len(found) > MOST_FILES:
+            text = f"{path} holds more than {MOST_FILES} Python files"
+            raise UsageError(Problem("import-too-many", text, "give a folder below it"))
+    return found
+
+
+def read_source(path: Path) -> bytes:
+    """Return a file's content.
+
+    Raises
+    ------
+    UsageError
+        ``import-unreadable``.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        text = f"cannot read {path}: {error.strerror or error}"
+        raise UsageError(Problem("import-unreadable", text, "check its mode and owner")) from error
+    if len(content) > LARGEST_FILE:
+        text = f"{path} has more than {LARGEST_FILE} bytes"
+        raise UsageError(Problem("import-unreadable", text, "a problem is a small file"))
+    return content
+
+
+def plain_name(text: str) -> str:
+    """Return a name that ops and files may have."""
+    return _NAME.sub("_", text).strip("_.-")[:80] or "problem"
+
+
+def find_kernelbench(
+    path: Path, candidates: tuple[Path, ...] = ()
+) -> tuple[list[Source], list[Left]]:
+    """Return the problems of KernelBench in a file or folder, each with its candidates."""
+    left: list[Left] = []
+    problems: list[Source] = []
+    found: list[Candidate] = []
+    for file in dict.fromkeys(_all_files(path, candidates)):
+        content = read_source(file)
+        try:
+            tree = parse_python(content, str(file))
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            left.append(Left(str(file), f"no Python that parses: {type(error).__name__}"))
+            continue
+        names = _defined(tree)
+        if "ModelNew" in names:
+            reason = _needs_compiler(tree)
+            if reason:
+                left.append(Left(str(file), reason))
+                continue
+            triton = b"triton" in content or b"cuda" in content
+            found.append(Candidate(plain_name(file.stem), file, content, triton))
+        elif "Model" in names and {"get_inputs", "get_init_inputs"} <= names:
+            name = _unique(plain_name(file.stem), [one.name for one in problems])
+            problems.append(Source(name, file, content, _constants(tree)))
+    for candidate in found:
+        at = _home(candidate, problems)
+        if at is None:
+            reason = "no problem is named like it or its folder, nor stands alone beside it"
+            left.append(Left(str(candidate.path), reason))
+            continue
+        source = problems[at]
+        name = _unique(candidate.name, [one.name for one in source.candidates])
+        taken = replace(candidate, name=name)
+        problems[at] = replace(source, candidates=(*source.candidates, taken))
+    return problems, left
+
+
+def _all_files(path: Path, candidates: tuple[Path, ...]) -> Iterator[Path]:
+    yield from python_files(path)
+    for folder in candidates:
+        yield from python_files(folder)
+    if path.is_file() and not candidates and (path.parent / "candidates").is_dir():
+        yield from python_files(path.parent / "candidates")
+
+
+def _unique(name: str, taken: list[str]) -> str:
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name}_{number}"
+    return found
+
+
+def _defined(tree: ast.Module) -> set[str]:
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    return {node.name for node in tree.body if isinstance(node, kinds)}
+
+
+def _constants(tree: ast.Module) -> dict[str, int]:
+    found = {}
+    for node in tree.body:
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)):
+            continue
+        value = node.value
+        if not isinstance(value, ast.Constant) or type(value.value) is not int:
+            continue
+        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+        if isinstance(target, ast.Name):
+            found[target.id] = value.value
+    return found
+
+
+def _needs_compiler(tree: ast.Module) -> str:
+    """Return the reason why a candidate needs a compiler of CUDA; empty where it does not."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name.rpartition(".")[2] in (
+                "load_inline",
+                "load",
+            ) and "cpp_extension" in ast.unparse(tree):
+                return "GPU-only code: it compiles CUDA by torch.utils.cpp_extension"
+    return ""
+
+
+def _home(candidate: Candidate, problems: list[Source]) -> int | None:
+    """Return the index of the problem that a candidate is for."""
+    number = _NUMBERED.search(candidate.path.stem)
+    words = (candidate.path.stem, candidate.path.parent.name, candidate.path.parent.parent.name)
+    best: tuple[int, int] | None = None
+    for at, source in enumerate(problems):
+        stem = source.path.stem
+        named = stem in words or any(
+            word.startswith((f"{stem}_", f"{stem}-", f"{stem}.")) for word in words[:2]
+        )
+        numbered = number is not None and stem.split("_")[0] == number[1]
+        if (named or numbered) and (best is None or len(stem) > best[0]):
+            best = len(stem), at
+    if best is not None:
+        return best[1]
+    if len(problems) == 1:
+        return 0
+    beside = [at for at, one in enumerate(problems) if one.path.parent == candidate.path.parent]
+    above = [at for at, one in enumerate(problems) if one.path.parent in candidate.path.parents]
+    for alone in (beside, above):
+        if len(alone) == 1:
+            return alone[0]
+    return None

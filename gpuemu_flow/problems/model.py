@@ -1,0 +1,177 @@
+"""An import as data: what was taken, what was not, and the files of the new workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuemu_flow.types import Json
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An implementation of a problem.
+
+    Attributes
+    ----------
+    name : str
+        Made of letters, digits, ``_``, ``.`` and ``-``.
+    path : Path
+        The file that it was read from.
+    source : bytes
+    triton : bool
+        It launches Triton kernels or asks for a GPU, so that Triton's interpreter runs it.
+    """
+
+    name: str
+    path: Path
+    source: bytes
+    triton: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """A problem as it was found, before anything of it ran.
+
+    Attributes
+    ----------
+    name : str
+        As of a candidate.
+    path : Path
+    source : bytes
+    constants : mapping of str to int
+        Integers that the file gives a name at its top level.
+    candidates : tuple of Candidate
+    """
+
+    name: str
+    path: Path
+    source: bytes
+    constants: Mapping[str, int] = field(default_factory=dict)
+    candidates: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of the reference: a tensor with a name, or a value that stays.
+
+    Attributes
+    ----------
+    name : str
+        Empty for a value.
+    shape : tuple of int
+    dtype : str
+    floating : bool
+    low, high : float or None
+        The least and the largest value seen; of integers drawn by ``randint``, its bounds.
+    kind : str
+        What the values are together, as `docs/inputs.md` names it.
+    part : str
+        ``upper`` or ``lower``: the triangle that alone holds values.
+    value : JSON
+    """
+
+    name: str = ""
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    floating: bool = False
+    low: float | None = None
+    high: float | None = None
+    kind: str = ""
+    part: str = ""
+    value: Json = None
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output of the reference: how many axes it has, and whether they hold floats."""
+
+    rank: int
+    floating: bool = True
+    finite: bool = True
+
+
+@dataclass(frozen=True)
+class Described:
+    """Facts of a problem with given values of its constants, as its own code told them.
+
+    Attributes
+    ----------
+    init : tuple of JSON
+    arguments : tuple of Argument
+    globals : mapping of str to JSON
+        Names of the file whose values differ from its own.
+    outputs : tuple of Output
+        Empty unless the model was run.
+    free : frozenset of str
+        Float inputs in which values of either sign were seen to give finite outputs.
+    """
+
+    init: tuple[Json, ...]
+    arguments: tuple[Argument, ...]
+    globals: Mapping[str, Json] = field(default_factory=dict)
+    outputs: tuple[Output, ...] = ()
+    free: frozenset[str] = frozenset()
+
+    @property
+    def tensors(self) -> tuple[Argument, ...]:
+        """Return the arguments that are tensors."""
+        return tuple(one for one in self.arguments if one.name)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of the tensors."""
+        return tuple(one.shape for one in self.tensors)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A problem as the workspace has it.
+
+    Attributes
+    ----------
+    source : Source
+    about : Described
+        With the sizes that the workspace begins from.
+    dims : mapping of str to (tuple of int)
+        Sizes that vary, by the name of a constant.
+    axes : tuple of tuple of (int or str)
+        Of each tensor: a size or an expression of dims.
+    scaled : mapping of str to (int, int)
+        Constants that were scaled, with their values before and after.
+    weights : bytes
+        Empty where the model has none.
+    """
+
+    source: Source
+    about: Described
+    dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    axes: tuple[tuple[int | str, ...], ...] = ()
+    scaled: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    weights: bytes = b""
+
+
+@dataclass(frozen=True)
+class Left:
+    """Something that was not taken, and the reason."""
+
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Imported:
+    """The outcome of an import.
+
+    Attributes
+    ----------
+    files : mapping of str to bytes
+        By path in the workspace; the configuration last.
+    taken : tuple of Taken
+    left : tuple of Left
+    """
+
+    files: Mapping[str, bytes]
+    taken: tuple[Taken, ...]
+    left: tuple[Left, ...] = ()

@@ -1,0 +1,123 @@
+"""Ask a problem's own code about its inputs, in a fenced worker of a workspace made for it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.runners.api import Outcome
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.runners.session import ProgramSession
+from gpuemu_flow.tasks.base import program_of
+from gpuemu_flow.types import Json
+
+ADAPTERS = Path(__file__).parent / "adapters"
+MOST_ANSWERED = 300 << 20
+TRY_SECONDS = 40
+MEMORY = "6GiB"
+
+_CONFIG = f"""\
+[project]
+name = "probe"
+
+[[ops]]
+name = "probe"
+op = "probe.py:probe"
+reference = "none.py:none"
+input_names = ["request"]
+dtypes = ["float32"]
+isolation = "warm"
+timeout = {TRY_SECONDS}
+memory_limit = "{MEMORY}"
+
+[ops.schema]
+inputs.request = {{ dims = [1], dtype = "uint8" }}
+"""
+
+
+class ProbeError(Exception):
+    """Raised where the problem's code gave no answer; says why, in one line."""
+
+
+class Prober:
+    """Puts questions to the code of one problem. Made by `open_prober`."""
+
+    def __init__(self, session: ProgramSession) -> None:
+        self._session = session
+
+    def ask(self, request: Mapping[str, Json]) -> bytes:
+        """Return the answer to one request.
+
+        Raises
+        ------
+        ProbeError
+        """
+        data = np.frombuffer(json.dumps(request).encode(), np.uint8)
+        outputs, outcome = self._session.call({"request": data})
+        if not outcome.ok:
+            raise ProbeError(_why(outcome))
+        answer = outputs.get("result")
+        if answer is None or answer.dtype != np.uint8 or answer.nbytes > MOST_ANSWERED:
+            raise ProbeError("its code gave no answer that can be read")
+        return answer.tobytes()
+
+    def ask_json(self, request: Mapping[str, Json]) -> dict[str, Json]:
+        """Return the answer to one request that is answered by an object of JSON.
+
+        Raises
+        ------
+        ProbeError
+        """
+        try:
+            found = json.loads(self.ask(request))
+        except (ValueError, RecursionError):
+            raise ProbeError("its code gave no answer that can be read") from None
+        if not isinstance(found, dict):
+            raise ProbeError("its code gave no answer that can be read")
+        if "not_taken" in found:
+            raise ProbeError(str(found["not_taken"])[:300])
+        return found
+
+
+@contextlib.contextmanager
+def open_prober(adapters: Mapping[str, str], problem: Mapping[str, bytes]) -> Iterator[Prober]:
+    """Yield a prober for a problem.
+
+    Parameters
+    ----------
+    adapters : mapping of str to str
+        Files of ours by their path in the workspace; ``probe.py`` defines ``probe``.
+    problem : mapping of str to bytes
+        The problem's files.
+    """
+    with tempfile.TemporaryDirectory(prefix="gpuemu-import-") as folder:
+        root = Path(folder)
+        files = {
+            "gpuemu.toml": _CONFIG.encode(),
+            "none.py": b"def none(request):\n    return request\n",
+            **{path: (ADAPTERS / name).read_bytes() for path, name in adapters.items()},
+            **problem,
+        }
+        for path, content in files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_bytes(content)
+        workspace = Workspace(root, environ={})
+        program = program_of(workspace.graph.tasks["op:probe:float32"].settings)
+        with (
+            Pool(1, staging=workspace.cache.staging) as pool,
+            pool.session(program) as session,
+        ):
+            yield Prober(session)
+
+
+def _why(outcome: Outcome) -> str:
+    error = outcome.error
+    if error is None:
+        return "its code gave no outputs"
+    return error.message

@@ -1,0 +1,132 @@
+"""Scores: of each problem and candidate whether it is right, its worst error, and the cause."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gpuemu_flow.judging.verdicts import reason
+from gpuemu_flow.results.causes import causes
+from gpuemu_flow.results.model import OpResult, RunReport
+from gpuemu_flow.types import Json, Verdict
+
+SCORE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Score:
+    """The score of one candidate.
+
+    Attributes
+    ----------
+    problem, candidate : str
+        The op's name, parted at its last ``/``; without one the candidate has no name.
+    correct : bool or None
+        None where nothing was judged.
+    cases, passed : int
+    max_abs : float
+        The worst absolute error over all cases.
+    tolerance_used : float
+        The largest share of the tolerance that an element used; 1.0 is just allowed.
+    cause : str
+        The stated cause of the failures, else the first failure; or why nothing was judged.
+    """
+
+    problem: str
+    candidate: str
+    correct: bool | None
+    cases: int = 0
+    passed: int = 0
+    max_abs: float = 0.0
+    tolerance_used: float = 0.0
+    cause: str = ""
+
+    @property
+    def word(self) -> str:
+        """Return the verdict in one word."""
+        return {True: "correct", False: "wrong", None: "not judged"}[self.correct]
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain JSON."""
+        return {
+            "problem": self.problem,
+            "candidate": self.candidate,
+            "verdict": self.word,
+            "correct": self.correct,
+            "cases": self.cases,
+            "passed": self.passed,
+            "max_abs": _finite(self.max_abs),
+            "tolerance_used": _finite(self.tolerance_used),
+            "cause": self.cause,
+        }
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of a workspace, in the order of its configuration."""
+
+    rows: tuple[Score, ...]
+    interrupted: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0 when each candidate was judged, 4 when one was not, 130 if interrupted."""
+        if self.interrupted:
+            return 130
+        return 0 if self.rows and all(row.correct is not None for row in self.rows) else 4
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain JSON."""
+        rows: list[Json] = [row.to_json() for row in self.rows]
+        return {"schema_version": SCORE_VERSION, "scores": rows}
+
+
+def scores_of(report: RunReport) -> Scores:
+    """Return the scores that a run's report holds; an op is wrong if it is so in any dtype."""
+    by_op: dict[str, list[OpResult]] = {}
+    for result in report.results:
+        by_op.setdefault(result.op, []).append(result)
+    return Scores(tuple(_score(op, found) for op, found in by_op.items()), report.interrupted)
+
+
+def _score(op: str, results: list[OpResult]) -> Score:
+    problem, _, candidate = op.rpartition("/") if "/" in op else (op, "", "")
+    verdicts = {result.verdict for result in results}
+    return Score(
+        problem,
+        candidate,
+        _correct(results, verdicts),
+        sum(result.cases for result in results),
+        sum(result.passed for result in results),
+        max(_worst(result.max_abs) for result in results),
+        max(_worst(result.tolerance_used) for result in results),
+        _cause(results),
+    )
+
+
+def _correct(results: list[OpResult], verdicts: set[Verdict]) -> bool | None:
+    """Return the verdict; errors count as wrong where they are the op's own."""
+    if Verdict.FAILED in verdicts:
+        return False
+    if Verdict.ERROR in verdicts:
+        cases = [failure for result in results for failure in result.failures]
+        blamed = [f for case in cases for f in case.result.failures]
+        theirs = [f for f in blamed if f.kind.value != "reference"]
+        return False if theirs else None
+    return True if verdicts == {Verdict.PASSED} else None
+
+
+def _cause(results: list[OpResult]) -> str:
+    for explained in causes(results):
+        first = explained.members[0].result
+        said = reason(first.failures[0]) if first.failures else first.verdict.value
+        return explained.cause.text if explained.cause is not None else said
+    return next((result.reason for result in results if result.reason), "")
+
+
+def _worst(value: float) -> float:
+    return math.inf if math.isnan(value) else value
+
+
+def _finite(value: float) -> Json:
+    return value if math.isfinite(value) else "inf"

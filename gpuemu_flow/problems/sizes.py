@@ -1,0 +1,214 @@
+"""Scale a problem's sizes down, and find those that may vary, by trying: nothing is assumed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gpuemu_flow.expressions import compute
+from gpuemu_flow.problems.model import Described
+from gpuemu_flow.problems.probing import ProbeError
+
+Constants = Mapping[str, int]
+Try = Callable[[Constants], Described]
+"""Runs the model with other values of its constants; raises ProbeError where it does not run."""
+
+MOST_TRIES = 120
+_WORDS = ("min", "max", "cdiv")
+SMALL = (32, 24, 40, 16, 48, 20, 28, 12)
+"""Values that constants are scaled to; different constants get different ones where that runs."""
+MOST_ELEMENTS = 1 << 14
+"""Elements of one input above which its sizes are scaled further."""
+
+
+@dataclass
+class Tries:
+    """Counts attempts, and remembers what each gave."""
+
+    attempt: Try
+    left: int = MOST_TRIES
+
+    def __call__(self, constants: Constants) -> Described | None:
+        """Return the facts of the model with these constants; None where it does not run."""
+        if self.left <= 0:
+            return None
+        self.left -= 1
+        try:
+            return self.attempt(constants)
+        except ProbeError:
+            return None
+
+
+def scale_down(tries: Tries, constants: Constants) -> tuple[dict[str, int], Described | None]:
+    """Return the smallest constants found with which the model runs, and the facts with them.
+
+    Constants that are tied to each other stay as they are where no scaling of them runs.
+    """
+    for changed in _plans(constants):
+        found = tries(changed)
+        if found is not None and _largest(found) <= MOST_ELEMENTS:
+            return changed, found
+    best: dict[str, int] = {}
+    known: Described | None = None
+    for name in sorted(constants, key=lambda one: -constants[one]):
+        for value in (8, 16, 32, 64, 128):
+            if value >= constants[name]:
+                break
+            found = tries({**best, name: value})
+            if found is not None:
+                best[name], known = value, found
+                break
+    return best, known if known is not None else tries({})
+
+
+def _plans(constants: Constants) -> Iterator[dict[str, int]]:
+    """Yield sets of small values: all at once, then with one or two constants left as they are."""
+    large = sorted({value for value in constants.values() if value > SMALL[0]}, reverse=True)
+    distinct = dict(zip(large, _distinct(len(large)), strict=False))
+    everything = [name for name, value in constants.items() if value > SMALL[0]]
+    if not everything:
+        yield {}
+        return
+    yield {name: distinct[constants[name]] for name in everything}
+    for size in (32, 16, 8, 64):
+        yield {name: min(size, constants[name]) for name in everything}
+    medium = {name: min(8, value) for name, value in constants.items() if value > 8}
+    yield medium
+    yield {name: min(4, value) for name, value in constants.items() if value > 4}
+    for count in (1, 2):
+        for kept in itertools.combinations(everything, count):
+            for size in (32, 16):
+                rest = [name for name in everything if name not in kept]
+                if rest:
+                    yield {name: min(size, constants[name]) for name in rest}
+
+
+def _distinct(count: int) -> list[int]:
+    return [SMALL[at] if at < len(SMALL) else SMALL[at % len(SMALL)] + at for at in range(count)]
+
+
+def _largest(about: Described) -> int:
+    sizes = [1]
+    for shape in about.shapes:
+        size = 1
+        for axis in shape:
+            size *= axis
+        sizes.append(size)
+    return max(sizes)
+
+
+@dataclass
+class Varied:
+    """The sizes that may vary.
+
+    Attributes
+    ----------
+    dims : dict of str to (tuple of int)
+        By the name of a constant.
+    axes : tuple of tuple of (int or str)
+        Of each tensor: a size, or an expression of dims.
+    """
+
+    dims: dict[str, tuple[int, ...]]
+    axes: tuple[tuple[int | str, ...], ...]
+
+
+def vary(tries: Tries, constants: Constants, scaled: Constants, about: Described) -> Varied:
+    """Find which constants are sizes of inputs alone, and what sizes they may have."""
+    axes: list[list[int | str]] = [list(shape) for shape in about.shapes]
+    dims: dict[str, tuple[int, ...]] = {}
+    for name in constants:
+        value = scaled.get(name, constants[name])
+        if name in _WORDS or not name.isascii():
+            continue  # no name of a dim
+        found = _linear(tries, name, value, scaled, about)
+        if not found:
+            continue
+        if any(isinstance(axes[i][j], str) for i, j in found):
+            continue  # an axis of two constants: both stay as they are
+        sizes = [value]
+        for size in _sizes(value):
+            if size not in sizes and tries({**scaled, name: size}) is not None:
+                sizes.append(size)
+        if len(sizes) > 1:
+            dims[name] = tuple(sorted(sizes))
+            for (i, j), text in found.items():
+                axes[i][j] = text
+    varied = Varied(dims, tuple(tuple(shape) for shape in axes))
+    return _together(tries, scaled, about, varied)
+
+
+def _sizes(value: int) -> tuple[int, ...]:
+    return (1, 3, 7, 17, value + 1, 2 * value, value // 2)
+
+
+def _linear(
+    tries: Tries, name: str, value: int, scaled: Constants, about: Described
+) -> dict[tuple[int, int], str]:
+    """Return the axes that follow from one constant, as expressions of it."""
+    for other, third in ((value + 1, value + 2), (2 * value, 4 * value)):
+        second = tries({**scaled, name: other})
+        if second is None or not _same_but_shapes(about, second):
+            continue
+        last = tries({**scaled, name: third})
+        if last is None or not _same_but_shapes(about, last):
+            continue
+        found = {}
+        for i, (a, b, c) in enumerate(zip(about.shapes, second.shapes, last.shapes, strict=True)):
+            if not len(a) == len(b) == len(c):
+                return {}
+            for j, (x, y, z) in enumerate(zip(a, b, c, strict=True)):
+                if x == y == z:
+                    continue
+                factor, rest = divmod(y - x, other - value)
+                offset = x - factor * value
+                if rest or factor < 1 or z != factor * third + offset:
+                    return {}
+                found[i, j] = _expression(name, factor, offset)
+        return found
+    return {}
+
+
+def _expression(name: str, factor: int, offset: int) -> str:
+    text = name if factor == 1 else f"{factor}*{name}"
+    return text + (f"+{offset}" if offset > 0 else f"-{-offset}" if offset < 0 else "")
+
+
+def _same_but_shapes(one: Described, other: Described) -> bool:
+    """Tell whether the model is made alike and takes the same arguments, but for their sizes."""
+    return (
+        one.init == other.init
+        and len(one.arguments) == len(other.arguments)
+        and all(
+            (a.name, a.dtype, len(a.shape), a.value) == (b.name, b.dtype, len(b.shape), b.value)
+            for a, b in zip(one.arguments, other.arguments, strict=True)
+        )
+    )
+
+
+def _together(tries: Tries, scaled: Constants, about: Described, varied: Varied) -> Varied:
+    """Return the dims that run together too; the smallest size of each goes where they do not."""
+    while varied.dims:
+        if all(_runs(tries, scaled, picked, varied) for picked in _corners(varied.dims)):
+            return varied
+        dims = {name: sizes[1:] for name, sizes in varied.dims.items()}
+        if any(len(sizes) < 2 for sizes in dims.values()):
+            break
+        varied = Varied(dims, varied.axes)
+    return Varied({}, about.shapes) if varied.dims else varied
+
+
+def _corners(dims: Mapping[str, tuple[int, ...]]) -> list[dict[str, int]]:
+    """Return all least sizes, all largest ones, and each dim's least beside the others' largest."""
+    least = {name: sizes[0] for name, sizes in dims.items()}
+    most = {name: sizes[-1] for name, sizes in dims.items()}
+    return [least, most, *({**most, name: least[name]} for name in dims if len(dims) > 1)]
+
+
+def _runs(tries: Tries, scaled: Constants, picked: Constants, varied: Varied) -> bool:
+    found = tries({**scaled, **picked})
+    if found is None:
+        return False
+    expected = [tuple(compute(size, picked, {}) for size in shape) for shape in varied.axes]
+    return list(found.shapes) == expected
