@@ -17,7 +17,8 @@ from mini_workspace import Mini, make_mini
 def mini(tmp_path: Path, request: pytest.FixtureRequest) -> Mini:
     """A small real workspace, driven through the real command.
 
-    A module that sets ``WARM`` does not care how the command's process starts: see `warm`.
+    Its commands are forked from a process that has loaded the package: see `warm`. A module that
+    is about how they start sets ``WARM = False``.
     """
     return make_mini(tmp_path / "workspace", warm=getattr(request.module, "WARM", True))
 

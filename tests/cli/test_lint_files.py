@@ -12,7 +12,8 @@ import pytest
 from mini_workspace import Mini
 from stand_in_tools import KERNELS, StandIns
 
-CONFIG = '[project]\nname = "files"\n[policies.registers]\nmax = 10\n'
+UNFENCED = '[project]\nname = "files"\n[sandbox]\nmode = "off"\n'  # tools write a log
+CONFIG = f"{UNFENCED}[policies.registers]\nmax = 10\n"
 
 
 @pytest.fixture
@@ -36,6 +37,14 @@ def lint(mini: Mini, *arguments: str, code: int = 0) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
+def measured(tools: StandIns) -> int:
+    """Count how often figures were made since the last question: a tool is asked its version then.
+
+    At work itself it is behind a fence, and can leave no trace.
+    """
+    return tools.started().count("ptxas?")
+
+
 def sources(found: dict[str, Any]) -> list[str]:
     return [kernel["metric_source"] for kernel in found["kernels"]]
 
@@ -51,7 +60,7 @@ def test_ptx_is_assembled_for_exact_figures_once(
     first = lint(folder, "softmax.ptx", code=code)
     assert sources(first) == ["cubin"]
     assert first["kernels"][0]["metrics"]["registers"] == 15
-    assert tools.calls() == ["ptxas"]
+    assert tools.started() == (["ptxas?", "ptxas"] if config else ["ptxas?"])
     assert lint(folder, "softmax.ptx", code=code) == first
     assert tools.started() == []
 
@@ -61,7 +70,7 @@ def test_a_changed_file_is_measured_again(folder: Mini, tools: StandIns) -> None
     path = folder.root / "softmax.ptx"
     path.write_bytes(path.read_bytes() + b"// more\n")
     lint(folder, "softmax.ptx")
-    assert tools.calls() == ["ptxas", "ptxas"]
+    assert measured(tools) == 2
 
 
 def test_a_tool_that_comes_or_changes_is_noticed(folder: Mini, tools: StandIns) -> None:
@@ -74,7 +83,7 @@ def test_a_tool_that_comes_or_changes_is_noticed(folder: Mini, tools: StandIns) 
         assert [p["slug"] for p in before["problems"]] == ["tool-too-old"]
     tools.add("ptxas", "13.0")
     assert sources(lint(folder, "softmax.ptx")) == ["cubin"]
-    assert tools.calls() == ["ptxas"]
+    assert measured(tools) == 1
 
 
 @pytest.mark.parametrize("place", ["file", "unreadable"])
@@ -86,7 +95,7 @@ def test_a_cache_that_cannot_be_used_costs_time_only(
     folder.env["XDG_CACHE_HOME"] = str(cache) if place == "file" else "/proc/1/none"
     assert sources(lint(folder, "softmax.ptx")) == ["cubin"]
     assert sources(lint(folder, "softmax.ptx")) == ["cubin"]
-    assert tools.calls() == ["ptxas", "ptxas"]
+    assert measured(tools) == 2
 
 
 def test_a_damaged_cache_is_made_anew(folder: Mini, tools: StandIns) -> None:
@@ -97,7 +106,7 @@ def test_a_damaged_cache_is_made_anew(folder: Mini, tools: StandIns) -> None:
         extra.unlink()
     for _ in range(2):
         assert sources(lint(folder, "softmax.ptx")) == ["cubin"]
-    assert tools.calls() == ["ptxas", "ptxas"]
+    assert measured(tools) == 2
 
 
 def test_what_ptxas_refuses_is_named_with_its_line(folder: Mini) -> None:
@@ -133,6 +142,7 @@ def test_an_elf_for_another_machine_is_named_and_the_others_go_on(folder: Mini) 
 
 
 def test_figures_of_files_with_their_machine_instructions(folder: Mini, tools: StandIns) -> None:
+    folder.write("gpuemu.toml", UNFENCED)
     tools.add("nvdisasm")
     shown = folder.command("artifacts", "softmax.ptx").stdout
     assert "4 instructions, listed by nvdisasm 13.0.99" in shown

@@ -109,5 +109,6 @@ def test_a_tool_of_the_workspace_is_not_run_to_be_asked_for_its_version(
     mini.edit("gpuemu.toml", "\n[targets]\n", f"\n{config}\n[targets]\n")
     mini.command("list")
     assert mark.exists() is (name == "outside")
-    said = mini.command("run", "k", code=None).stdout
-    assert ("is not run to be asked" in said) is (name == "inside")
+    done = mini.command("run", "k", code=None)
+    said = done.stdout + done.stderr
+    assert ("not run to be asked" in said) is (name == "inside")

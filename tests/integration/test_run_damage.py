@@ -12,7 +12,6 @@ from mini_workspace import Mini
 
 from gpuemu_flow.engine import snapshot
 
-WARM = True  # commands are forked: see tests/warm.py
 STAGES = {"generate", "op", "reference", "compare", "diff"}
 
 

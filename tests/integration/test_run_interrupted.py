@@ -18,7 +18,6 @@ from mini_workspace import Mini
 
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
-WARM = True  # commands are forked: see tests/warm.py
 KILLS = int(os.environ.get("RUN_KILLS", "6"))
 """Moments of a run at which it is killed; ``RUN_KILLS=50`` is the full count."""
 

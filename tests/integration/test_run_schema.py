@@ -18,7 +18,6 @@ from gpuemu_flow.results.model import CaseFailure, OpResult, RunReport, TaskCoun
 from gpuemu_flow.tasks.diff import compare_summaries
 from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
 
-WARM = True  # commands are forked: see tests/warm.py
 PATH = Path(gpuemu_flow.schemas.__file__).parent / "run.schema.json"
 
 MORE_OPS = """

@@ -18,7 +18,6 @@ from gpuemu_flow.engine.trust import foreign_owners, own_users, require_trust, t
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import UsageError
 
-WARM = True  # commands are forked: see tests/warm.py
 STRANGER = 54321
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
