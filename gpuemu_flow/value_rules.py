@@ -163,6 +163,11 @@ def strategies_of(rule: ValueRule | None) -> tuple[str, ...]:
     return (*known, ABSENT) if rule is not None and rule.optional else known
 
 
+GENERATE_FAILED, GENERATE_RESULT = "generate-failed", "generate-result"
+GENERATE_DIFFERS = "generate-nondeterministic"
+GENERATOR_SLUGS = (GENERATE_FAILED, GENERATE_RESULT, GENERATE_DIFFERS)
+
+
 @dataclass(frozen=True)
 class GivenValues:
     """Values that a function of the user's returned for one input, or why there are none.

@@ -92,7 +92,6 @@ RUNNING = (
     minimize,
     mutate,
     calibrate,
-    coverage,
     lint,
     watch,
     debug,

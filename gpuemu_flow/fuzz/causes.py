@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.given import GENERATOR_SLUGS
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError, Problem
 from gpuemu_flow.results.model import OpResult, RunReport
 from gpuemu_flow.runners.timeouts import TIMEOUT
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind, Verdict
+from gpuemu_flow.value_rules import GENERATOR_SLUGS
 
 if TYPE_CHECKING:
     from gpuemu_flow.cases.cause import Cause

@@ -240,7 +240,7 @@ class JudgeService:
 
 
 def _changed(item: _Item, arena: Arena | None) -> list[Json]:
-    """Return what the op did to the inputs that it was given, by copies that it never had."""
+    """Compare the op's inputs with copies that it never had; return a failure for each change."""
     if item.given is None or arena is None:
         return []
     now = arena.views(item.given)

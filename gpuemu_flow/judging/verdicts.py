@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpuemu_flow.cases.given import GENERATOR_SLUGS
 from gpuemu_flow.runners.api import RunError
 from gpuemu_flow.types import CheckResult, Failure, FailureKind, Verdict
+from gpuemu_flow.value_rules import GENERATOR_SLUGS
 
 EXCEPTION = "op-exception"
 _WHO = {FailureKind.REFERENCE: "the reference", FailureKind.EXECUTION: "the op"}

@@ -20,6 +20,7 @@ SERIALISING = {
     "artifacts/sass.py": "what nvdisasm writes",
     "emulator/described.py": "described launches in gpuemu.toml and in requests",
     "lsp/commands.py": "what commands print with --format json",
+    "problems/answers.py": "answers of an imported problem's own code",
     "reports/report_sarif.py": "SARIF documents",
     "results/from_manifests.py": "manifests of stages",
     "runners/answers.py": "messages between a run and its workers",
