@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -12,6 +13,9 @@ from gpuemu_flow.engine.plan import look_of
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Json
+
+MOST_NAMES = 8
+"""Names that were looked for in one folder and are watched one by one."""
 
 
 @dataclass
@@ -83,9 +87,13 @@ class ObservedSets:
         # What a link leads to may appear elsewhere.
         dangling = [path for path in missing if os.path.islink(path)]  # noqa: PTH114 - often
         missing |= {_first_missing(os.path.realpath(path)) for path in dangling}
-        # A folder is watched as a whole: much is looked for in each.
-        beside = {os.path.dirname(path) for path in missing}  # noqa: PTH120
-        for folder in {*beside, *map(lookup.path, names.listed | names.modules | names.sized)}:
+        beside = Counter(os.path.dirname(path) for path in missing)  # noqa: PTH120
+        # A folder is watched as a whole where much was looked for in it, but not for a few names:
+        # in a home, or in the folder of temporary files, others make files all the time.
+        crowded = {folder for folder, count in beside.items() if count > MOST_NAMES}
+        crowded.update(map(os.path.dirname, dangling))
+        found.absent += [p for p in missing if os.path.dirname(p) not in crowded]  # noqa: PTH120
+        for folder in {*crowded, *map(lookup.path, names.listed | names.modules | names.sized)}:
             stamp = stamp_of(folder)
             if stamp is None:
                 found.absent.append(folder)
