@@ -163,9 +163,9 @@ def strategies_of(rule: ValueRule | None) -> tuple[str, ...]:
     return (*known, ABSENT) if rule is not None and rule.optional else known
 
 
-GENERATE_FAILED, GENERATE_RESULT = "generate-failed", "generate-result"
-GENERATE_DIFFERS = "generate-nondeterministic"
-GENERATOR_SLUGS = (GENERATE_FAILED, GENERATE_RESULT, GENERATE_DIFFERS)
+GENERATE_FAILED_SLUG, GENERATE_RESULT_SLUG = "generate-failed", "generate-result"
+GENERATE_DIFFERS_SLUG = "generate-nondeterministic"
+GENERATOR_SLUGS = (GENERATE_FAILED_SLUG, GENERATE_RESULT_SLUG, GENERATE_DIFFERS_SLUG)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.types import DTYPES, Case, InputSpec
-from gpuemu_flow.value_rules import GENERATE_FAILED, GivenValues
+from gpuemu_flow.value_rules import GENERATE_FAILED_SLUG, GivenValues
 
 Array = NDArray[Any]
 
@@ -46,7 +46,7 @@ def given_values(spec: InputSpec) -> Array:
     if given is None:
         label = spec.rule.generate if spec.rule else ""
         text = f"{spec.name}: {label} was not called for this case"
-        raise GivenError(Problem(GENERATE_FAILED, text))
+        raise GivenError(Problem(GENERATE_FAILED_SLUG, text))
     if given.slug:
         raise GivenError(fault_of(given))
     count = math.prod(spec.shape) * DTYPES[spec.dtype].itemsize
@@ -58,7 +58,7 @@ def given_values(spec: InputSpec) -> Array:
         data, whole = b"", False
     if len(data) != count or not whole:
         text = f"{spec.name}: its values are not those of {spec.dtype} {list(spec.shape)}"
-        raise GivenError(Problem(GENERATE_FAILED, text, "make the case anew"))
+        raise GivenError(Problem(GENERATE_FAILED_SLUG, text, "make the case anew"))
     return np.frombuffer(bytearray(data), numpy_dtype(spec.dtype)).reshape(spec.shape)
 
 

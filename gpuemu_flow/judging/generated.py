@@ -19,7 +19,7 @@ from gpuemu_flow.runners.attempt import JobFailedError
 from gpuemu_flow.runners.pool import OnObserved, Pool
 from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS
 from gpuemu_flow.types import Case, InputSpec, Json
-from gpuemu_flow.value_rules import GENERATE_FAILED, GivenValues
+from gpuemu_flow.value_rules import GENERATE_FAILED_SLUG, GivenValues
 
 Generators = Mapping[str, Program]
 """Programs by the text that stands in the schema."""
@@ -103,7 +103,7 @@ def _checked(spec: InputSpec, given: GivenValues) -> GivenValues:
     try:
         given_values(replace(spec, given=given))
     except UsageError as error:
-        return GivenValues(slug=GENERATE_FAILED, message=error.problems[0].message)
+        return GivenValues(slug=GENERATE_FAILED_SLUG, message=error.problems[0].message)
     return given
 
 
@@ -168,7 +168,7 @@ class _Asker:
 
     def _failed(self, call: GeneratorCall, error: RunError) -> GivenValues:
         text = f"{call.name}: {self._label}: {error.message}"
-        return GivenValues("", GENERATE_FAILED, text, error.hint, error.file, error.line)
+        return GivenValues("", GENERATE_FAILED_SLUG, text, error.hint, error.file, error.line)
 
 
 def _read(answer: Json) -> list[GivenValues]:

@@ -24,9 +24,9 @@ from gpuemu_flow.runners.jobs import Evaluator
 from gpuemu_flow.runners.tensors import as_plain_array
 from gpuemu_flow.types import Json, Shape
 from gpuemu_flow.value_rules import (
-    GENERATE_DIFFERS,
-    GENERATE_FAILED,
-    GENERATE_RESULT,
+    GENERATE_DIFFERS_SLUG,
+    GENERATE_FAILED_SLUG,
+    GENERATE_RESULT_SLUG,
     GivenValues,
 )
 
@@ -127,13 +127,13 @@ def _answer(
     except BaseException as error:  # functions of the user's may raise anything
         failed = explain(error, program)
         text = f"{call.name}: {label}: {failed.message}"
-        return GivenValues("", GENERATE_FAILED, text, failed.hint, failed.file, failed.line)
+        return GivenValues("", GENERATE_FAILED_SLUG, text, failed.hint, failed.file, failed.line)
     if not (_fits(first, call) and first.nbytes <= MOST_BYTES):
         return _refused(label, call, first)
     if not _fits(second, call) or first.tobytes() != second.tobytes():
         text = f"{call.name}: {label} returned different values for equal arguments"
         hint = "draw from `rng` or `seed` alone, and keep nothing between calls"
-        return GivenValues(slug=GENERATE_DIFFERS, message=text, hint=hint)
+        return GivenValues(slug=GENERATE_DIFFERS_SLUG, message=text, hint=hint)
     return to_given(first)
 
 
@@ -149,7 +149,9 @@ def _names(function: Callable[..., Any]) -> tuple[str, ...]:
     for each in parameters:
         known = each.name in ARGUMENTS and each.kind in plain
         if not known and each.default is each.empty and each.kind is not each.VAR_POSITIONAL:
-            raise _fault(GENERATE_FAILED, f"it has the argument {each.name!r}, which nobody gives")
+            raise _fault(
+                GENERATE_FAILED_SLUG, f"it has the argument {each.name!r}, which nobody gives"
+            )
     return tuple(each.name for each in parameters if each.name in ARGUMENTS and each.kind in plain)
 
 
@@ -168,7 +170,7 @@ def _called(
     except OpError:
         kind = type(returned).__name__
         message = f"it returned a {kind}; an array of {call.dtype} {list(call.shape)} is asked for"
-        raise _fault(GENERATE_RESULT, message) from None
+        raise _fault(GENERATE_RESULT_SLUG, message) from None
 
 
 def _fits(array: np.ndarray, call: GeneratorCall) -> bool:
@@ -180,7 +182,7 @@ def _refused(label: str, call: GeneratorCall, array: np.ndarray) -> GivenValues:
     if _fits(array, call):
         text = f"{call.name}: {label} returned {array.nbytes} bytes; {MOST_BYTES} are possible"
         hint = "smaller dims in the schema, or a kind of values in place of a function"
-        return GivenValues(slug=GENERATE_RESULT, message=text, hint=hint)
+        return GivenValues(slug=GENERATE_RESULT_SLUG, message=text, hint=hint)
     text = f"{call.name}: {label} returned {array.dtype} {list(array.shape)}; {asked} is asked for"
     hint = "return an array of the `shape` and `dtype` that it is given"
-    return GivenValues(slug=GENERATE_RESULT, message=text, hint=hint)
+    return GivenValues(slug=GENERATE_RESULT_SLUG, message=text, hint=hint)
