@@ -25,6 +25,8 @@ _CHECK = 16  # bytes of sha256 before the payload: damage, not forgery, is what 
 _FULL = ("disk is full", "disk i/o error", "unable to open", "readonly database")
 _LOCKED = "database is locked"
 _DATABASE_FILES = ("", "-wal", "-shm", "-journal")
+# Errors of diskcache on a cell that it did not write, such as a file's name that is not text.
+_FOREIGN_CELL = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _LOCK_SECONDS = 30.0
 _ATTEMPTS = 5  # what damages the database may do so again while it is made anew
 
@@ -154,8 +156,13 @@ class JsonStore:
     def _guarded(self, action: Callable[[Cache], T]) -> T:
         """Run `action`; on a damaged database set it aside, start afresh and run it again.
 
+        `action` does nothing but ask the database, so that any error of its types or values
+        comes from what the database holds.
+
         Raises
         ------
+        ForeignRecordError
+            When one record is not ours; the others stand.
         StoreError
             ``cache-disk-full``, ``cache-not-writable``, or ``cache-busy`` when the database stays
             locked or is damaged again and again.
@@ -167,16 +174,16 @@ class JsonStore:
                 return action(cache)
             except Timeout as error:
                 raise self._busy("stayed locked") from error
-            except sqlite3.DatabaseError as error:
+            except ForeignRecordError:
+                raise
+            except (sqlite3.DatabaseError, *_FOREIGN_CELL) as error:
                 self._start_afresh(cache, error, last=not left)
         raise self._busy("is damaged by another program again and again")
 
     def _busy(self, reason: str) -> StoreError:
         return StoreError(Problem("cache-busy", f"{self._folder} {reason}", "end the other run"))
 
-    def _start_afresh(
-        self, cache: Cache | None, error: sqlite3.DatabaseError, *, last: bool
-    ) -> None:
+    def _start_afresh(self, cache: Cache | None, error: Exception, *, last: bool) -> None:
         text = str(error).lower()
         if _LOCKED in text:
             raise self._busy("stayed locked") from error
@@ -265,11 +272,11 @@ class JsonStore:
 
     def clear(self) -> int:
         """Drop every record, and count them."""
-        return int(self._guarded(lambda cache: cache.clear()))
+        return self._guarded(lambda cache: int(cache.clear()))
 
     def volume(self) -> int:
         """Return the estimated bytes on disk."""
-        return int(self._guarded(lambda cache: cache.volume()))
+        return self._guarded(lambda cache: int(cache.volume()))
 
     def close(self) -> None:
         """Close this thread's connection."""

@@ -53,17 +53,22 @@ class BytesDisk(Disk):  # type: ignore[misc]
         self._files.write(Path(path), value)
         return len(value), MODE_BINARY, filename, None
 
-    def fetch(self, mode: int, filename: str | None, value: object, read: bool) -> bytes:
+    def fetch(self, mode: int, filename: object, value: object, read: bool) -> bytes:
         """Convert a value back from its database form."""
         if mode == MODE_RAW and type(value) is bytes:
             return value
-        if mode == MODE_BINARY and filename and _OWN_FILE.fullmatch(filename) and not read:
-            return self._files.read(self._files.root / filename)
+        if mode == MODE_BINARY and _is_own(filename) and not read:
+            return self._files.read(self._files.root / str(filename))
         raise ForeignRecordError("value is not bytes of ours")
 
-    def remove(self, file_path: str) -> None:
+    def remove(self, file_path: object) -> None:
         """Delete a value's file; leave files with other names alone."""
-        if _OWN_FILE.fullmatch(file_path):
+        if _is_own(file_path):
             with contextlib.suppress(StoreError):
-                self._files.check((self._files.root / file_path).parent)
+                self._files.check((self._files.root / str(file_path)).parent)
                 super().remove(file_path)
+
+
+def _is_own(name: object) -> bool:
+    """Tell whether a database's cell holds the name of a file that this program wrote."""
+    return isinstance(name, str) and _OWN_FILE.fullmatch(name) is not None

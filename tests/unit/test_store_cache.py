@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import random
+import shutil
 import sqlite3
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -188,3 +192,68 @@ def test_the_disk_refuses_what_it_would_not_read_back(tmp_path: Path) -> None:
         disk.fetch(4, None, b"\x80\x04N.", False)
     with pytest.raises(ForeignRecordError):
         disk.get("k", False)
+
+
+VALUES = {f"key{n}": {"n": n, "pad": "x" * (10 if n % 3 else 40_000)} for n in range(9)}
+CELLS = (None, -1, 2**62, 1.5, float("inf"), "", "abc", "../../x", b"", b"abc")
+
+
+def damaged_stores(sound: Path, places: random.Random) -> Iterator[Callable[[Path], None]]:
+    """Ways to damage a database: each cell of another type, then single flipped bits."""
+    with contextlib.closing(sqlite3.connect(sound)) as database:
+        tables = [name for (name,) in database.execute("select name from sqlite_master")]
+        cells = [
+            (table, column[1], row)
+            for table in tables
+            for column in database.execute(f"pragma table_info({table})")
+            for (row,) in database.execute(f"select rowid from {table} limit 40")
+        ]
+
+    def put_cell(table: str, column: str, row: int, value: object, path: Path) -> None:
+        with (
+            contextlib.closing(sqlite3.connect(path)) as database,
+            contextlib.suppress(sqlite3.Error),
+        ):
+            database.execute(f"update {table} set {column} = ? where rowid = ?", (value, row))
+            database.commit()
+
+    def flip(position: int, bit: int, path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        data[position] ^= 1 << bit
+        path.write_bytes(data)
+
+    for cell in cells:
+        yield partial(put_cell, *cell, places.choice(CELLS))
+    size = sound.stat().st_size
+    for _ in range(300):
+        yield partial(flip, places.randrange(size), places.randrange(8))
+
+
+def test_no_damage_to_a_database_crashes_or_gives_a_wrong_value(tmp_path: Path) -> None:
+    sound = tmp_path / "sound"
+    with contextlib.closing(JsonStore(sound, lambda path, _: shutil.rmtree(path))) as store:
+        store.put_many(VALUES.items())
+    used = tmp_path / "used"
+
+    def set_aside(path: Path, _: str) -> None:
+        path.unlink() if path.is_file() else shutil.rmtree(path)
+
+    aside = 0
+    for number, damage in enumerate(damaged_stores(sound / "cache.db", random.Random(7))):
+        shutil.rmtree(used, ignore_errors=True)
+        shutil.copytree(sound, used)
+        damage(used / "cache.db")
+        store = JsonStore(used, set_aside)
+        for key, value in VALUES.items():
+            found = store.get(key)
+            assert found in (None, value), (number, key)
+            aside += found is None
+        list(store), store.volume()
+        store.put("key1", 5)
+        store.put("key2", {"big": "y" * 50_000})
+        store.delete("key3")
+        store.delete_many(["key4", "key5"])
+        assert store.get("key1") in (5, None), number  # a damaged index may hide a row
+        store.clear()
+        store.close()
+    assert aside > 0
