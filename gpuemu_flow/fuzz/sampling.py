@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuemu_flow.cases.op_schema import OpSchema
-from gpuemu_flow.cases.samples import op_samples
-from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.errors import FlowError
+from gpuemu_flow.fuzz.subjects import OpTasks
 from gpuemu_flow.types import Case, InputSpec
 
 TINY = 64
 """Elements of a case below which its own shapes say too little: softmax of one element is exact."""
 
 
-def own_samples(op: OpConfig, dtype: str, seed: int) -> list[Case]:
-    """Return the cases from which ``run`` finds an op's traits; none if its schema has none."""
+def planned_samples(tasks: OpTasks) -> list[Case]:
+    """Return the cases from which ``run`` finds an op's traits; none if its schema allows none."""
     try:
-        return op_samples(
-            op.schema, seed=seed, dtype=dtype, strategies=op.strategies, layouts=op.layouts
-        )
+        return tasks.samples()
     except FlowError:
         return []
 

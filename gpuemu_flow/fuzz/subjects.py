@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuemu_flow.cases.op_schema import OpSchema, schema_from_json
 from gpuemu_flow.cases.samples import op_samples
+from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.prepare import build_code
 from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.engine.workspace import Workspace
@@ -20,7 +21,66 @@ from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, program_of
 from gpuemu_flow.tasks.generate import generators_of
 from gpuemu_flow.tasks.params import GenerateParams, ReferenceParams, params_of
-from gpuemu_flow.types import Json
+from gpuemu_flow.types import Case, Json
+
+
+@dataclass(frozen=True)
+class OpTasks:
+    """The tasks of one op in one dtype that its subject is made from."""
+
+    generate: TaskSpec
+    op: TaskSpec
+    reference: TaskSpec
+    compare: TaskSpec
+
+    @property
+    def schema(self) -> OpSchema:
+        """Return the schema of the op's inputs."""
+        return schema_from_json(self.generate.settings["schema"])
+
+    def samples(self) -> list[Case]:
+        """Plan the cases from which the op's traits are found out.
+
+        Raises
+        ------
+        FlowError
+            The schema allows no cases.
+        """
+        params = params_of(GenerateParams, self.generate.params)
+        return op_samples(
+            self.schema,
+            seed=params.samples_seed,
+            dtype=params.dtype,
+            strategies=params.strategies,
+            layouts=params.layouts,
+        )
+
+
+def tasks_of(graph: Graph, op: str, dtype: str) -> OpTasks:
+    """Select the tasks of one op in one dtype from a graph that has them."""
+    stage_names = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE)
+    return OpTasks(*(graph.tasks[f"{stage}:{op}:{dtype}"] for stage in stage_names))
+
+
+def make_subject(tasks: OpTasks, samples: Sequence[Case]) -> Subject:
+    """Make the subject of an op in one dtype; every command, the daemon and clients use it.
+
+    Parameters
+    ----------
+    tasks : OpTasks
+    samples : sequence of Case
+        See `Subject.samples`.
+    """
+    return Subject(
+        name=tasks.op.subject,
+        dtype=tasks.op.dtype,
+        op=program_of(tasks.op.settings),
+        reference=program_of(tasks.reference.settings),
+        compare=params_of(CompareParams, tasks.compare.params),
+        samples=samples,
+        reference_dtype=params_of(ReferenceParams, tasks.reference.params).dtype,
+        generators=generators_of(tasks.generate.settings),
+    )
 
 
 @dataclass(frozen=True)
@@ -120,18 +180,14 @@ def op_subject(workspace: Workspace, op: str, dtype: str, *, to_run: bool = True
     """
     if to_run:
         require_trust(workspace)
-    tasks = workspace.graph.tasks
-    generate, program, reference, compare = (
-        tasks[f"{stage}:{op}:{dtype}"] for stage in ("generate", "op", "reference", "compare")
-    )
-    for spec in (program, reference) if to_run else ():
+    tasks = tasks_of(workspace.graph, op, dtype)
+    for spec in (tasks.op, tasks.reference) if to_run else ():
         build_code(workspace, spec)
-    schema = schema_from_json(generate.settings["schema"])
-    params = params_of(GenerateParams, generate.params)
+    params = params_of(GenerateParams, tasks.generate.params)
     states = workspace.states()
 
-    def key(part: Json, task: str) -> str:
-        parts = states.static_parts(tasks[task])
+    def key(part: Json, spec: TaskSpec) -> str:
+        parts = states.static_parts(spec)
         code = parts.input.get(stages.CODE, "")
         return digest_json(
             [part, parts.stage, dict(parts.code), code, parts.params, dict(parts.env)]
@@ -142,38 +198,23 @@ def op_subject(workspace: Workspace, op: str, dtype: str, *, to_run: bool = True
         given = program_of(spec.settings).given
         return workspace.inputs.discover(Observation(files=paths), given)
 
-    samples = op_samples(
-        schema,
-        seed=params.samples_seed,
-        dtype=dtype,
-        strategies=params.strategies,
-        layouts=params.layouts,
-    )
+    samples = tasks.samples()
     return OpSubject(
-        Subject(
-            name=op,
-            dtype=dtype,
-            op=program_of(program.settings),
-            reference=program_of(reference.settings),
-            compare=params_of(CompareParams, compare.params),
-            samples=samples,
-            reference_dtype=params_of(ReferenceParams, reference.params).dtype,
-            generators=generators_of(generate.settings),
-        ),
-        schema,
+        make_subject(tasks, samples),
+        tasks.schema,
         params.seed,
         tuple(params.strategies),
         tuple(params.layouts),
-        op_key=key("op", program.name),
-        reference_key=key("reference", reference.name),
+        op_key=key("op", tasks.op),
+        reference_key=key("reference", tasks.reference),
         judge_key=digest_json(
             [
-                compare.version,
-                compare.params.to_json(),
+                tasks.compare.version,
+                tasks.compare.params.to_json(),
                 [c.identity() for c in samples],
-                *([key("generate", generate.name)] if generate.sources else []),
+                *([key("generate", tasks.generate)] if tasks.generate.sources else []),
             ]
         ),
-        op_sources=sources(program),
-        reference_sources=sources(reference),
+        op_sources=sources(tasks.op),
+        reference_sources=sources(tasks.reference),
     )

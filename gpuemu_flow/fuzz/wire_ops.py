@@ -13,8 +13,8 @@ from gpuemu_flow.engine.files import FileTable, Stamp, stamp_of
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.prepare import build_code
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.fuzz.sampling import own_samples, stand_for
-from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.fuzz.sampling import planned_samples, stand_for
+from gpuemu_flow.fuzz.subjects import make_subject, tasks_of
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.observed import Given, Observation
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
@@ -23,9 +23,7 @@ from gpuemu_flow.store.discovered import Discovered, KnownInputs, Lookup
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import TaskSpec, program_of
-from gpuemu_flow.tasks.generate import generators_of
-from gpuemu_flow.tasks.params import ReferenceParams, params_of
+from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import PRECISIONS, Case, Json, Tolerance
 from gpuemu_flow.wire.address import workspace_stem
 
@@ -172,15 +170,10 @@ class WireSubject:
 class _Compiled:
     """One op in one dtype, compiled from the configuration, and the state of its files then."""
 
-    op: Program
-    reference: Program
-    compare: CompareParams
-    reference_dtype: str | None
+    subject: Subject
     stamps: tuple[tuple[str, Stamp | None], ...]
     digests: tuple[str, ...]
     seen: WireInputs
-    samples: Sequence[Case]
-    generators: Mapping[str, Program] = field(default_factory=dict)
     made: dict[tuple[object, ...], WireSubject] = field(default_factory=dict)
 
 
@@ -222,7 +215,7 @@ class Subjects:
         """
         compiled = self._current(query.op, query.dtype)
         key = query.key()
-        samples = compiled.samples
+        samples = compiled.subject.samples
         plain = not query.kwargs and not query.input_names
         if not (plain and stand_for(self._config.op(query.op).schema, samples, case)):
             key = (*key, tuple(spec.shape for spec in case.inputs))
@@ -238,7 +231,7 @@ class Subjects:
         """Return the digest that `WireSubject.judged_by` gives for the subject of a query."""
         compiled = self._current(query.op, query.dtype)
         return digest_json(
-            [self._base(query, self._as_queried(query, compiled)), compiled.seen.parts]
+            [self._base(query, compiled, self._as_queried(query, compiled)), compiled.seen.parts]
         )
 
     def stamps(self, op: str, dtype: str) -> dict[str, Stamp | None]:
@@ -248,19 +241,19 @@ class Subjects:
         paths = [lookup.path(member) for member in (*names.files, *names.missed)]
         return {**{path: stamp_of(path) for path in paths}, **dict(compiled.stamps)}
 
-    def _base(self, query: Query, compiled: _Compiled) -> str:
-        parts = [compiled.reference.to_json(), compiled.op.to_json(), compiled.compare.to_json()]
-        samples = [case.identity() for case in compiled.samples]
+    def _base(self, query: Query, compiled: _Compiled, subject: Subject) -> str:
+        parts = [subject.reference.to_json(), subject.op.to_json(), subject.compare.to_json()]
+        samples = [case.identity() for case in subject.samples]
         made_of = [compiled.digests, self._environment, self._version, samples]
         return digest_json([repr(query.key()[1:]), *parts, *made_of])  # but for the op's name
 
-    def _as_queried(self, query: Query, compiled: _Compiled) -> _Compiled:
-        """Return an op with what a request changes of it."""
-        op = self._config.op(query.op)
-        kwargs = _typed(query.kwargs, op.kwargs, compiled.reference.kind)
-        names = query.input_names or compiled.reference.input_names
-        compare = compiled.compare
-        reference_dtype = compiled.reference_dtype
+    def _as_queried(self, query: Query, compiled: _Compiled) -> Subject:
+        """Return the subject of an op with what a request changes of it."""
+        op, subject = self._config.op(query.op), compiled.subject
+        kwargs = _typed(query.kwargs, op.kwargs, subject.reference.kind)
+        names = query.input_names or subject.reference.input_names
+        compare = subject.compare
+        reference_dtype = subject.reference_dtype
         if query.tolerance is not None:
             atol, rtol = query.tolerance
             reference_dtype = op.reference_dtype
@@ -273,9 +266,9 @@ class Subjects:
             return replace(program, kwargs={**op.kwargs, **kwargs}, input_names=names)
 
         return replace(
-            compiled,
-            op=changed(compiled.op),
-            reference=changed(compiled.reference),
+            subject,
+            op=changed(subject.op),
+            reference=changed(subject.reference),
             compare=compare,
             reference_dtype=reference_dtype,
         )
@@ -287,22 +280,12 @@ class Subjects:
         key: tuple[object, ...],
         samples: Sequence[Case],
     ) -> WireSubject:
-        changed = self._as_queried(query, compiled)
-        subject = Subject(
-            query.op,
-            query.dtype,
-            changed.op,
-            changed.reference,
-            changed.compare,
-            samples,
-            changed.reference_dtype,
-            compiled.generators,
-        )
-        base = self._base(query, changed)
+        subject = self._as_queried(query, compiled)
+        base = self._base(query, compiled, subject)
         # Programs that were loaded before something was edited are not used again, whatever it is
         # edited to: hence the time.
         loaded = digest_json([repr(key), base, compiled.seen.begun])
-        return WireSubject(subject, loaded, base, compiled.seen)
+        return WireSubject(replace(subject, samples=samples), loaded, base, compiled.seen)
 
     def _current(self, name: str, dtype: str) -> _Compiled:
         with self._lock:
@@ -320,20 +303,19 @@ class Subjects:
         stand_in = replace(op, op=op.op or op.reference, dtypes=(dtype,), skip_reason="")
         config = replace(self._config, ops=(stand_in,), targets={})
         graph = Compiler(config, self._cache, Overrides(), self._version).graph()
-        tasks = graph.tasks
-        generate, program, reference, compare = (
-            tasks[f"{stage}:{op.name}:{dtype}"]
-            for stage in ("generate", "op", "reference", "compare")
-        )
-        made = program_of(program.settings)
+        tasks = tasks_of(graph, op.name, dtype)
+        subject = make_subject(tasks, planned_samples(tasks))
         if op.op is None:
+            made = subject.op
             made = Program(SUBMITTED, root=made.root, input_names=made.input_names)
-        code = self._compiled_code(graph, (program, reference))
-        files = sorted({*generate.sources, *program.sources, *reference.sources, *code})
+            subject = replace(subject, op=made)
+        code = self._compiled_code(graph, (tasks.op, tasks.reference))
+        sources = (*tasks.generate.sources, *tasks.op.sources, *tasks.reference.sources)
+        files = sorted({*sources, *code})
         table = FileTable(self._root)
         digests = tuple(table.digest(path) for path in files)
         # Without the op's name: one that is renamed is judged by the same.
-        programs = [made.to_json(), program_of(reference.settings).to_json()]
+        programs = [subject.op.to_json(), subject.reference.to_json()]
         static = digest_json(["wire", programs, dtype, files, digests, self._version])
         inputs = KnownInputs(self._cache.actions, static, self._lookup)
         earlier = self._compiled.get((op.name, dtype))
@@ -341,15 +323,10 @@ class Subjects:
         for known in inputs.sets()[:1]:
             names |= known
         return _Compiled(
-            made,
-            program_of(reference.settings),
-            params_of(CompareParams, compare.params),
-            params_of(ReferenceParams, reference.params).dtype,
+            subject,
             tuple((str(self._root / path), stamp_of(self._root / path)) for path in files),
             digests,
             WireInputs(inputs, self._lookup, names),
-            own_samples(op, dtype, self._config.validation.seed),
-            generators_of(generate.settings),
         )
 
     def _compiled_code(self, graph: Graph, specs: Iterable[TaskSpec]) -> set[str]:

@@ -21,8 +21,9 @@ from gpuemu_flow.judging.compare_functions import CompareFunctions
 from gpuemu_flow.judging.expected_store import load, stage, worth_keeping
 from gpuemu_flow.judging.judge import Judge, OpTraits, judge_case
 from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.judging.reference_dtypes import dtypes_to_try, expected_dtypes, probe_case
+from gpuemu_flow.judging.reference_dtypes import expected_dtypes, probe_case
 from gpuemu_flow.numerics.operand import Rounding
+from gpuemu_flow.numerics.reference_order import dtypes_to_try
 from gpuemu_flow.numerics.single import single, staying_single
 from gpuemu_flow.runners.api import Outcome, OutputInfo, RunError
 from gpuemu_flow.runners.arena import Arena, Slot, end_of

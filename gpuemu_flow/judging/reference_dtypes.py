@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpuemu_flow.numerics.reference_order import WIDE
 from gpuemu_flow.runners.api import Outcome
 from gpuemu_flow.types import COMPLEX, DTYPES, Case
-
-WIDE = "float64"
 
 
 def widens(dtype: str, asked: str | None) -> bool:
@@ -21,15 +20,6 @@ def widens(dtype: str, asked: str | None) -> bool:
         ``reference_dtype`` of the op; None leaves the choice to this rule.
     """
     return DTYPES[dtype].kind == "float" and dtype != WIDE and asked in (None, WIDE)
-
-
-def dtypes_to_try(*, widened: bool) -> tuple[str | None, ...]:
-    """List the dtypes to give a case to the reference in, in turn, until it gives outputs.
-
-    However it refuses one (it raises, exits, crashes or hangs), it is given the next. The error of
-    the last counts. None stands for the case's own dtype.
-    """
-    return (WIDE, None) if widened else (None,)
 
 
 def probe_case(samples: Sequence[Case]) -> Case:

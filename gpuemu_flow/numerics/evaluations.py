@@ -12,9 +12,8 @@ from gpuemu_flow.errors import FlowError
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.perturb import Arrays
+from gpuemu_flow.numerics.reference_order import OWN, SINGLE, WIDE, dtypes_to_try
 from gpuemu_flow.numerics.single import Single, bare, single, staying_single
-
-WIDE, SINGLE, OWN = "float64", "float32", "own"
 
 
 class Evaluate(Protocol):
@@ -47,7 +46,8 @@ class Evaluations:
     def __init__(self, evaluate: Evaluate, native: Arrays) -> None:
         self._evaluate = evaluate
         self._native = {name: array.dtype for name, array in native.items()}
-        self._takes: str | None = None
+        self._kinds = dtypes_to_try(widened=True, single=True)
+        """Dtypes to try; once the reference gave outputs in one, that one alone."""
         self._takes_single = True
         self.count = 0
         self.succeeded = 0
@@ -57,14 +57,14 @@ class Evaluations:
     @property
     def takes_float64(self) -> bool:
         """Tell whether the reference may accept float64: it has not refused only that."""
-        return self._takes in (None, WIDE)
+        return WIDE in self._kinds
 
     @property
     def own_format(self) -> FloatLimits | None:
         """Return the coarsest float format among dtypes used in place of float64, else None."""
         if self.takes_float64:
             return None
-        if self._takes == SINGLE:
+        if SINGLE in self._kinds:
             return FLOAT_LIMITS["float32"]
         names = [dtype_name(dtype) for dtype in self._native.values()]
         formats = [FLOAT_LIMITS[name] for name in names if name in FLOAT_LIMITS]
@@ -75,15 +75,14 @@ class Evaluations:
     ) -> Arrays | None:
         """Return the outputs, or None if the evaluation failed.
 
-        A reference that refuses float64 is given float32, then the dtypes of the case itself. The
-        first of these that it accepts is used from then on.
+        The first dtype that the reference accepts is used from then on; see `dtypes_to_try`.
         """
         if shadow:
             return self._shadow_outputs(inputs, rounding)
-        for kind in (WIDE, SINGLE, OWN) if self._takes is None else (self._takes,):
+        for kind in self._kinds:
             outputs = self._outputs(self._converted(inputs, kind))
             if outputs is not None:
-                self._takes = kind
+                self._kinds = (kind,)
                 return outputs
         return None
 
@@ -123,7 +122,7 @@ class Evaluations:
         self.succeeded += 1
         return {name: bare(array) for name, array in outputs.items()}
 
-    def _converted(self, inputs: Arrays, kind: str) -> Mapping[str, NDArray[Any]]:
+    def _converted(self, inputs: Arrays, kind: str | None) -> Mapping[str, NDArray[Any]]:
         if kind == WIDE:
             return inputs
         with np.errstate(all="ignore"):

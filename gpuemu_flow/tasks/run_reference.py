@@ -4,7 +4,7 @@ Reads the cases and the reference's script with all it imports. Float inputs are
 float64, exactly, so that a low-precision op is compared with an unrounded result. A case that the
 reference refuses in float64 is run again in its own dtype; if that fails too, its error is the one
 that counts. One more run of the smallest sample in its own dtype tells which dtypes the outputs
-should have. The rules are `judging.reference_dtypes`; what stands here keeps results.
+should have. The rules are in `judging.reference_dtypes`; this stage keeps results.
 """
 
 from __future__ import annotations
@@ -14,13 +14,8 @@ import operator
 from collections.abc import Mapping, Sequence
 
 from gpuemu_flow.judging.checks import PLAIN
-from gpuemu_flow.judging.reference_dtypes import (
-    WIDE,
-    dtypes_to_try,
-    expected_dtypes,
-    probe_case,
-    widens,
-)
+from gpuemu_flow.judging.reference_dtypes import expected_dtypes, probe_case, widens
+from gpuemu_flow.numerics.reference_order import WIDE, dtypes_to_try
 from gpuemu_flow.runners.api import Request
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.tasks import stages
