@@ -50,7 +50,7 @@ class MetricChange:
 
     @property
     def percent(self) -> float | None:
-        """Change relative to the old value, in percent."""
+        """Return the change relative to the old value, in percent."""
         delta = self.delta
         return None if delta is None or not self.old else 100.0 * delta / self.old
 

@@ -18,7 +18,7 @@ _ELFDATA2LSB = 1
 
 
 class CorruptElfError(Exception):
-    """The file's tables point outside of it or contradict each other."""
+    """Error of a file whose tables point outside of it or contradict each other."""
 
 
 @dataclass(frozen=True)

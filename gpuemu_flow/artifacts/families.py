@@ -94,7 +94,7 @@ def count_families(opcodes: Mapping[str, int]) -> dict[str, int]:
 
 
 def in_order(counted: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Add up counts by family, in the order of `FAMILIES`."""
+    """Add up counts per family, and return them in the order of `FAMILIES`."""
     counts: dict[str, int] = {}
     for family, count in counted:
         counts[family] = counts.get(family, 0) + count

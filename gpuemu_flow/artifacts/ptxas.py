@@ -60,7 +60,7 @@ class KernelUsage:
 
     @property
     def spill_bytes(self) -> int:
-        """Spill store and load bytes together."""
+        """Add up the bytes of spill stores and loads."""
         return self.spill_store_bytes + self.spill_load_bytes
 
 

@@ -31,7 +31,7 @@ class SassListing:
     functions: dict[str, list[SassInstruction]] = field(default_factory=dict)
 
     def histogram(self, name: str) -> dict[str, int] | None:
-        """Instructions per opcode, padding left out; None when the function is not listed."""
+        """Count instructions per opcode, without padding; None when the function is not listed."""
         instructions = self.functions.get(name)
         if instructions is None:
             return None

@@ -66,7 +66,7 @@ class ToolRun:
 
     @property
     def ok(self) -> bool:
-        """Tell whether it ended by itself with status 0."""
+        """Tell whether the program ended by itself with status 0."""
         return self.status == 0
 
 

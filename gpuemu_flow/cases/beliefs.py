@@ -161,7 +161,7 @@ def chance_of(
 
 
 def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -> float:
-    """Compute the chance that as many failing cases, or more, lie inside by accident.
+    """Compute the chance that so many failing cases, or more, meet the condition by accident.
 
     One-sided: the upper tail of the hypergeometric distribution.
     """

@@ -16,11 +16,11 @@ Array = NDArray[Any]
 
 
 class StopMinimising(Exception):  # noqa: N818 - an event, not an error
-    """Raise it from the predicate to end a minimisation early; the best so far is the result."""
+    """Raised by the predicate to end a minimisation early; the best so far is the result."""
 
 
 class BudgetSpentError(Exception):
-    """No call of the predicate is left."""
+    """Raised when no call of the predicate is left."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Candidate:
     dims: Mapping[str, int]
 
     def laid_out(self) -> dict[str, Array]:
-        """Return the inputs as they lie in memory."""
+        """Return the inputs in their memory layouts."""
         return {name: lay_out(values, self.layouts[name]) for name, values in self.inputs.items()}
 
     def digest(self) -> bytes:
@@ -62,13 +62,13 @@ class Candidate:
         return expanded_axis(self.inputs[name].shape)
 
     def stored(self, name: str) -> Array:
-        """Return an input's values, each that is stored once."""
+        """Return the values of an input, without the repetitions of its layout."""
         values = self.inputs[name]
         axis = self.repeated_axis(name)
         return values if axis is None else values[(slice(None),) * axis + (slice(0, 1),)]
 
     def with_stored(self, changed: Mapping[str, Array]) -> Candidate:
-        """Return the candidate with other values in the place of those that `stored` gives."""
+        """Return the candidate with the values that `stored` returns replaced by others."""
         inputs = dict(self.inputs)
         for name, values in changed.items():
             inputs[name] = np.broadcast_to(values, inputs[name].shape)
@@ -180,7 +180,7 @@ class Search:
         return True
 
     def within(self, calls: int, phase: Callable[[], None]) -> bool:
-        """Run a phase with so many calls at most, and tell whether they sufficed.
+        """Run a phase with a limit on its calls, and tell whether they sufficed.
 
         Raises
         ------

@@ -81,7 +81,7 @@ PREFERENCE = (
 
 
 def sizes_of(case: Case) -> dict[str, int]:
-    """Name the case's dims, or its axes (``x[-1]`` is the last of x) where there is no schema."""
+    """Map the case's dims to their sizes; without a schema its axes (``x[-1]``: the last of x)."""
     if case.dims:
         # What is an expression says no more than the dims that it is made of.
         names = {name for name, _ in case.dims}

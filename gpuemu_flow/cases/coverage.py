@@ -105,7 +105,7 @@ class Coverage:
         self._unjudged: Counter[Cell] = Counter(dict(unjudged or {}))
 
     def add(self, op: str, case: Case, verdict: Verdict) -> None:
-        """Count a case: as exercised where it was judged, else as one without a verdict."""
+        """Count a case as exercised if it was judged, else as one without a verdict."""
         cell = Cell(op, case.dtype, case.shape_class, case.layout, case.strategy)
         if verdict in JUDGED:
             self.count(cell)

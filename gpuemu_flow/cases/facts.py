@@ -1,4 +1,4 @@
-"""Facts of a case before it runs: sizes, memory layouts, and what its inputs hold."""
+"""Facts about a case before it runs: sizes, memory layouts, contents of its inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class CaseFacts:
-    """Facts of one case that conditions are tested on.
+    """Facts about one case, on which conditions are tested.
 
     Attributes
     ----------

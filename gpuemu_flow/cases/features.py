@@ -117,7 +117,7 @@ class Group:
 
 
 def triggering_feature(failing: Sequence[Case], passing: Sequence[Case]) -> Feature | None:
-    """Return the simplest feature of every failing and of nearly no passing case.
+    """Return the simplest feature that every failing case has and nearly no passing case.
 
     Parameters
     ----------

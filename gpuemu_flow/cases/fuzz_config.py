@@ -22,7 +22,7 @@ _REQUIRED_LISTS = ("batch_sizes", "seq_lengths", "hidden_dims")
 
 @dataclass(frozen=True)
 class ShapeOptions:
-    """Sizes to draw from: (batch, sequence, hidden), now and then an edge case instead.
+    """Sizes of (batch, sequence, hidden) to draw from, and shapes of edge cases.
 
     Repeated entries are drawn more often. The defaults are those of gpuemu's own CI runs.
     """
@@ -62,7 +62,7 @@ class WireSchema:
 
 @dataclass(frozen=True)
 class FuzzConfig:
-    """Everything that decides a sequence of cases, but for the names of the op's inputs.
+    """Everything that decides a sequence of cases, except the names of the op's inputs.
 
     Attributes
     ----------

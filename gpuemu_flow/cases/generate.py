@@ -1,4 +1,4 @@
-"""Input tensors of a case: values drawn, and laid out in memory as the case says."""
+"""Make the input tensors of a case: draw values, and lay them out in memory."""
 
 from __future__ import annotations
 

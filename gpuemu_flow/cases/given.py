@@ -25,7 +25,7 @@ MOST_BYTES = 4 << 20
 
 
 class GivenError(UsageError):
-    """An input has no values, since the function that returns them failed or was not called."""
+    """Error of an input without values: its function failed or was not called."""
 
 
 def to_given(values: Array) -> GivenValues:
@@ -35,7 +35,7 @@ def to_given(values: Array) -> GivenValues:
 
 
 def given_values(spec: InputSpec) -> Array:
-    """Return the values that came with an input.
+    """Return the values that a function returned for an input.
 
     Raises
     ------
@@ -63,12 +63,12 @@ def given_values(spec: InputSpec) -> Array:
 
 
 def fault_of(given: GivenValues) -> Problem:
-    """Return the problem of a function that gave no values."""
+    """Return the problem that explains why a function returned no values."""
     return Problem(given.slug, given.message, given.hint, given.file, given.line)
 
 
 def case_fault(case: Case) -> GivenValues | None:
-    """Return why an input of the case has no values; None where all can be made."""
+    """Return the reason why an input of the case has no values; None if all can be made."""
     for spec in case.inputs:
         if spec.is_generated and spec.given is not None and spec.given.slug:
             return spec.given

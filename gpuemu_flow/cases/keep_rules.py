@@ -1,4 +1,4 @@
-"""Smaller versions of a case that keep its schema: derived dims, limits, and rules of inputs."""
+"""Correct smaller versions of a case so that they satisfy its schema and rules of inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Settle = Callable[[Candidate], "Candidate | None"]
 
 
 def settler(schema: OpSchema | None, start: Candidate) -> Settle:
-    """Return a function from a candidate to the nearest one that keeps the schema, or None.
+    """Return a function that changes a candidate so that it satisfies the schema, or gives None.
 
     Parameters
     ----------

@@ -162,7 +162,7 @@ COMPARISONS: dict[str, Any] = {
 
 
 def schema_to_json(schema: OpSchema) -> dict[str, Any]:
-    """Return a schema as plain JSON, without what few schemas say; see `schema_from_json`."""
+    """Return a schema as plain JSON, without empty parts; `schema_from_json` is its inverse."""
     out = asdict(schema)
     for name in ("derived", "limits"):
         if not out[name]:
@@ -177,7 +177,7 @@ def schema_to_json(schema: OpSchema) -> dict[str, Any]:
 
 
 def schema_from_json(data: Mapping[str, Any]) -> OpSchema:
-    """Rebuild a schema; KeyError or TypeError when it is not one."""
+    """Rebuild a schema from `schema_to_json`'s result; raise KeyError or TypeError otherwise."""
     dims = tuple(Dim(**{**d, "candidates": tuple(d["candidates"])}) for d in data["dims"])
     inputs, outputs = (tuple(_tensor(t) for t in data[side]) for side in ("inputs", "outputs"))
     return OpSchema(
@@ -241,7 +241,7 @@ FEWEST_INPUTS = {"norm": 1, "conv2d": 2}
 
 
 def default_schema(input_names: Sequence[str]) -> OpSchema:
-    """Return the schema of an op that gives none: every input of the built-in elementwise shape."""
+    """Return the default schema of an op: every input has the built-in elementwise shape."""
     return same_shape_schema(BUILTIN_SCHEMAS["elementwise"], input_names)
 
 

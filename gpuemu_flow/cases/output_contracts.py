@@ -47,7 +47,7 @@ _ONLY_FORMS = '"mask", "not mask", "labels != -100" or "T < lengths"'
 
 
 def plain_dims(value: object) -> object:
-    """Return an output's entry without what is said of it here: a list of dims of known size."""
+    """Return an output's entry reduced to a list of dims, without the keys of its contract."""
     dims = value.get("dims", []) if isinstance(value, Mapping) else value
     if not isinstance(dims, (list, tuple)):
         return dims

@@ -1,4 +1,4 @@
-"""Plans the cases of an op: which shapes, values and layouts come together, in which order.
+"""Plan the cases of an op: combinations of shapes, values and layouts, and their order.
 
 The first `DESIGNED` cases are a designed set: what reveals the known kinds of kernel bugs, then
 every shape class, strategy and layout that is left, then each input's ``special`` values. After it

@@ -192,7 +192,7 @@ _OF_TWO: dict[str, Callable[[int, int], bool]] = {
 
 
 def candidates(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> Iterator[Predicate]:
-    """Yield every condition that may tell the failing cases from the passing ones.
+    """Yield every condition that may distinguish failing cases from passing ones.
 
     Bounds on what inputs hold, and unions of strategies and layouts, follow the cases.
     """

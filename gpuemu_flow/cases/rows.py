@@ -45,7 +45,7 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return (rows, elements of a row)."""
+        """Return the pair of the number of rows and the number of elements in a row."""
         return self.number, self.width
 
     def turns(self, kinds: int) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Values of inputs that a rule is given for: drawn to keep it, or settled into it."""
+"""Values of inputs that must follow a rule: drawn by it, or changed to fit it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _unsatisfiable(message: str) -> UsageError:
 
 
 def draw_ruled(setting: Setting, strategy: str, others: Mapping[str, Array]) -> Array:
-    """Return values that keep the rule, of the setting's shape and dtype.
+    """Draw values that follow the rule, in the setting's shape and dtype.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def draw_ruled(setting: Setting, strategy: str, others: Mapping[str, Array]) -> 
 
 
 def settle_ruled(values: Array, setting: Setting, others: Mapping[str, Array]) -> Array | None:
-    """Return the values nearest to given ones that keep the rule; None where there are none."""
+    """Return the values nearest to given ones that follow the rule; None if there are none."""
     rule = setting.rule
     if values.size == 0:
         return values

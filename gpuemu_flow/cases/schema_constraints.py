@@ -1,4 +1,4 @@
-"""Constraints of a schema between inputs and dims, made parts of the rules that keep them."""
+"""Parse constraints between inputs and dims of a schema into rules of the inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FLIPPED = {"<=": ">=", ">=": "<=", "<": ">", ">": "<", "==": "==", "!=": "!="}
 
 @dataclass
 class Constraints:
-    """Reads ``constraints`` of one schema.
+    """Parser of the ``constraints`` of one schema.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Constraints:
     limits: list[tuple[str, str, str]] = field(default_factory=list)
 
     def read(self, value: object) -> None:
-        """Take the whole list."""
+        """Parse the whole list, and report each entry that is no constraint."""
         if value is None:
             return
         if not isinstance(value, (list, tuple)) or len(value) > MOST:
@@ -163,7 +163,7 @@ class Constraints:
         return True
 
     def impossible(self, tensor: TensorDef, sign: str, other: TensorDef) -> bool:
-        """Tell whether some value of the other leaves none to this input."""
+        """Tell whether some value of the other input leaves no possible value to this one."""
         strict = 1 if DTYPES[tensor.dtype or "float32"].kind != "float" else 0
         if sign in ("<", "<=") and tensor.low is not None:
             least = tensor.low + (strict if sign == "<" else 0)
@@ -179,7 +179,7 @@ class Constraints:
         )
 
     def bound(self, path: KeyPath, text: str, name: str, sign: str, right: str) -> None:
-        """Bounds of an input by dims are its range."""
+        """Set the range of an input from a comparison with an expression of dims."""
         hint = f"write it as range = [lowest, highest] of {name}"
         self.refuse(path, f"{text!r} is a bound of one input", hint)
 
@@ -189,7 +189,7 @@ class Constraints:
 
 
 def demand_rules(schema: OpSchema, report: Report) -> None:
-    """Report rules that point at what is not there, or that no values keep in some case."""
+    """Report rules that name a missing input, and rules that no values can follow in some case."""
     for tensor in schema.inputs:
         rule, path = tensor.rule, ("inputs", tensor.name)
         if rule is None:

@@ -31,7 +31,7 @@ class Expressions:
         self.found: dict[str, tuple[KeyPath, str]] = {}
 
     def add(self, path: KeyPath, name: str, text: str) -> None:
-        """Take an expression; what is none is reported."""
+        """Add an expression, or report that the text is not one."""
         try:
             names_in(text)
         except ExpressionError as error:
@@ -41,7 +41,7 @@ class Expressions:
         self.found.setdefault(name, (path, text))
 
     def ordered(self, dims: Mapping[str, Dim]) -> tuple[DerivedDim, ...]:
-        """Return them, each after those that it needs; what has no end is reported."""
+        """Return the derived dims, each after those that it needs; report circular ones."""
         done: dict[str, DerivedDim] = {}
         rest = dict(self.found)
         while rest:
@@ -67,7 +67,7 @@ class Expressions:
 
 
 def used_names(texts: Iterable[object], derived: Iterable[DerivedDim]) -> set[str]:
-    """Return the names in expressions, and those behind the derived ones."""
+    """Return the names used in expressions, including those that derived dims use."""
     found: set[str] = set()
     behind = {dim.name: dim.expression for dim in derived}
     todo = [text for text in texts if isinstance(text, str)]
@@ -94,7 +94,7 @@ def rule_texts(rule: ValueRule | None) -> list[object]:
 
 
 def demand_sizes(schema: OpSchema, report: Report) -> bool:
-    """Report dims of which no sizes keep the schema; True where some do."""
+    """Tell whether some sizes of the dims satisfy the schema, and report it if none do."""
     if not (schema.derived or schema.limits) or allowed_sizes(schema) is not None:
         return True
     said = [

@@ -1,4 +1,4 @@
-"""Find rules of inputs that no values keep at the smallest or largest sizes of a schema's dims."""
+"""Find rules that no input values can follow at the smallest or largest sizes of the dims."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INTEGER_KINDS = ("permutation", "offsets", "lengths", "indices")
 
 
 def demand_feasible(schema: OpSchema, report: Report) -> None:
-    """Report each input whose rule cannot be kept at some sizes, once."""
+    """Report, once, each input whose rule no values can follow at some sizes."""
     ruled = [tensor for tensor in schema.inputs if tensor.rule is not None]
     told: set[str] = set()
     if not ruled:

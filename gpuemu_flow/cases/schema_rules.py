@@ -1,4 +1,4 @@
-"""Read the rules of an input's values from a schema: kinds, ranges by dims, values mixed in."""
+"""Parse the rules of an input's values: kinds, ranges that depend on dims, extra values."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def is_number(value: object) -> bool:
 
 @dataclass
 class RuleReader:
-    """Reads what one input's table says of its values.
+    """Parser of the keys of one input's table that constrain its values.
 
     Attributes
     ----------
@@ -80,11 +80,11 @@ class RuleReader:
     report: Report
 
     def complain(self, key: str, slug: str, message: str, hint: str) -> None:
-        """Report what is wrong with a key."""
+        """Report a problem of a key."""
         self.report((*self.path, key), slug, message, hint)
 
     def read(self) -> tuple[float | None, float | None, ValueRule | None]:
-        """Return the plain bounds and the rule; a rule is only made where one is needed."""
+        """Return the numeric bounds and the rule; the rule is None unless one is needed."""
         kind = self.kind()
         low, high = self.bounds()
         rule = ValueRule(
@@ -107,7 +107,7 @@ class RuleReader:
         return low, high, rule if rule != ValueRule() else None
 
     def plain_bounds(self) -> tuple[float | None, float | None]:
-        """Return bounds that are numbers."""
+        """Return the bounds that are numbers, with None for each expression."""
         low, high = self.bounds()
         return None if isinstance(low, str) else low, None if isinstance(high, str) else high
 
@@ -124,7 +124,7 @@ class RuleReader:
         return ""
 
     def fitting(self, kind: str) -> None:
-        """Report keys that the kind does not read, and those that it needs."""
+        """Report keys that the kind does not use, and missing keys that it needs."""
         if "generate" in self.table:
             for key in ("range", *RULE_KEYS):
                 if key in self.table and key not in ("generate", "optional"):
@@ -178,7 +178,7 @@ class RuleReader:
         return (None if low == -math.inf else low), (None if high == math.inf else high)
 
     def expression(self, key: str, text: str) -> bool:
-        """Tell whether a text is an expression of known dims; report what is wrong with it."""
+        """Tell whether a text is an expression of known dims, and report its errors."""
         try:
             unknown = sorted(names_in(text) - set(self.dims))
         except ExpressionError as error:
@@ -261,7 +261,7 @@ class RuleReader:
 
 
 def dtype_fault(kind: str, dtype: str) -> str:
-    """Say why a kind cannot be of a dtype; empty where it can."""
+    """Name the dtypes that a kind needs if it cannot have this one; else return ''."""
     family = DTYPES[dtype].kind
     if kind in INTEGERS and family not in ("int", "uint"):
         return "an integer dtype"
@@ -281,7 +281,7 @@ _INDEX_WORDS = frozenset(
 
 
 def wants_range(tensor: TensorDef) -> bool:
-    """Tell whether an input looks like an index, and nothing says how large it may be."""
+    """Tell whether an input looks like an index but has no upper limit."""
     bounded = (tensor.low, tensor.high, tensor.rule, tensor.strategy) != (None,) * 4
     if bounded or tensor.dtype is None or DTYPES[tensor.dtype].kind not in ("int", "uint"):
         return False

@@ -15,7 +15,7 @@ DTYPES_OF = {"int": "int64", "float": "float64"}
 
 
 def read_scalars(value: object, dims: tuple[str, ...], report: Report) -> tuple[TensorDef, ...]:
-    """Return scalars as inputs of one element; what is wrong with them is reported.
+    """Return scalars as inputs of one element, and report their errors.
 
     Parameters
     ----------

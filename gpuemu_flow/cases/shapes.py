@@ -127,7 +127,7 @@ def listed_sizes(dim: Dim) -> tuple[int, ...]:
 
 
 def class_sizes(dim: Dim, shape_class: str) -> tuple[int, ...]:
-    """Return the sizes by which a dim can represent one of the classes `PER_DIM`, best first."""
+    """Return the sizes of a dim that belong to one of the classes `PER_DIM`, best first."""
     listed = listed_sizes(dim)
     if listed:
         return tuple(n for n in listed if MEMBER[shape_class](n))
@@ -161,7 +161,7 @@ def _with_a_far_one(sizes: list[int], dim: Dim, shape_class: str) -> tuple[int, 
 
 
 def small_sizes(dim: Dim) -> tuple[int, ...]:
-    """Return sizes for a dim that a case does not single out: small, above 1 where possible."""
+    """Return small sizes, above 1 where possible, for a dim that the case does not focus on."""
     listed = listed_sizes(dim)
     if listed:
         return tuple(sorted(listed, key=lambda n: (n <= 1, n == 0)))

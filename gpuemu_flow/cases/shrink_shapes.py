@@ -62,7 +62,7 @@ class Axis:
 def find_axes(
     inputs: Mapping[str, Array], schema: OpSchema | None, dims: Mapping[str, int]
 ) -> list[Axis]:
-    """Return the dims of a case.
+    """Return the axes of a case that may shrink.
 
     With a schema whose dims the inputs follow: its dims. Otherwise each axis of a shape that all
     inputs share; where their shapes differ, all axes of one size are one dim.

@@ -68,7 +68,7 @@ class Domain:
         return element[()]
 
     def rest(self) -> Any | None:
-        """Return the simplest element: 0, or the range's simplest one if 0 lies outside of it."""
+        """Return the simplest element allowed: 0 if it lies in the range."""
         ends = [end for end in (self.low, self.high) if end is not None and math.isfinite(end)]
         near = sorted((n for end in ends for n in (end, math.ceil(end), math.floor(end))), key=abs)
         numbers = [0, 1, -1, *near]
@@ -92,7 +92,7 @@ class Domain:
         return (0.0, digits, abs(int(exponent)), abs(float(number)), float(negative))
 
     def simpler(self, element: Any) -> list[Any]:
-        """Return elements simpler than this one, simplest first."""
+        """Return elements that are simpler than a given one, simplest first."""
         own = self.simplicity(element)
         numbers = _simpler_numbers(self.number(element))
         elements = (self.element(n) for n in numbers)
@@ -146,7 +146,7 @@ def find_domains(inputs: Mapping[str, Array], schema: OpSchema | None) -> dict[s
 
 @dataclass(frozen=True)
 class Elements:
-    """Elements of several inputs: for each the number of its input and its place in `stored`."""
+    """Elements of several inputs, each as the index of its input and a position in `stored`."""
 
     owners: NDArray[np.intp]
     positions: NDArray[np.intp]
@@ -179,7 +179,7 @@ class ValueShrinker:
         self._names = list(self._rests)
 
     def shrink(self) -> None:
-        """Try zeros first, then simpler elements, until neither makes the case simpler."""
+        """Try zeros, then simpler elements, until no change makes the case simpler."""
         self._zero_inputs()
         self._zero_elements()
         steps = -1

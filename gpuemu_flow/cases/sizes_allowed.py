@@ -1,4 +1,4 @@
-"""Sizes of dims that keep what a schema says of them together: derived dims and limits."""
+"""Sizes of dims that satisfy a schema's derived dims and limits together."""
 
 from __future__ import annotations
 

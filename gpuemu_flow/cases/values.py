@@ -1,4 +1,4 @@
-"""Value strategies for floats: what the elements of an input are, from plain to adversarial.
+"""Value strategies for floats, from plain to adversarial values.
 
 A *row* is the last axis; structure (a constant row, a row of -Inf) is laid on rows, because that is
 what reductions, softmax and norms work on. 0-d tensors are one row of one element. `uniform` is
@@ -45,7 +45,7 @@ def draw(
     *,
     nonfinite: bool | None = None,
 ) -> Array:
-    """Return a tensor of values.
+    """Draw the values of a tensor.
 
     Parameters
     ----------
@@ -319,7 +319,7 @@ def _finite(values: Array, dtype: str) -> Array:
 def put_ends(
     values: Array, rng: SeededRng, turn: int, low: float | None, high: float | None
 ) -> None:
-    """Put the ends of the range into an input's values, in place.
+    """Write both ends of the range into an input's values, in place.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""New cases for an experiment: drawn at random, or a known case with one thing changed."""
+"""New cases for an experiment: drawn at random, or known cases with one change."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Variants:
         self._fallback = allowed_sizes(schema) or {}
 
     def draw(self, known: Sequence[Case]) -> Iterator[Case]:
-        """Yield cases without end; about half of them are known cases with one change."""
+        """Yield endless new cases, about half of them known cases with one change."""
         known = [unmade(case) for case in known]
         while True:
             number = self._drawn
@@ -72,7 +72,7 @@ class Variants:
                 yield self._new(rng, seed)
 
     def like(self, known: Sequence[Case]) -> Iterator[Case]:
-        """Yield cases without end: known ones with other sizes and data, now and then another."""
+        """Yield endless variants of known cases with other sizes and data, and some new cases."""
         known = [unmade(case) for case in known]
         others = self.draw(known)
         while True:

@@ -152,7 +152,7 @@ class Body:
 
     @property
     def declared_registers(self) -> int:
-        """Count the declared virtual registers of all types, which says little of the GPU's."""
+        """Count the declared virtual registers, which says little about the GPU's registers."""
         return sum(
             1 if declared.size is None else declared.size
             for scope in self.scopes

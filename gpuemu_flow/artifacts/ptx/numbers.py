@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def parse_integer(text: str) -> int | None:
-    """A PTX integer literal (decimal, ``0x``, ``0b``, octal, optional ``U``); None if it is none.
+    """Read a PTX integer literal (decimal, ``0x``, ``0b``, octal, optional ``U``), or return None.
 
     Source: PTX ISA, "Integer Constants".
     """

@@ -62,7 +62,7 @@ def violation(
     actual: float | None = None,
     limit: float | None = None,
 ) -> Violation:
-    """A violation at a place, by default the kernel's own; source lines win over PTX lines."""
+    """Make a violation at a place, by default the kernel's; prefer source lines to PTX lines."""
     place = view.place if place is None else place
     in_source = place.source_line > 0 and place.source_file != ""
     return Violation(

@@ -1,4 +1,4 @@
-"""Kinds about single numbers: positive, quantized, packed."""
+"""Kinds of inputs that constrain single numbers: positive, quantized, packed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds about the order of elements: permutation, sorted, unique, indices."""
+"""Kinds of inputs that constrain the order of elements: permutation, sorted, unique, indices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds about rows: mask, one_hot, probabilities."""
+"""Kinds of inputs that constrain rows: mask, one_hot, probabilities."""
 
 from __future__ import annotations
 

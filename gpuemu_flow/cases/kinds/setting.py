@@ -71,11 +71,11 @@ class Setting:
 
     @property
     def rows(self) -> Rows:
-        """Return the rows."""
+        """Return the size of the tensor as rows; see `Rows`."""
         return Rows(self.rng, self.count // self.width, self.count)
 
     def integer_bounds(self, low: int, high: int) -> tuple[int, int]:
-        """Return the bounds, these where there are none, within what the dtype can hold."""
+        """Return the integer bounds, or the given defaults, limited to the range of the dtype."""
         first = low if self.low is None else int(np.ceil(self.low))
         last = max(high, first) if self.high is None else int(np.floor(self.high))
         if self.low is None and last < first:
@@ -86,11 +86,11 @@ class Setting:
         return first, max(last, first)
 
     def draw(self, low: int, last: int) -> Ints:
-        """Return integers of [low, last], as rows."""
+        """Draw integers from `low` to `last`, both included, as rows."""
         return self.rng.ranges(self.count, low, last + 1).reshape(self.rows.shape)
 
     def order(self) -> Ints:
-        """Return a random order of each row."""
+        """Draw a random order of the elements of each row."""
         words = self.rng.derive("order").u64(self.count).reshape(self.rows.shape)
         return np.argsort(words, axis=1, kind="stable").astype(np.int64)
 
