@@ -66,7 +66,7 @@ def compute(text: str | int, names: Mapping[str, int], shapes: Shapes) -> int:
 
 
 def is_made_of(text: str, names: Collection[str]) -> bool:
-    """Tell whether a name is in truth an expression of others."""
+    """Tell whether a name is really an expression of other names."""
     if OPERATORS.isdisjoint(text):
         return False
     try:

@@ -26,7 +26,7 @@ def _fill_standard_streams() -> None:
 
 
 def leave(code: int) -> None:
-    """End the process as `sys.exit` does, without tidying up all that was loaded; never returns.
+    """End the process as `sys.exit` does, but skip the cleanup of loaded modules; never returns.
 
     That would cost as much as many a command does. What was registered for the exit runs; where
     threads are still at work, the interpreter waits for them as always.

@@ -28,7 +28,7 @@ class _TagGroup(click.Group):
 
 @click.group(cls=_TagGroup, short_help="Store, list and move baselines.")
 def baseline() -> None:
-    """Baselines hold the kernels' figures and the ops' results of one time.
+    """Store, list, show and exchange baselines: figures of kernels and results of ops.
 
     `gpuemu-flow baseline TAG` stores one; `gpuemu-flow diff` compares with it.
     """
@@ -105,7 +105,7 @@ def show(tag: str, output_format: str) -> None:
 @baseline.command()
 @click.argument("tag")
 def delete(tag: str) -> None:
-    """Forget a baseline."""
+    """Delete a baseline."""
     _open_store().delete(tag)
     say(f"deleted {tag}")
 

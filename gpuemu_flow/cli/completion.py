@@ -106,7 +106,7 @@ _LISTS: dict[str, Callable[[KnownNames, str], list[str]]] = {
 
 
 def complete_names(command: click.Command) -> None:
-    """Have all parameters of `command`, and of those below it, completed that name something."""
+    """Add completion to all parameters of `command` and its subcommands that name something."""
     for parameter in command.params:
         names = _LISTS.get(parameter.name or "")
         if names is not None and parameter.type is click.STRING:

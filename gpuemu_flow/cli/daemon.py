@@ -13,7 +13,7 @@ from gpuemu_flow.cli.say import say
 
 @click.group()
 def daemon() -> None:
-    """The daemon that interactive clients talk to: one for each workspace and user."""
+    """Manage the daemon that interactive clients talk to, one per workspace and user."""
 
 
 def _root() -> Path:

@@ -13,7 +13,7 @@ from gpuemu_flow.cli.say import say
 @click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
 @format_option("text", "json")
 def explain(words: tuple[str, ...], seed: int | None, output_format: str) -> None:
-    """Say of each task whether it is current, and which part of its key changed."""
+    """Tell for each task whether it is current, and which part of its key changed."""
     from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting.inspect import explain_tasks  # noqa: PLC0415

@@ -84,7 +84,7 @@ class LiveListener(Quiet):
 
 
 class PlainListener(Quiet):
-    """A display that prints only what a person who waits must know."""
+    """A display that prints only the reason for a long wait."""
 
     def on_wait(self, holder: str) -> None:
         """Say who holds the workspace."""

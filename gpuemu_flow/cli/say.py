@@ -1,4 +1,4 @@
-"""Printing, for all commands: nothing that they print can command who reads the log of a job."""
+"""Print for all commands, so that no text can act as a command to a reader of a CI log."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _connections: WeakSet[Connection] = WeakSet()
 
 
 class Connection:
-    """The way to one daemon. Thread-safe.
+    """A connection to one daemon, made when needed. Thread-safe.
 
     Parameters
     ----------

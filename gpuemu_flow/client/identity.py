@@ -82,7 +82,7 @@ CALLER: ContextVar[dict[str, Json] | None] = ContextVar("gpuemu_caller", default
 
 
 def code_of_caller() -> dict[str, Json]:
-    """`code_of` the file of the user's own that called this package; empty where there is none."""
+    """Identify, as `code_of` does, the user's file that called this package; empty if none did."""
     known = CALLER.get()
     if known is not None:
         return known

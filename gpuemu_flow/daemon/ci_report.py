@@ -44,7 +44,7 @@ class CiFailure:
         return cls(str(data["op"]), int(data["seed"]), *words, *errors)
 
     def to_wire(self) -> dict[str, Json]:
-        """Return it as ``ValidationResult``."""
+        """Return the failure as ``ValidationResult``."""
         return {
             "passed": False,
             "seed": self.seed,
@@ -92,7 +92,7 @@ class CiReport:
         )
 
     def summary(self) -> dict[str, Json]:
-        """Return its part of ``CiRunComplete``."""
+        """Return the report's part of ``CiRunComplete``."""
         return {
             **self.counts,
             "failed": self.failed,

@@ -1,4 +1,4 @@
-"""A daemon seen from outside: find it, stop it, read its log."""
+"""Control a daemon from another process: find it, stop it, read its log."""
 
 from __future__ import annotations
 

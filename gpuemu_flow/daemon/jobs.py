@@ -1,4 +1,4 @@
-"""Requests in progress: who waits for which, which are cancelled, and the threads for the work."""
+"""Requests in progress, their waiting clients and cancellation, and the threads that work."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Job:
 
     @contextmanager
     def linked(self, event: threading.Event) -> Iterator[None]:
-        """Set `event`, too, if this job is cancelled inside the context."""
+        """Set `event` when this job is cancelled inside the context."""
         with self._lock:
             self._linked.append(event)
             if self.cancelled.is_set():
@@ -124,7 +124,7 @@ class JobTable:
             return next((j for j in self._jobs.values() if j.request_id == request_id), None)
 
     def has_of(self, pipe: int) -> bool:
-        """Tell whether a client's request is at work."""
+        """Tell whether a request of a client is being processed."""
         with self._lock:
             return any(job.pipe == pipe for job in self._jobs.values())
 
@@ -178,7 +178,7 @@ class WorkerPool:
         self._busy = 0
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have `work` done; it must not raise."""
+        """Queue `work`, which must not raise, for one of the threads."""
         with self._lock:
             self._busy += 1
             if self._busy > len(self._threads) < self._limit:

@@ -1,4 +1,4 @@
-"""Cases for a request: those of protocol v1, or the op's own as ``run`` plans them.
+"""Make the cases of a request: those of protocol v1, or the op's own as ``run`` plans them.
 
 Protocol v1 gives every input one shape, which an op with a schema of its own cannot take. Clients
 of ours say that they want the op's cases where it has a schema; others get what the protocol says.
@@ -60,7 +60,7 @@ class CaseMaker:
 
     @classmethod
     def of(cls, service: Service, op: OpConfig, fields: Fields) -> CaseMaker:
-        """Read from a request how to make its cases."""
+        """Read from a request the settings by which its cases are made."""
         return cls(
             service,
             op,

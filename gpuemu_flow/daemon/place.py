@@ -42,7 +42,7 @@ class Place:
 
     @property
     def lock(self) -> Path:
-        """Held as long as the daemon lives; says its process id."""
+        """Return the lock file, which holds the process id while the daemon lives."""
         return self.folder / f"{self.stem}.lock"
 
     @property

@@ -1,4 +1,4 @@
-"""Seats of a daemon's clients: who may connect, and which connection has to go.
+"""Seats of a daemon's clients: which connections may stay, and which must be closed.
 
 A connection has a seat once a whole message of it came. Until then it is half-open: it takes
 nobody's seat, and goes after `HALF_OPEN_SECONDS`, or when there are too many of its kind.
@@ -47,7 +47,7 @@ class Seats:
         self._refused = 0.0
 
     def enter(self, pipe: int, user: int, now: float) -> tuple[bool, list[int]]:
-        """Take a connection in.
+        """Add a connection, and give it a seat if one is free.
 
         Returns
         -------

@@ -30,7 +30,7 @@ RECIPES_BYTES = 64 << 20
 
 
 class Service:
-    """The daemon without its sockets.
+    """The state of the daemon, without its sockets.
 
     Parameters
     ----------

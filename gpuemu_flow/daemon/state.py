@@ -11,7 +11,7 @@ from gpuemu_flow.types import Json
 
 @dataclass(frozen=True)
 class DaemonState:
-    """The state of a daemon, seen from outside.
+    """The state of a daemon as another process finds it.
 
     Attributes
     ----------
@@ -40,16 +40,16 @@ class DaemonState:
 
     @property
     def answers(self) -> bool:
-        """Tell whether it answered."""
+        """Tell whether the daemon answered."""
         return self.pong is not None
 
     @property
     def config_error(self) -> str:
-        """Return the error of a configuration that it could not load, or an empty string."""
+        """Return the error of a configuration that the daemon could not load; empty if none."""
         return str((self.pong or {}).get("config_error", ""))
 
     def line(self, version: str) -> str:
-        """Describe it in one line that an editor extension reads.
+        """Describe the daemon in one line that an editor extension reads.
 
         Parameters
         ----------
@@ -77,7 +77,7 @@ class DaemonState:
         )
 
     def to_json(self) -> dict[str, Json]:
-        """Return the JSON that ``daemon status`` and ``status`` print of it."""
+        """Return the JSON that ``daemon status`` and ``status`` print."""
         out: dict[str, Json] = {"running": self.running, "answers": self.answers}
         if self.full:
             out["full"] = True

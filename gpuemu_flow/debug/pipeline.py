@@ -17,7 +17,7 @@ STAGES = ("generate", "op", "reference", "compare")
 
 
 class Steps(Protocol):
-    """The data that the stages are shown from."""
+    """The data of a case from which its stages are shown."""
 
     @property
     def selected(self) -> FailureRecord | None: ...

@@ -1,4 +1,4 @@
-"""Compile a configuration into the task graph: one place decides which task reads what."""
+"""Compile a configuration into the task graph, the only place that sets the inputs of tasks."""
 
 from __future__ import annotations
 
@@ -443,7 +443,7 @@ class Compiler:
 
 
 def links_on_the_way(config: Config) -> list[list[str]]:
-    """Return every link that leads to a program of the configuration, and its target.
+    """Return every symbolic link on the path to a configured program, with its target.
 
     When one leads elsewhere, the configuration is read anew: it may lead out of the workspace.
     """

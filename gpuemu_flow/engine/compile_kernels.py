@@ -75,7 +75,7 @@ class KernelTasks:
     unbuildable: dict[str, str] = field(default_factory=dict)
 
     def code_of(self, kernel: str, arch: str) -> TaskSpec | None:
-        """Return the task that makes the code of a kernel for ops; for any architecture if empty.
+        """Return the task that makes a kernel's code for ops; an empty architecture matches any.
 
         A build for no certain architecture serves any.
         """

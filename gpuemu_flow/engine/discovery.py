@@ -262,7 +262,7 @@ class Discovery:
         return "." if path == self._root else path
 
     def key(self, member: str) -> str:
-        """Return the path of a member of a set as the file table knows it."""
+        """Return the path under which the file table lists a member of a set."""
         if member.startswith("<"):
             for prefix, token in self._prefixes[1:]:
                 if member.startswith(token):

@@ -37,7 +37,7 @@ def cpu_features() -> str:
 
 
 def fingerprint() -> dict[str, str]:
-    """Collect the facts of the machine that belong to every action key of a program's run."""
+    """Collect the facts about the machine that every action key of a program's run contains."""
     found = {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "machine": f"{sys.platform} {platform.machine()}",

@@ -27,16 +27,16 @@ class Listener(Protocol):
     """Receiver of the events of a run, which come from several threads."""
 
     def on_plan(self, total: int, todo: int) -> None:
-        """Called once `total` tasks are selected, of which `todo` may have to run."""
+        """Handle the selection of `total` tasks, of which `todo` may have to run."""
 
     def on_task(self, event: TaskEvent) -> None:
-        """Called when the status of a task changes."""
+        """Handle a change of a task's status."""
 
     def on_progress(self, progress: Progress) -> None:
-        """Called when a task has finished some of its cases."""
+        """Handle the end of some of a task's cases."""
 
     def on_wait(self, holder: str) -> None:
-        """Called when another run holds the workspace; `holder` describes it."""
+        """Handle a wait for another run, described by `holder`, that holds the workspace."""
 
 
 class Quiet:

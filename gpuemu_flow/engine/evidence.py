@@ -1,4 +1,4 @@
-"""Digests of what verdicts rest on, taken before a run and checked again at its end.
+"""Digests of the inputs of verdicts, taken before a run and checked again at its end.
 
 The reference, the configuration and our own code decide what passes. An op that changed one of
 them while it ran would be judged by the changed version.
@@ -40,7 +40,7 @@ class Evidence:
     def take(
         cls, graph: Graph, todo: Iterable[str], files: FileTable, judge: str, config: Iterable[str]
     ) -> Evidence:
-        """Take the digests of all that the tasks of `todo` will be judged by.
+        """Take the digests of everything on which the verdicts of the tasks in `todo` will depend.
 
         Parameters
         ----------

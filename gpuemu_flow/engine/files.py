@@ -31,7 +31,7 @@ def stamp_of(path: str | Path) -> Stamp | None:
 
 @dataclass
 class FileTable:
-    """Path to stamp and sha256; a file is read again only when its stamp moved.
+    """Table of the stamp and sha256 of each path; reads a file again only if its stamp changed.
 
     Attributes
     ----------

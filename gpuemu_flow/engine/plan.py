@@ -1,4 +1,4 @@
-"""The front's file: it tells whether everything is as it was at the end of the last clean run.
+"""The plan file, which tells whether anything changed since the last clean run.
 
 Read before anything heavy is imported, so it is plain text that needs no parser, and only ``os``
 and ``sys`` are used here. It can only ever say "nothing changed"; any doubt means the long way.
@@ -121,7 +121,7 @@ def look_of(path: str, *, size: bool = False) -> str:
 
 
 def identity(environ: Mapping[str, str]) -> str:
-    """Return the facts of the process that a plan depends on, as one text."""
+    """Return the facts about the process on which a plan depends, as one text."""
     values = [__version__, sys.version, sys.executable]
     values += [environ.get(name, "") for name in _VARIABLES]
     return repr(values)

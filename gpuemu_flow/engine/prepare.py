@@ -1,4 +1,4 @@
-"""Build compiled code for commands that run ops outside of ``run``, if it is not current."""
+"""Build compiled code, unless it is current, for commands that run ops outside of ``run``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops that were renamed: their results are taken over, and nothing runs."""
+"""Take over the results of renamed ops, so that nothing runs again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run tasks: doit's control and thread runner on our states and workers."""
+"""Run tasks by doit's control and thread runner, with our own states and workers."""
 
 from __future__ import annotations
 

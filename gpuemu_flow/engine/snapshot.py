@@ -1,4 +1,4 @@
-"""The last run's snapshot: the compiled graph and the digests of all files it knew."""
+"""The snapshot of the last run: its compiled graph and the digests of all known files."""
 
 from __future__ import annotations
 

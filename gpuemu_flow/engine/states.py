@@ -68,7 +68,7 @@ class TaskRecord:
 
     @property
     def discovered(self) -> Discovered:
-        """Return the inputs that its program was seen to use."""
+        """Return the inputs that the task's program was seen to use."""
         try:
             return Discovered.from_json(self.inputs)
         except (KeyError, ValueError):
@@ -76,7 +76,7 @@ class TaskRecord:
 
     @property
     def observed(self) -> Mapping[str, str]:
-        """Return the states of these inputs at that time."""
+        """Return the states that these inputs had at the last success."""
         return KeyParts(**self.parts).observed
 
 
@@ -120,7 +120,7 @@ class TaskStates:
         return self._manifests + target
 
     def parts(self, spec: TaskSpec) -> KeyParts:
-        """Collect all that decides, now, whether `spec` must run."""
+        """Collect everything that presently decides whether `spec` must run."""
         record = self.record(spec.name) if spec.stage in OBSERVED_STAGES else None
         static = self.static_parts(spec)
         if record is None:

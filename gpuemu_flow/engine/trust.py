@@ -1,4 +1,4 @@
-"""Whose code is run: a workspace's own user's without a word, another user's only once trusted.
+"""Decide whose code is run: the user's own always, that of others only in trusted workspaces.
 
 `gpuemu.toml` is looked for from the current folder upward, so that one which somebody else left in
 a shared folder would be run by whoever works below it. Files of the user's own, or of root, are run
@@ -36,7 +36,7 @@ Ask = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class Stranger:
-    """A workspace in which others have files.
+    """A workspace that contains files of other users.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ def require_trust(
 
 
 def own_users(environ: Mapping[str, str]) -> frozenset[int]:
-    """Return the users whose files are run without a word: this one, root, and who called sudo."""
+    """Return the users whose files are always run: this one, root, and the one who called sudo."""
     found = {os.geteuid(), 0}
     given = environ.get("SUDO_UID", "")
     if os.geteuid() == 0 and given.isascii() and given.isdigit():
@@ -104,7 +104,7 @@ def own_users(environ: Mapping[str, str]) -> frozenset[int]:
 
 
 def foreign_owners(root: Path, files: Iterable[Path], own: frozenset[int]) -> dict[Path, int]:
-    """Return which of the workspace's folder and its files belong to others, and to whom.
+    """Map those of the workspace's folder and files that belong to others to their owners.
 
     A link counts by its own owner and by that of what it leads to.
     """
@@ -121,14 +121,14 @@ def foreign_owners(root: Path, files: Iterable[Path], own: frozenset[int]) -> di
 
 
 def trusted_file(environ: Mapping[str, str]) -> Path:
-    """Return the file of the user's that remembers strangers' workspaces."""
+    """Return the user's file that lists trusted workspaces of other users."""
     given = environ.get("XDG_CONFIG_HOME", "")
     home = Path(environ.get("HOME") or Path.home())
     return (Path(given) if given.startswith("/") else home / ".config") / "gpuemu" / FILE_NAME
 
 
 def remembered(environ: Mapping[str, str]) -> list[Stranger]:
-    """Return the workspaces that the user trusted; a file that is not the user's own counts not."""
+    """Return the workspaces that the user trusted; ignore a list in somebody else's file."""
     path = trusted_file(environ)
     try:
         status = path.lstat()

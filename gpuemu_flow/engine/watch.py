@@ -57,7 +57,7 @@ class FileWatch:
 
     @property
     def folders(self) -> frozenset[str]:
-        """Return every folder in which something watched lies."""
+        """Return every folder that contains a watched file or folder."""
         parents = (os.path.dirname(path) for path in self._files)  # noqa: PTH120 - often
         all_folders = (*parents, *self._folders, *(path for _, path in self._shown))
         return frozenset(f for f in all_folders if os.path.isdir(f))  # noqa: PTH112
@@ -198,7 +198,7 @@ class Alarm(Protocol):
     """A wait that ends when something may have been saved."""
 
     def wait(self, folders: frozenset[str]) -> None:
-        """Return after an event in one of `folders`, or after a while."""
+        """Wait for an event in one of `folders`, or for a limited time."""
 
 
 class Polling:
@@ -217,7 +217,7 @@ class Events:
         self._events: Iterator[object] | None = None
 
     def wait(self, folders: frozenset[str]) -> None:
-        """Return after an event, at the latest after `LOOK_ANYWAY_MS`."""
+        """Wait for an event, at most `LOOK_ANYWAY_MS`."""
         from watchfiles import watch  # noqa: PLC0415 - an extra
 
         if self._events is None or folders != self._folders:

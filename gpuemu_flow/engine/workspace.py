@@ -1,4 +1,4 @@
-"""A workspace as of now: its graph, compiled only when needed, and the tasks that may be stale."""
+"""The present state of a workspace: its graph, compiled if needed, and tasks that may be stale."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Workspace:
 
     @cached_property
     def inputs(self) -> Discovery:
-        """Return the lookup of the present state of inputs that programs were seen to use."""
+        """Return the lookup by which the present state of observed inputs is found."""
         return self._discovery(self.snapshot.files)
 
     def _discovery(self, files: FileTable) -> Discovery:

@@ -1,4 +1,4 @@
-"""Gradients compared with a reference's own, in any framework."""
+"""Compare gradients with those of a reference, in any framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``validate_pytorch`` and its like: one context that judges an output and its gradients."""
+"""The context behind ``validate_pytorch`` and its kin, which judges an output and its gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients against central differences, in float64 and for any framework."""
+"""Compare gradients with central differences, in float64 and for any framework."""
 
 from __future__ import annotations
 

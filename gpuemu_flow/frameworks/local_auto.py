@@ -48,7 +48,7 @@ class Reference:
     def __call__(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> Outputs:
-        """Evaluate it as `numerics.evaluations.Evaluate` describes."""
+        """Evaluate the reference as `numerics.evaluations.Evaluate` describes."""
         name = SHADOW if shadow else PLAIN
         if rounding is not None:
             name = STEPS if rounding.steps else OPERANDS

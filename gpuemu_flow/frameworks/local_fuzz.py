@@ -1,4 +1,4 @@
-"""Fuzzing an op in this process by a reference that is a function, too."""
+"""Fuzz an op in this process against a reference that is a Python function."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fuzz_locally(
     fail_fast: bool = False,
     convert: Callable[[Any], Any] | None = None,
 ) -> FuzzResults:
-    """Run an op on cases and compare it with a reference that is a function, too.
+    """Run an op on cases and compare it with a reference that is a Python function.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ class Versions:
         self._rewritten: dict[str, bool] = {PLAIN: False}
 
     def rewritten(self, name: str) -> bool:
-        """Tell whether source of that version was found and had something to change."""
+        """Tell whether the source of a version was found and contained something to rewrite."""
         self.version(name)
         return self._rewritten[name]
 

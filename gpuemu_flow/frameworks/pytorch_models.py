@@ -31,7 +31,7 @@ class ModelContext:
 
     @property
     def passed(self) -> bool:
-        """True if at least one layer was called, and all of them passed."""
+        """Tell whether at least one layer was called and all calls passed."""
         return bool(self.results) and all(result.passed for _, result in self.results)
 
     @property

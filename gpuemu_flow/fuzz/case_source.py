@@ -1,4 +1,4 @@
-"""The cases of a fuzz run, equal for equal seeds, however many threads take them."""
+"""The cases of a fuzz run, equal for equal seeds whatever the number of threads."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ Judged = tuple[Case, CheckResult]
 
 @dataclass
 class Effort:
-    """The time that a report's experiments may take together, and the ops it did not suffice for.
+    """The time limit of all experiments of a report, and the ops for which it did not suffice.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Effort:
 
     @property
     def over(self) -> bool:
-        """Tell whether there is no time for another experiment."""
+        """Tell whether no time is left for another experiment."""
         return self.cases <= 0 or time.monotonic() > self.until
 
     def problems(self) -> tuple[Problem, ...]:

@@ -1,4 +1,4 @@
-"""Claims on wrong elements, put to the proof: new cases, and inputs filled with chosen values."""
+"""Test claims about wrong elements on new cases and on inputs filled with chosen values."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Claimant:
     _failed: list[Tried] = field(default_factory=list)
 
     def observe(self, tried: Tried, *, chosen: bool = False) -> Sighting | None:
-        """Learn of a case; None where its elements tell nothing."""
+        """Add the elements of a case, and return them; None if nothing can be learned from them."""
         if tried.failed is None or not tried.actual or len(self._seen) >= MOST_SIGHTINGS:
             return None
         if any(array.size > MOST_ELEMENTS for array in tried.actual.values()):
@@ -85,7 +85,7 @@ class Claimant:
     def cause(
         self, failing: Sequence[Case], passing: Sequence[Case], new: Iterator[Case]
     ) -> Cause | None:
-        """Return a claim that new cases confirm, as a cause.
+        """Return a cause made of a claim that new cases confirm.
 
         Parameters
         ----------

@@ -100,7 +100,7 @@ class Budget:
         return True
 
     def late(self) -> bool:
-        """Tell whether the time limit of the experiment is over."""
+        """Tell whether the time limit of the experiment has passed."""
         over = time.monotonic() - self._begin > MOST_SECONDS
         self.cut = self.cut or over
         return over
@@ -166,7 +166,7 @@ class Experiment:
         return tried
 
     def cause(self) -> Cause | None:
-        """Return a cause that new cases confirm; None when none does.
+        """Return a cause that new cases confirm; None if they confirm none.
 
         What the outputs are comes first, then which of their elements are wrong, then what the
         failing cases have in common.

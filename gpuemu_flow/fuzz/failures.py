@@ -1,4 +1,4 @@
-"""Failing cases after the run: recorded with their inputs, and run again."""
+"""Record failing cases with their inputs, and run them again."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArr
 
 
 def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, OpSchema | None]:
-    """Return the op as it is configured now, or as it was when the failure was recorded.
+    """Return the subject of a failure: the op as configured now, else as it was recorded.
 
     A request to the daemon may have changed the op's arguments and tolerance: its failure is
     judged with the recorded ones.

@@ -70,7 +70,7 @@ class FuzzOptions:
 
 
 def checks_for(number: int) -> Checks:
-    """Return all checks for the first cases and now and then, since they take several calls."""
+    """Return the checks of a case: all for the first and some later cases, else few."""
     full = number < FULLY_CHECKED_FIRST or number % FULLY_CHECKED_EVERY == 0
     return FULL_CHECKS if full else PLAIN
 
@@ -82,7 +82,7 @@ def expected_key(subject: OpSubject) -> str:
 
 
 def verdict_key(subject: OpSubject) -> str:
-    """Return the key of everything, known before a run, that decides the verdicts on an op."""
+    """Return the key of everything known before a run that decides the verdicts on an op."""
     keys = [subject.op_key, subject.reference_key, subject.judge_key]
     return digest_json(["fuzz", VERSION, *keys])
 

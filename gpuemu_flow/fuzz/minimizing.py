@@ -39,7 +39,7 @@ HANG_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Minimization:
-    """A failure and the smallest case found that fails as it does.
+    """A failure, and the smallest case found that fails in the same way.
 
     Attributes
     ----------

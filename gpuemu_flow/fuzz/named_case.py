@@ -36,7 +36,7 @@ _DIMS = re.compile(r"(\d{1,9}(x\d{1,9})*)?")
 
 
 def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
-    """Return the case that `Case.to_text` wrote down, of an op with this schema.
+    """Return the case of an op with this schema that `Case.to_text` wrote.
 
     Raises
     ------

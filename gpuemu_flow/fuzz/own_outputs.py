@@ -1,4 +1,4 @@
-"""Outputs that this very process computed, judged as ``run`` judges them, without a daemon."""
+"""Judge outputs computed in this process as ``run`` judges them, without a daemon."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class OwnOutputs:
             )
 
     def raised(self, op: str, case: Case, error: BaseException) -> CheckResult:
-        """Judge a case whose op, or the test of it, raised.
+        """Judge a case in which the op or its test raised an exception.
 
         An error of this package says nothing of the op, and the reference is not asked.
         """

@@ -1,4 +1,4 @@
-"""Cases of an op by number, in the sequences of ``run`` and ``fuzz``, planned as far as needed."""
+"""Cases of an op by number, in the order of ``run`` and ``fuzz``, planned as far as needed."""
 
 from __future__ import annotations
 

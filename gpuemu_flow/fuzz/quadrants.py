@@ -1,4 +1,4 @@
-"""New cases that wait to be run, by which parts of a condition hold in them."""
+"""New cases that wait to be run, grouped by the parts of a condition that they meet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Quadrant = tuple[bool, ...]
 
 
 class Waiting:
-    """Cases by quadrant: of two conditions both hold, the first, the second, or neither.
+    """Cases by quadrant: those that meet both of two conditions, one, the other, or neither.
 
     Parameters
     ----------
@@ -29,11 +29,11 @@ class Waiting:
         return tuple(predicate.holds(facts) for predicate in self._predicates)
 
     def add(self, case: Case, facts: CaseFacts) -> None:
-        """Let a case wait."""
+        """Add a case that waits to be run."""
         self._cases.setdefault(self._of(facts), []).append((case, facts))
 
     def take(self, inside: bool, *, any_of: bool = False) -> tuple[Case, CaseFacts] | None:
-        """Return a case inside of the condition, or of the quadrant outside that was tried least.
+        """Return a case that meets the condition, or one from the least tried other quadrant.
 
         None where none waits there; with `any_of` any other quadrant outside will do.
         """
@@ -48,12 +48,12 @@ class Waiting:
         return None
 
     def count(self, facts: CaseFacts) -> None:
-        """Learn that a case of a quadrant was judged."""
+        """Count a judged case of a quadrant."""
         quadrant = self._of(facts)
         self._tried[quadrant] = self._tried.get(quadrant, 0) + 1
 
     def each_tried(self, least: int) -> bool:
-        """Tell whether each of two conditions was tried so often where the other does not hold."""
+        """Tell whether each of two conditions was tried often enough without the other."""
         alone = [quadrant for quadrant in self._outer() if any(quadrant)]
         return all(self._tried.get(quadrant, 0) >= least for quadrant in alone)
 

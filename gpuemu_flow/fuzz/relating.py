@@ -1,4 +1,4 @@
-"""Test relations between wrong and right outputs on one case after the other."""
+"""Test relations between wrong and right outputs on one case after another."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PREFERRED = (
 
 @dataclass(frozen=True)
 class Tried:
-    """One new case after its run: whether it failed in the way examined; None: no verdict."""
+    """One new case after its run; `failed` says whether it failed in the examined way."""
 
     case: Case
     failed: bool | None
@@ -66,7 +66,7 @@ class Tried:
 
 
 class Relater:
-    """Keeps the relations that explain every failing case so far.
+    """Maintains the set of relations that explain every failing case so far.
 
     Parameters
     ----------
@@ -96,13 +96,13 @@ class Relater:
 
     @staticmethod
     def is_plain(case: Case) -> bool:
-        """Tell whether relations can show in a case."""
+        """Tell whether a case is suited to reveal relations."""
         if any(0 in spec.shape for spec in case.inputs):
             return False
         return LEAST <= case.numel <= MOST and all(s.strategy in PLAIN for s in case.inputs)
 
     def candidates(self, failing: Sequence[Case]) -> list[Case]:
-        """List a few failing cases to begin with, of different sizes: small, but not of size 1."""
+        """List a few failing cases of different, small sizes above 1 to begin with."""
         plain = sorted(filter(self.is_plain, failing), key=_how_telling)
         chosen: list[Case] = []
         for case in plain:
@@ -163,7 +163,7 @@ class Relater:
         return not tried.failed and relation.kind != "swapped-input"
 
     def weigh(self, passing: Sequence[Case]) -> None:
-        """Drop relations that cases known to pass contradict, without running any.
+        """Drop relations that cases known to pass contradict; run nothing.
 
         An op that never writes the end of a dim is wrong for every size but 1.
         """
@@ -182,7 +182,7 @@ class Relater:
         }
 
     def spared(self, tried: Tried) -> None:
-        """Count the relations that a case which passes contradicts, and drop those of two."""
+        """Count contradictions by a passing case, and drop the relations with two of them."""
         seen = self.observation(tried)
         if seen is None or tried.failed is not False:
             return
@@ -191,7 +191,7 @@ class Relater:
         self.left = {r for r in self.left or () if self._spared[r] < CONTRADICTED}
 
     def best(self) -> Relation | None:
-        """Return the plainest of the remaining relations; None while tile sizes still differ."""
+        """Return the simplest remaining relation; None while several tile sizes are possible."""
         best = min(self.left or (), key=lambda r: (self._misses[r], _rank(r)), default=None)
         if best is None or best.kind not in OF_TILES:
             return None if best is not None and self._has_rival(best) else best

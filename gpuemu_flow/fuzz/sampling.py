@@ -1,4 +1,4 @@
-"""Cases from which an op's traits are found out if requests bring inputs of their own."""
+"""Cases from which an op's traits are found if requests bring inputs of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TINY = 64
 
 
 def planned_samples(tasks: OpTasks) -> list[Case]:
-    """Return the cases from which ``run`` finds an op's traits; none if its schema allows none."""
+    """Return the cases from which ``run`` finds an op's traits; empty if the schema allows none."""
     try:
         return tasks.samples()
     except FlowError:
@@ -22,7 +22,7 @@ def planned_samples(tasks: OpTasks) -> list[Case]:
 
 
 def stand_for(schema: OpSchema, own: Sequence[Case], case: Case) -> bool:
-    """Tell whether the op's traits on its own samples hold for a case, too.
+    """Tell whether traits found on the op's own samples also hold for a case.
 
     They do if the case's inputs fit the schema, or are too small to show traits of their own.
     """

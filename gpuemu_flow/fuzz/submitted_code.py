@@ -1,4 +1,4 @@
-"""Submissions that still count: newer code makes the results of older code obsolete."""
+"""Select submissions that still count: newer code makes the results of older code obsolete."""
 
 from __future__ import annotations
 

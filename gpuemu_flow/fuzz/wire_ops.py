@@ -1,4 +1,4 @@
-"""The workspace's ops as the wire asks for them: any dtype, with or without an op to run."""
+"""Subjects for requests on the wire: any dtype, with or without an op that can be run."""
 
 from __future__ import annotations
 
@@ -113,18 +113,18 @@ class WireInputs:
 
     @property
     def moved(self) -> bool:
-        """Tell whether an input was written to while programs were at work."""
+        """Tell whether an input was written to while programs ran."""
         return self._moved
 
     def hold(self) -> bool:
-        """Tell whether all inputs are still as they were when the programs were loaded."""
+        """Tell whether all inputs are unchanged since the programs were loaded."""
         with self._lock:
             return not self._moved and self._lookup.parts(self.names) == self.parts
 
 
 @dataclass(frozen=True)
 class WireSubject:
-    """A subject and what it was made from.
+    """A subject with the digests of everything that it was made from.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class WireSubject:
 
     @property
     def judged_by(self) -> str:
-        """Digest of everything but the case that decides a verdict, as far as it is known by now.
+        """Return a digest of everything known by now, except the case, that decides a verdict.
 
         If an input was written to meanwhile, the digest matches no other: the program may have
         read a content that the input no longer has.
