@@ -43,7 +43,7 @@ class CodePlace:
 
     @property
     def is_inside(self) -> bool:
-        """Tell whether it is a line of a file of the workspace, which an editor can show."""
+        """Tell whether the place is a line of a workspace file, which an editor can show."""
         return bool(self.line and self.file) and not self.file.startswith(("/", "../"))
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ class KernelFinding:
         return f"{TITLES.get(self.check, self.check)}: {where} {self.message} · {times}"
 
     def moved(self, now: Callable[[CodePlace], CodePlace]) -> KernelFinding:
-        """Return the finding with its places replaced by those that `now` gives."""
+        """Return the finding with its places replaced by the result of `now`."""
         there = None if self.there is None else now(self.there)
         return replace(self, place=now(self.place), there=there)
 

@@ -58,14 +58,14 @@ def is_general(name: str) -> bool:
 
 
 def is_named(name: str, names: Iterable[str]) -> bool:
-    """Tell whether the names of a configuration, such as ``SCALE`` and ``MY_*``, cover another."""
+    """Tell whether names of a configuration, such as ``SCALE`` and ``MY_*``, cover a variable."""
     return any(
         name.startswith(known[:-1]) if known.endswith(ANY) else name == known for known in names
     )
 
 
 def let_through(environ: Mapping[str, str], names: Iterable[str] = ()) -> dict[str, str]:
-    """Return the part of an environment that a program is given.
+    """Return the part of the environment that a program receives.
 
     Parameters
     ----------

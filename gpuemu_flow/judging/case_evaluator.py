@@ -124,7 +124,7 @@ class CaseEvaluator:
         return with_generated(self._pool, generators, cases, cancel=self._cancel, on_observed=learn)
 
     def made(self, case: Case) -> Case:
-        """Return a case with the values that functions of the user's return; see `generated`.
+        """Return a case with the values that the user's functions return; see `generated`.
 
         A function that failed when the case was recorded is called again.
         """
@@ -136,7 +136,7 @@ class CaseEvaluator:
         return _not_run(case) or self._try(case, None, checks)
 
     def judge_arrays(self, case: Case, inputs: Arrays, checks: Checks = PLAIN) -> EvaluatedCase:
-        """Judge given inputs; `case` gives the dtype, seed and strategy to judge them by.
+        """Judge given inputs; `case` provides the dtype, seed and strategy.
 
         If the checks include `decoy` or `guards`, it gives their shapes and layouts, too. Where an
         input could not be made when the case was recorded, it is made now.
@@ -330,7 +330,7 @@ class CaseEvaluator:
         )
 
     def judge_of(self, prepared: Prepared) -> Judge:
-        """Return a judge in this process, for callers that need more than verdicts."""
+        """Return a judge that works in this process, for callers that need more than verdicts."""
         from gpuemu_flow.judging.judge import Judge, OpTraits  # noqa: PLC0415 - else in workers only
 
         samples, known = self.subject.samples, self._setup.facts["nature"]

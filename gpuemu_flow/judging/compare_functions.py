@@ -1,4 +1,4 @@
-"""Functions of the user's that compare an output: called where the reference runs, never elsewhere.
+"""Call the user's functions that compare an output, only in the reference's process.
 
 Such a function gets ``(actual, expected, inputs, tolerance)`` and returns its failures: a list of
 texts, or of ``{"message": ..., "index": [...]}``; or a mapping that says, besides ``failures``, how
@@ -29,7 +29,7 @@ LONGEST = 500
 
 
 class CompareError(Exception):
-    """A function that compares cannot be loaded, raised, or gave no list of failures."""
+    """Error of a compare function that cannot be loaded, raises, or returns no failures' list."""
 
     def __init__(self, message: str, place: str = "", why: str = "compare-failed") -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class CompareError(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """The failures that a function returned, and of how many elements.
+    """The failures that a compare function returned, and the number of elements compared.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Answer:
 
 
 class CompareFunctions:
-    """Functions that compare, loaded when they are first needed.
+    """The compare functions of an op, loaded when they are first needed.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class CompareFunctions:
         inputs: Arrays,
         tolerance: Tolerance,
     ) -> Answer:
-        """Return a function's answer on one output.
+        """Call a compare function on one output, and return its answer.
 
         Raises
         ------

@@ -41,7 +41,7 @@ class EvaluatedCase:
 
     @cached_property
     def expected(self) -> Arrays:
-        """Return the reference's outputs, fetched now, so ask at once; valid as `actual` is."""
+        """Fetch the reference's outputs now; they can be fetched as long as `actual` is valid."""
         return self.bring_expected()
 
 
@@ -86,7 +86,7 @@ class BatchSize:
         self._allowed = 1
 
     def admits(self, count: int, nbytes: int) -> bool:
-        """Tell whether a batch may have so many cases, with so many bytes of inputs together."""
+        """Tell whether a batch may have this number of cases and of bytes of inputs."""
         return count <= 1 or (count <= self._allowed and nbytes <= self.MAX_BYTES)
 
     def took(self, count: int, seconds: float) -> None:

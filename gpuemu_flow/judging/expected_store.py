@@ -42,7 +42,7 @@ not every stored output is read again."""
 
 
 def worth_keeping(seconds: float, nbytes: int) -> bool:
-    """Tell whether outputs are cheaper to keep, for their size, than to compute again.
+    """Tell whether outputs are cheaper to store, at their size, than to compute again.
 
     Parameters
     ----------
@@ -184,11 +184,11 @@ class ExpectedStore:
         return True
 
     def fact(self, name: str) -> Json | None:
-        """Return a fact about the reference that was stored under a name, such as its traits."""
+        """Return a stored fact about the reference by its name, such as its traits."""
         return self._record("fact", name)
 
     def remember(self, name: str, value: Json) -> None:
-        """Store a small fact about the reference that takes evaluations to find out."""
+        """Store a small fact about the reference that costs evaluations to find."""
         self._put("fact", name, value)
 
     def _record(self, kind: str, what: Json) -> Json | None:

@@ -1,4 +1,4 @@
-"""Give the inputs of cases that functions of the user's return their values, before they are used.
+"""Fill in the inputs of cases whose values the user's functions return.
 
 The functions run in fenced workers of their own: neither here nor where an op runs. What they
 return, or how they failed, becomes part of the case, so that all who work on it have the same.
@@ -65,7 +65,7 @@ def with_generated(
 
 
 def input_error(case: Case) -> RunError | None:
-    """Return why an input of the case could not be made; None where all can."""
+    """Return the error of an input of the case that could not be made; None if all can."""
     fault = case_fault(case)
     if fault is None:
         return None
@@ -73,13 +73,13 @@ def input_error(case: Case) -> RunError | None:
 
 
 def fit_together(cases: Sequence[Case]) -> bool:
-    """Tell whether all cases have their inputs, and one message holds those that were returned."""
+    """Tell whether all cases have their inputs, and one message can hold the returned values."""
     given = [spec.given for case in cases for spec in case.inputs if spec.given is not None]
     return not any(map(case_fault, cases)) and sum(len(g.data) for g in given) <= MOST_ANSWERED
 
 
 def usable(samples: Sequence[Case]) -> list[Case]:
-    """Return the samples whose inputs can all be made; all of them if none can."""
+    """Return the samples whose inputs can all be made; if there are none, all samples."""
     return [case for case in samples if case_fault(case) is None] or list(samples)
 
 

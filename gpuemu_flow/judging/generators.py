@@ -1,4 +1,4 @@
-"""Call a function of the user's that returns an input's values: in a worker of its own, twice.
+"""Call a user's function that returns an input's values, twice, in its own worker.
 
 A generator gets, by keyword and only those that it names: ``seed``, ``rng`` (a numpy Generator of
 that seed), ``shape`` and ``dtype`` of the input that is asked for, its ``name``, ``shapes`` of all
@@ -78,7 +78,7 @@ class GeneratorCall:
         return cls(**{**data, "shape": tuple(data["shape"]), "shapes": shapes})
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments, made anew: a function may change what it is given."""
+        """Make new arguments for each call, since a function may change them."""
         seed = SeededRng(self.seed).derive("data").derive(f"input_{self.position}").gen_u64()
         return {
             "seed": seed,

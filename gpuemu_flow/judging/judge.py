@@ -1,4 +1,4 @@
-"""The verdict on one case, from its outputs and the reference's; runs in a worker process."""
+"""Judge one case by its outputs and the reference's, in a worker process."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class Reference(Protocol):
 
     @property
     def has_source(self) -> bool:
-        """Tell whether it has a float32 shadow."""
+        """Tell whether the reference has a float32 shadow."""
 
     def __call__(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> Arrays:
-        """Its outputs."""
+        """Evaluate the reference and return its outputs."""
 
 
 @dataclass(frozen=True)
 class OpTraits:
-    """Traits of an op that the ``auto`` tolerance depends on.
+    """Traits of an op on which the ``auto`` tolerance depends.
 
     Attributes
     ----------
@@ -300,7 +300,7 @@ class Judge:
     def criteria(
         self, case: Case, expected: Arrays, inputs: Arrays, actual: Arrays | None = None
     ) -> Criteria:
-        """Choose the criteria of a case's outputs; `actual` decides among several dtypes."""
+        """Choose the criteria of a case's outputs; the dtypes of `actual` decide among several."""
         given = actual or {}
         measured = self._measured(case, inputs, expected)
         contracts = measured.contracts

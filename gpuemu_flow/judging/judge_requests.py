@@ -1,4 +1,4 @@
-"""Requests to the judge beside the reference, as work that a supervisor can try again."""
+"""Requests to the judge in the reference's worker, as work that a supervisor can retry."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Current:
 
 @dataclass(eq=False)
 class PreparedBatch:
-    """Cases that a request to the service is about, and the places of their tensors.
+    """The cases of a request to the service, and the places of their tensors.
 
     Attributes
     ----------
@@ -166,7 +166,7 @@ class Evaluation:
 
 
 class JudgeRequest:
-    """A request about cases; prepares the service for them first if needed.
+    """A request about cases, which first prepares the service for them if needed.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ class JudgeRequest:
         return failed
 
     def wait_prepared(self) -> None:
-        """Wait until the inputs lie where `PreparedBatch.slots` says; failures show later."""
+        """Wait until the inputs lie at `PreparedBatch.slots`; failures are reported later."""
         worker_client = self._begun_in
         if not self._waiting or worker_client is None:
             return

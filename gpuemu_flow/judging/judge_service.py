@@ -124,7 +124,7 @@ class JudgeService:
         return given
 
     def go_on(self, context: ServiceContext) -> None:
-        """Run the reference, while the op runs in its own process.
+        """Run the reference while the op runs in its own process.
 
         Of several cases, the reference runs on each when it is judged, its tensors then in the
         processor's cache.

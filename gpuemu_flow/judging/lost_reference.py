@@ -1,4 +1,4 @@
-"""Judge a case that ends the reference's process, one step after the other.
+"""Judge a case that ends the reference's process, step by step.
 
 When the reference's process ends while a case is judged in one go, nobody can tell which step ended
 it: the call in float64, the call in the case's own dtype, the look at the dtypes of its outputs, or
@@ -18,7 +18,7 @@ from gpuemu_flow.types import CheckResult
 def ask_expected(
     reference: ProgramSession, setup: Setup, about: PreparedBatch, *, bring: bool
 ) -> tuple[Attempt, JudgeRequest]:
-    """Run the reference on a case, in its own dtype where float64 ends the process.
+    """Run the reference on a case in float64, or in its own dtype if float64 ends the process.
 
     A reference that only raises in float64 is given its own dtype by the service itself.
 
@@ -64,7 +64,7 @@ def _with_probe_or_without(
 def judge_in_steps(
     reference: ProgramSession, setup: Setup, request: JudgeRequest, op: RunError | None
 ) -> CheckResult | None:
-    """Judge a case by processes of the reference that may each be lost.
+    """Judge a case step by step, each with a process of the reference that may end.
 
     Parameters
     ----------

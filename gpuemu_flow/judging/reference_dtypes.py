@@ -1,4 +1,4 @@
-"""The dtype that a reference is run in, and the dtypes that its outputs allow for the op's."""
+"""Choose the dtype in which a reference runs, and the dtypes allowed for the op's outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def widens(dtype: str, asked: str | None) -> bool:
 
 
 def probe_case(samples: Sequence[Case]) -> Case:
-    """Choose the case that the reference is given in its own dtype, to see its outputs' dtypes."""
+    """Choose the case on which the reference runs in its own dtype, to find its output dtypes."""
     return min(samples, key=lambda case: case.numel)
 
 

@@ -51,7 +51,7 @@ class StoredCase:
         return with_printed(result, str(self.op.get("printed", "")))
 
     def to_json(self) -> dict[str, Json]:
-        """As `stored_batch.judge_batch` reads it."""
+        """Return the form that `stored_batch.judge_batch` reads."""
         return {"case": self.case.to_json(), "op": self.op, "reference": self.reference}
 
 
@@ -61,7 +61,7 @@ def _error_of(record: Mapping[str, Json]) -> RunError | None:
 
 @dataclass(frozen=True)
 class StoredJudge:
-    """Judges the cases of one op and dtype, in workers that have the reference at hand.
+    """Judges the cases of one op and dtype, in workers that have loaded the reference.
 
     Attributes
     ----------

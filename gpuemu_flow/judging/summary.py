@@ -1,4 +1,4 @@
-"""The verdicts of many cases summed up, as ``run`` prints them per op and dtype."""
+"""Sum up the verdicts of many cases, as ``run`` prints them per op and dtype."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WORST = ("max_abs", "max_rel", "max_ulp", "tolerance_used")
 
 
 def summarise(results: Iterable[tuple[Case, CheckResult]]) -> dict[str, Json]:
-    """Return the counts per verdict, how much was compared, and the worst of each error figure."""
+    """Return counts per verdict, the extent of the comparison, and the worst error figures."""
     tally = Tally()
     worst = dict.fromkeys(WORST, 0.0)
     for _, result in results:

@@ -26,7 +26,7 @@ def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
 
 
 def without_outputs(reference: RunError | None, op: RunError | None) -> CheckResult | None:
-    """Return the verdict if a program has no outputs; the reference's error comes first.
+    """Return the verdict if a program has no outputs, preferring the reference's error.
 
     Returns
     -------

@@ -24,7 +24,7 @@ _OFFER_KINDS = {
 
 
 def make_server() -> ConfigServer:
-    """Return a server with all that it answers."""
+    """Make a server with all of its handlers registered."""
     server = ConfigServer()
     _follow_texts(server)
     _follow_files(server)

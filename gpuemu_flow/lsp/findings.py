@@ -122,7 +122,7 @@ def _added(edit: AddKey, outlined: Outline, line: int) -> Fix | None:
 
 
 def result_findings(outlined: Outline, last: LastResults) -> list[Finding]:
-    """Return a finding for each op that failed in its last run, at the op's name."""
+    """List a finding, at the op's name, for each op that failed in its last run."""
     found = []
     for table in outlined.ops:
         for result in last.results.get(table.name, ()):

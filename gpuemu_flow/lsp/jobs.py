@@ -40,7 +40,7 @@ class Progress:
 
     @property
     def text(self) -> str:
-        """Describe it in a few words."""
+        """Describe the progress in a few words."""
         cases = f" {self.done}/{self.total}" if self.total else ""
         return f"{self.finished}/{self.todo} tasks" + (
             f", {self.task}{cases}" if self.task != "-" else ""

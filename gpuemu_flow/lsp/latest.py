@@ -1,4 +1,4 @@
-"""Background work of which only the latest request matters: one job at a time per subject."""
+"""Background work, one job at a time per subject, in which a newer request replaces older ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Latest:
         self._again: set[Hashable] = set()
 
     def ask(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Run `action` for `key`, starting now or later but never with older data."""
+        """Request a run of `action` for `key` that starts after this call, now or later."""
         if key in self._running:
             self._again.add(key)
         else:
@@ -29,7 +29,7 @@ class Latest:
         return self._running[key]
 
     def running(self, key: Hashable) -> asyncio.Task[None] | None:
-        """Return the running job of `key`, if any; it ends after all requests made so far."""
+        """Return the running job of `key`, if any, which ends after all requests made so far."""
         return self._running.get(key)
 
     async def _run(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> None:

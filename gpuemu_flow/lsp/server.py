@@ -60,12 +60,12 @@ class ConfigServer(LanguageServer):
         return kept
 
     def tell_error(self, error: Exception) -> None:
-        """Write an error of ours to the editor's log."""
+        """Write an internal error to the editor's log."""
         message = f"{type(error).__name__}: {error}"
         self.window_log_message(types.LogMessageParams(types.MessageType.Error, message))
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run `work` in a thread, where it does not block the loop."""
+        """Run `work` in a thread, so that it does not block the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def opened(self, item: types.TextDocumentItem) -> None:

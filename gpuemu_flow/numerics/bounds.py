@@ -40,7 +40,7 @@ def unit(fmt: FloatLimits) -> float:
 
 
 def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
-    """Return the additive floor of a tolerance: flushing float32 (or float64) subnormals is right.
+    """Return the absolute floor of a tolerance, which allows an op to flush subnormals.
 
     With `longest_dim`, for ops that compute: an intermediate product that underflows is multiplied
     by up to the square root of a dim afterwards (a norm's, say), which ``8 g`` covers.
@@ -88,7 +88,7 @@ class QuickBound:
 
 @dataclass(frozen=True)
 class Excuse:
-    """Conditions under which the rounding of an op's operands excuses its errors.
+    """Condition under which the rounding of an op's operands excuses its errors.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class Excuse:
         return float(np.minimum(shares, FAR).mean())
 
     def holds(self, actual: Float64Array, expected: Float64Array) -> bool:
-        """Tell whether the errors are, over all, no larger than those of rounded operands.
+        """Tell whether the errors are, taken together, no larger than those of rounded operands.
 
         True for fewer than `ENOUGH` elements, which show too little.
         """

@@ -49,12 +49,12 @@ class Observation:
 
     @property
     def at_the_top(self) -> float:
-        """Return the largest relative error among the largest values."""
+        """Return the largest relative error among the elements of largest magnitude."""
         top = max(self.relative, default=0)
         return max((r for e, r in self.relative.items() if e > top - TOP_BINADES), default=0.0)
 
     def beyond(self, rtol: float) -> float:
-        """Return an upper bound, tight to a binade, of the errors beyond ``rtol * |expected|``."""
+        """Return an upper bound (at most twice too large) of errors beyond ``rtol * |expected|``."""
         excess = ((r - rtol) * 2.0 ** (e + 1) for e, r in self.relative.items())
         return max(self.at_zero, 0.0, *excess)
 
@@ -90,7 +90,7 @@ class Calibration:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """List reasons to distrust the suggestion; usually there is none."""
+        """List reasons to distrust the suggestion; usually empty."""
         found = []
         if self.cases < FEWEST_CASES:
             found.append(f"only {self.cases} cases: take at least {FEWEST_CASES}")

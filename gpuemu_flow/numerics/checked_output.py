@@ -50,7 +50,7 @@ class Policy:
 
 
 class SpecialInputs:
-    """A flag for a case that feeds NaN or Inf, looked up once and only when it matters."""
+    """A flag that tells whether a case's inputs hold NaN or Inf, computed when first needed."""
 
     def __init__(self, inputs: Arrays | None) -> None:
         self._inputs = inputs or {}
@@ -206,7 +206,7 @@ def compare_output(
     *,
     seen: SeenOutputs | None = None,
 ) -> CheckedOutput:
-    """Compare one output; `seen` tells the places of a part in the output itself."""
+    """Compare one output; `seen` maps positions in a compared part to positions in the output."""
     fmt = FLOAT_LIMITS.get(dtype)
     if fmt is None:
         expected = _as_integers(expected, actual.dtype)

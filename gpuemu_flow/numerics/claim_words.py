@@ -1,4 +1,4 @@
-"""Claims on wrong elements, said for people: ``only elements with x ≥ 100 are wrong``."""
+"""Word claims about wrong elements for people: ``only elements with x ≥ 100 are wrong``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuemu_flow.numerics.elements import ROW
 
 
 def sentence_of(claim: Claim) -> str:
-    """Say a claim as a whole sentence."""
+    """Return a claim as a whole sentence."""
     if claim.feature.of_place:
         return f"only {formula_of(claim)} are wrong"
     if claim.feature.level == ROW:
@@ -18,7 +18,7 @@ def sentence_of(claim: Claim) -> str:
 
 
 def formula_of(claim: Claim) -> str:
-    """Say what is so of the wrong elements: ``x ≥ 100``, ``elements from flat index 512 on``."""
+    """Describe the wrong elements of a claim: ``x ≥ 100``, ``elements from flat index 512 on``."""
     if claim.feature.of_place:
         where = _place(claim)
         return where if claim.also is None else f"{where} and {_place(claim.also, plain=True)}"

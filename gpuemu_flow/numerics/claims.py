@@ -1,4 +1,4 @@
-"""Claims on which elements of an output are wrong: by an input's value first, then by place.
+"""Claims about which elements of an output are wrong, by an input's value or by place.
 
 A claim is learned from all cases seen so far, and predicts the next: no element outside of it is
 wrong, and of those inside (of a threshold those next to it) many are. Values between the last right
@@ -63,7 +63,7 @@ MODULI = (128, 64, 32, 16, 8, 4, 3, 2)
 
 @dataclass(frozen=True)
 class Claim:
-    """The wrong units are those whose feature is so.
+    """A claim that the wrong units are those whose feature lies in a set of numbers.
 
     Attributes
     ----------
@@ -86,12 +86,12 @@ class Claim:
 
     @property
     def about(self) -> tuple[object, ...]:
-        """Tell which claims are the same one, learned from more cases or fewer."""
+        """Return a value that is equal for one claim learned from more cases or fewer."""
         exact = self.low if self.kind in ("equal", "residue", "tail") else ()
         return self.feature, self.kind, exact, self.also.about if self.also else None
 
     def inside(self, seen: Sighting) -> tuple[BoolArray, BoolArray]:
-        """Mark the units inside, and those of which nothing is known."""
+        """Mark the units that the claim calls wrong, and those of which it says nothing."""
         values = seen.values[self.feature]
         with np.errstate(invalid="ignore"):
             inside, free = _inside(self, values, seen.sizes.get(self.feature, 0))
@@ -101,7 +101,7 @@ class Claim:
         return inside, free
 
     def agrees(self, seen: Sighting) -> bool | None:
-        """Tell whether a case is as it predicts; None where it says nothing of it."""
+        """Tell whether the claim predicts a case correctly; None if it predicts nothing."""
         if self.feature not in seen.values or self.feature.level not in seen.wrong:
             return None
         level = self.feature.level
@@ -204,7 +204,7 @@ def _cost(claim: Claim) -> float:
 
 
 def is_sharp(claim: Claim) -> bool:
-    """Tell whether each border is known well enough for one number to stand for it."""
+    """Tell whether each border is known well enough to be given as one number."""
     if claim.kind not in STRETCHES:
         return True
     sharp = is_adjacent if claim.feature.of_place else is_close
@@ -212,7 +212,7 @@ def is_sharp(claim: Claim) -> bool:
 
 
 def is_firm(claim: Claim, seen: Sequence[Sighting]) -> bool:
-    """Tell whether each border of values stays where it is when only grave errors count.
+    """Tell whether each border between values stays in place when only grave errors count.
 
     An error that fades has no border: where it sinks below the tolerance is no matter of the op.
     """
@@ -258,7 +258,7 @@ def _is_there(border: float, grave: float, side: float) -> bool:
 
 
 def has_moved(before: Claim, after: Claim) -> bool:
-    """Tell whether a border that was known turned out to be elsewhere: there is none, then."""
+    """Tell whether a known border moved with more cases, which shows that there is no border."""
     if before.kind not in STRETCHES or not is_sharp(before):
         return False
     pairs = [(old, new) for old, new in ((before.low, after.low), (before.high, after.high)) if old]
@@ -273,7 +273,7 @@ def has_moved(before: Claim, after: Claim) -> bool:
 
 
 def reaches(claim: Claim, shape: tuple[int, ...]) -> bool:
-    """Tell whether an output of a shape has elements at a claim's place."""
+    """Tell whether an output of a given shape has elements at a claim's place."""
     feature = claim.feature
     if not feature.of_place:
         return True
@@ -302,7 +302,7 @@ def is_close(right: float, wrong: float) -> bool:
 
 
 def density(claim: Claim, seen: Sequence[Sighting]) -> float:
-    """Return the share of the units inside that are wrong, of the cases that fail as drawn."""
+    """Return the share of wrong units among those that the claim calls wrong."""
     wrong = count = 0
     for each in seen:
         if not each.passed and not each.chosen:

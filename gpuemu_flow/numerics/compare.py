@@ -1,4 +1,4 @@
-"""Comparison of a case's outputs with the reference's: order of checks, policies, one verdict."""
+"""Compare a case's outputs with the reference's: order of checks, policies, one verdict."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["QUICK_SHARE", "JudgedApart", "Policy", "check_outputs", "check_struc
 
 @dataclass(frozen=True)
 class JudgedApart:
-    """An output that was judged otherwise than element by element.
+    """An output that was judged by other means than element by element.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class JudgedApart:
 
     @property
     def totals(self) -> Totals:
-        """Return its numbers of elements, as statistics take them."""
+        """Return the output's numbers of elements in the form of statistics."""
         judged = self.count - self.no_verdict
         failing = len(self.failures)
         return Totals(count=self.count, judged=judged, finite=judged, failing=failing)

@@ -1,4 +1,4 @@
-"""Output contracts as data: all that the configuration says of one output beside its name."""
+"""Output contracts as data: the configuration of one output besides its name."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CompareRef:
 
 @dataclass(frozen=True)
 class Mask:
-    """A test on an input, by which elements of an output count or do not.
+    """A test of an input that decides which elements of an output count.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class OutputContract:
 
     @property
     def tolerance(self) -> Tolerance | None:
-        """Return its own tolerance; None where it has none."""
+        """Return the output's own tolerance; None if it has none."""
         if self.ties:
             return Tolerance(0.0, 0.0, "equal values")
         if self.atol is None and self.rtol is None:
@@ -134,17 +134,17 @@ class OutputContract:
 
     @property
     def plain(self) -> bool:
-        """Tell whether its elements are held against the expected ones at the same places."""
+        """Tell whether elements are compared with the expected ones at the same places."""
         views = self.ties or self.order or self.up_to or self.only is not None
         return not views and not self.apart
 
     @property
     def apart(self) -> bool:
-        """Tell whether its elements are not held against expected ones one by one."""
+        """Tell whether the output is judged by other means than element by element."""
         return self.compare is not None or self.statistics is not None
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON without what is not said; `from_json` is its inverse."""
+        """Return plain JSON without the fields that are not set; `from_json` is its inverse."""
         said: dict[str, Json] = {}
         for name, value in vars(self).items():
             if value is None or value is False or value == "":

@@ -1,4 +1,4 @@
-"""Shapes, dtypes and bounds that the configuration declares of outputs, held against tensors."""
+"""Check tensors against the shapes, dtypes and bounds that the configuration declares."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Dims = Mapping[str, Sequence[str | int]]
 
 
 def sizes_of_dims(input_dims: Dims, inputs: Arrays, named: Mapping[str, int]) -> dict[str, int]:
-    """Return the size of each dim, as the inputs have it.
+    """Return the size of each dim, taken from the inputs.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def sizes_of_dims(input_dims: Dims, inputs: Arrays, named: Mapping[str, int]) ->
 def shape_fault(
     contract: OutputContract, array: Array, sizes: Mapping[str, int], whose: str
 ) -> Failure | None:
-    """Return the failure of an output that is not of the shape that its dims declare.
+    """Return the failure of an output whose shape differs from the declared one, or None.
 
     An axis whose size is not known may have any.
     """
@@ -81,13 +81,13 @@ def declared_dtype(contract: OutputContract, inputs: Arrays) -> str | None:
 
 
 def declared_dtypes(contracts: Iterable[OutputContract], inputs: Arrays) -> dict[str, str]:
-    """Return the dtypes that are demanded of outputs, where one is."""
+    """Return the demanded dtype of each output that has one."""
     found = {contract.name: declared_dtype(contract, inputs) for contract in contracts}
     return {name: dtype for name, dtype in found.items() if dtype is not None}
 
 
 def promoted(names: Sequence[str]) -> str | None:
-    """Return the dtype that holds the values of all of these, floats before integers.
+    """Return the dtype that can hold values of all given dtypes, a float one if any is.
 
     The rules are PyTorch's. Of floats it is the widest, and float32 for two different ones of 16
     or 8 bits. Integers beside a float do not count. Integers and booleans follow numpy's rules, but
@@ -105,7 +105,7 @@ def promoted(names: Sequence[str]) -> str | None:
 
 
 def bounds_fault(contract: OutputContract, values: Array) -> tuple[int, Failure] | None:
-    """Return the first element outside of the declared bounds, by position, and its failure.
+    """Return the failure of the first element outside of the declared bounds, and its position.
 
     A float may lie beyond a bound by two units in its last place, which is what rounding alone may
     do; bounds of 0 and those of integers are exact. NaN lies within any bounds.

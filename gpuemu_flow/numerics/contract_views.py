@@ -1,4 +1,4 @@
-"""Outputs as their contracts have them compared: what may differ is taken out of both sides.
+"""Transform outputs for comparison so that differences which a contract allows disappear.
 
 A view is made of the op's outputs, of the reference's, and of whatever the reference gives on moved
 inputs, always in the same way: so the tolerance that is measured is that of what is compared.
@@ -25,7 +25,7 @@ MOST_PAIRED = 2048
 
 
 def mask_of(mask: Mask, inputs: Arrays, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Return the elements of an output of that shape that count."""
+    """Return a mask of the elements that count in an output of a shape."""
     source = inputs[mask.input]
     order = sorted(range(len(mask.axes)), key=mask.axes.__getitem__)
     spread = source.transpose(order).reshape(
@@ -46,7 +46,7 @@ def mask_of(mask: Mask, inputs: Arrays, shape: tuple[int, ...]) -> NDArray[np.bo
 
 
 def chosen(indices: Array, source: Array, axis: int) -> Array:
-    """Return the elements of `source` that indices along an axis stand for.
+    """Return the elements of `source` that indices along an axis select.
 
     The indices have the dims of `source`, or all but the axis. Those out of range stand for the
     nearest; `index_fault` reports them.
@@ -60,7 +60,7 @@ def chosen(indices: Array, source: Array, axis: int) -> Array:
 
 
 def index_fault(name: str, indices: Array, source: Array, axis: int, of: str) -> Failure | None:
-    """Return the failure of indices that are none, are out of range, or occur twice in a row."""
+    """Return the failure of indices that are no integers, out of range, or repeated in a row."""
 
     def fault(message: str, index: tuple[int, ...] | None = None) -> Failure:
         value = None if index is None else float(indices[index])
@@ -177,7 +177,7 @@ def relabelled(values: Array, axis: int | None) -> Array:
 def view_of(  # noqa: PLR0911 - one for each kind
     contract: OutputContract, values: Array, expected: Array, inputs: Arrays
 ) -> Array:
-    """Return one output as it is compared; `expected` is the reference's of the case itself."""
+    """Return one output in the form that is compared; `expected` is the reference's output."""
     values = np.asarray(values)
     if contract.ties:
         source = inputs[contract.ties]
@@ -212,7 +212,7 @@ def _complex_view(contract: OutputContract, values: Array, expected: Array) -> A
 
 
 def distances(values: Array, expected: Array) -> Array:
-    """Return numbers that differ from ``|expected|`` by ``|values - expected|``, in real floats.
+    """Return real numbers that differ from ``|expected|`` by ``|values - expected|``.
 
     The expected values themselves give ``|expected|``: so a comparison of real numbers judges
     complex ones by the absolute value of the difference.
@@ -239,7 +239,7 @@ def _product(values: Array, expected: Array, axis: int) -> Array:
 
 
 def turned_like(values: Array, expected: Array, axis: int) -> Array:
-    """Return the vectors along an axis, each turned by the phase that suits the expected one."""
+    """Return the vectors along an axis, each rotated by the phase that fits `expected` best."""
     total = _product(values, expected, axis)
     size = np.abs(total)
     turn = np.where(size > 0.0, np.conj(total) / np.where(size > 0.0, size, 1.0), 1.0)

@@ -1,4 +1,4 @@
-"""The contracts of one case: its outputs as they are compared, and what is wrong beside values."""
+"""Apply the contracts of one case: transform its outputs, and check more than their values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REFERENCE, OP = "the reference's output", "output"
 
 
 class CaseContracts:
-    """The contracts of the outputs of one case, and what the reference gives under them.
+    """The contracts of the outputs of one case, and the reference's outputs transformed by them.
 
     Parameters
     ----------
@@ -95,21 +95,21 @@ class CaseContracts:
         return [contract for contract in self._contracts.values() if contract.apart]
 
     def whole(self, name: str) -> Array:
-        """Return one output of the reference, as it gave it."""
+        """Return one output of the reference, not transformed."""
         return self._raw[name]
 
     @property
     def of_any_shape(self) -> set[str]:
-        """Return the outputs that may have another shape than the reference's."""
+        """Return the names of the outputs that may differ in shape from the reference's."""
         return {name for name, c in self._contracts.items() if c.compare is not None}
 
     def dtype(self, name: str) -> str | None:
-        """Return the dtype that is demanded of an output; None where none is."""
+        """Return the dtype that is demanded of an output; None if there is none."""
         contract = self._contracts.get(name)
         return None if contract is None else declared_dtype(contract, self._inputs)
 
     def dtypes(self, wanted: Mapping[str, str]) -> dict[str, str]:
-        """Return the dtypes of the outputs as they are compared, from their own."""
+        """Map each output to the dtype in which it is compared, given its own dtype."""
         return {
             name: REAL_PARTS.get(dtype)
             or ((dtype_name(self.expected[name].dtype) or "") if self._changes(name) else dtype)
@@ -136,7 +136,7 @@ class CaseContracts:
         }
 
     def shape_faults(self, actual: Arrays) -> list[Failure]:
-        """Return the outputs of the op that have not the shape that is declared."""
+        """List the failures of the op's outputs whose shape differs from the declared one."""
         faults = [
             shape_fault(contract, actual[name], self._sizes, OP)
             for name, contract in self._contracts.items()
@@ -158,7 +158,7 @@ class CaseContracts:
         return self.masked(contract.name, means)
 
     def faults(self, actual: Arrays) -> list[Failure]:
-        """List the failures of outputs that are wrong whatever is expected of them."""
+        """List the failures that can be found without expected values."""
         found: list[Failure] = []
         for name, contract in self._contracts.items():
             if contract.ties and (fault := self._index_fault(contract, actual[name])) is not None:
@@ -171,7 +171,7 @@ class CaseContracts:
         return found
 
     def views(self, outputs: Arrays) -> dict[str, Array]:
-        """Return outputs of a call on the case itself, as they are compared."""
+        """Return outputs of a call on the case's own inputs, in the form that is compared."""
         return {
             name: self.masked(name, self._view(name, values))
             for name, values in outputs.items()
@@ -179,7 +179,7 @@ class CaseContracts:
         }
 
     def views_of_moved(self, outputs: Arrays) -> dict[str, Array]:
-        """Return the reference's outputs on moved inputs, as they are compared.
+        """Return the reference's outputs on perturbed inputs, in the form that is compared.
 
         Outputs with a tolerance of their own are those of the case itself: no other is measured.
         """
@@ -208,7 +208,7 @@ class CaseContracts:
         return view_of(contract, values, self._raw[name], self._inputs)
 
     def masked(self, name: str, values: Array) -> Array:
-        """Return the elements of an output that count, as one row; all of it without a mask."""
+        """Return the elements of an output that count, as one row; all if there is no mask."""
         mask = self._mask(name)
         return values if mask is None else values[mask]
 
@@ -221,7 +221,7 @@ class CaseContracts:
         return self._masks[name]
 
     def index(self, name: str, index: Shape | None, shape: Shape | None = None) -> Shape | None:
-        """Return the place in the output itself of an element that is compared.
+        """Return the index in the output itself of an element of its compared form.
 
         Parameters
         ----------
@@ -238,7 +238,7 @@ class CaseContracts:
         return multi_index(int(np.flatnonzero(mask)[index[0]]), mask.shape)
 
     def note(self, name: str) -> str:
-        """Say what the values in a failure's message are, where they are not the output's own."""
+        """Describe the values in a failure's message if they are not the output's own."""
         contract = self._contracts.get(name)
         if contract is None:
             return ""
@@ -259,7 +259,7 @@ class CaseContracts:
     def with_properties(
         self, name: str, raw: Array, view: Array, exempt: NDArray[np.bool_] | None
     ) -> tuple[Array, NDArray[np.bool_] | None]:
-        """Return the array that the invariants of an output are asked of, and the exempt part.
+        """Return the array on which the invariants of an output are checked, and the exempt part.
 
         Parameters
         ----------
@@ -279,7 +279,7 @@ class CaseContracts:
 
 
 class PairedReference:
-    """A reference whose complex outputs are given as pairs of floats."""
+    """A reference that returns complex outputs as pairs of floats."""
 
     def __init__(self, evaluate: Any) -> None:
         self._evaluate = evaluate
@@ -300,7 +300,7 @@ class PairedReference:
 
 @dataclass(frozen=True)
 class SeenOutputs:
-    """One set of outputs under the contracts of its case.
+    """One set of outputs, transformed by the contracts of its case.
 
     Attributes
     ----------
@@ -314,7 +314,7 @@ class SeenOutputs:
 
 
 class ViewedReference:
-    """A reference whose outputs are given as they are compared; see `envelope.Evaluate`."""
+    """A reference that returns outputs in the form that is compared; see `envelope.Evaluate`."""
 
     def __init__(self, evaluate: Any, contracts: CaseContracts) -> None:
         self._evaluate = evaluate

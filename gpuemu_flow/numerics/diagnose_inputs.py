@@ -35,7 +35,7 @@ BINS = 8
 
 
 def conditions(evidence: Evidence) -> list[Finding]:
-    """Find what wrong elements have in common besides their place."""
+    """Find properties besides their place that the wrong elements share."""
     failing, passing = evidence.failing, evidence.passing
     found: list[Finding] = []
     right = evidence.total - evidence.count

@@ -35,7 +35,7 @@ _INDEX_NAMES = {-1: "column", -2: "row"}
 
 
 def moves(evidence: Evidence) -> list[Finding]:
-    """Find values that are right elsewhere; empty if the reference is too uniform to tell."""
+    """Find wrong values that are right at other places; empty if the reference is too uniform."""
     points = evidence.finite
     if evidence.total < 4 or not len(points):
         return []

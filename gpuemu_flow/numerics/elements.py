@@ -1,4 +1,4 @@
-"""Elements of an output as units that went wrong or right, with what may tell them apart.
+"""Elements of an output as wrong or right units, with features that may distinguish them.
 
 A unit is an element of the output, or a row of an input that the output has a row (or an element)
 for. What may tell units apart are values of the inputs at the same place, statistics of the row,
@@ -32,7 +32,7 @@ DOUBTFUL = 1e-2
 
 
 class Feature(NamedTuple):
-    """Something that each unit of a case has a number of.
+    """A numeric property that each unit of a case has.
 
     Attributes
     ----------
@@ -51,13 +51,13 @@ class Feature(NamedTuple):
 
     @property
     def of_place(self) -> bool:
-        """Tell whether it is the unit's place."""
+        """Tell whether the feature is the unit's place."""
         return self.kind in ("flat", "axis")
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """The units of one case.
+    """The units of one case, with their features and which are wrong.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Sighting:
 def sighting(
     seen: Observation, integers: frozenset[str] = frozenset(), *, chosen: bool = False
 ) -> Sighting | None:
-    """Look at a case's elements; None where the output is not one tensor, or empty."""
+    """Return the units of a case; None if its output is not a single tensor, or is empty."""
     if len(seen.actual) != 1:
         return None
     ((name, actual),) = seen.actual.items()

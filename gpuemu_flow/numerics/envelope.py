@@ -72,14 +72,14 @@ class Envelope:
 
     @property
     def label(self) -> str:
-        """``auto``, ``auto (exact)``, or ``auto (weak)`` where the reference has no shadow."""
+        """Return ``auto``, ``auto (exact)``, or without a shadow of the reference ``auto (weak)``."""
         if self._exact_op:
             return "auto (exact)"
         return "auto (weak)" if self._weak else "auto"
 
     @property
     def reason(self) -> str:
-        """Return the reason why nothing could be measured; empty if there is none."""
+        """Return the reason why no envelope could be measured; empty if one was."""
         tried = self.evaluations
         if tried is None or not tried.failed or tried.succeeded:
             return ""
@@ -106,7 +106,7 @@ class Envelope:
         return self._bounds
 
     def thorough(self, name: str) -> Bound:
-        """Return the envelope from three times as many evaluations, asked before a failure."""
+        """Return the envelope from three times as many evaluations, requested before a failure."""
         if self._thorough is None:
             self._thorough = self._measure(thorough=True)
         return self._excused(name, self._thorough.get(name)) or self.quick(name)
@@ -117,7 +117,7 @@ class Envelope:
         return bound.excuse.without
 
     def excuse(self, name: str, actual: NDArray[Any], expected: NDArray[Any]) -> None:
-        """Withdraw the excuse of rounded operands from an output whose errors do not look like it.
+        """Withdraw the excuse of rounded operands from an output whose errors do not fit it.
 
         Rounded operands widen the tolerance of single elements to about what sums in the narrow
         type would need. The mean square over all elements tells the two apart.

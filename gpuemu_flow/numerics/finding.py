@@ -32,7 +32,7 @@ BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is true of the wrong elements of an output.
+    """One statement that is true of the wrong elements of an output.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Points:
 
 
 class Evidence:
-    """One output's values and which of its elements are wrong; work on it is bounded.
+    """One output's values and the mask of its wrong elements; work on it is bounded.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The exact judgement of elements: which fail, by how much, and which are not judged at all."""
+"""Judge elements exactly: find those that fail, by how much, and those without a verdict."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Bound(Protocol):
         ...
 
     def no_verdict(self, where: Where) -> BoolArray | None:
-        """Mark the elements at `where` whose failure would mean nothing; None if there are none."""
+        """Mark the elements at `where` that have no verdict if they fail; None if none has."""
         ...
 
 

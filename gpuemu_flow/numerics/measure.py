@@ -63,7 +63,7 @@ def measure(
     thorough: bool = False,
     rounding: Rounding | None = None,
 ) -> tuple[dict[str, ElementBound], bool]:
-    """Return the envelope of every output, and whether it had to do without a shadow.
+    """Return the envelope of every output, and whether it was measured without a shadow.
 
     Parameters
     ----------

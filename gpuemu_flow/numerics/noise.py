@@ -1,4 +1,4 @@
-"""Arithmetic with each rounding perturbed at random, to see what another order of it may change.
+"""Arithmetic with each rounding perturbed at random, to find the effect of another order.
 
 Moved inputs do not show what happens on the way: where equal intermediates cancel, the reference
 may come to an exact zero and a right op, which adds in another order, to a rounding of what
@@ -90,7 +90,7 @@ class _Doubting(_Noisy):
 
 
 def doubting(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
-    """Return float32 arrays as `noisy` does; what stays where it is, no usual way can move.
+    """Return arrays as `noisy` does, but perturbed so much that stable results are beyond doubt.
 
     A half that a rounded scale makes is moved, and one that exact numbers make is not.
     """

@@ -43,7 +43,7 @@ class Rounding:
     seed: int | None = None
 
     def drawn(self, seed: int) -> Rounding:
-        """Return the same rounding with that seed."""
+        """Return the same rounding with another seed."""
         return replace(self, seed=seed)
 
 

@@ -1,4 +1,4 @@
-"""Known kinds of kernel bugs planted in a reference's output: would the op's own check find them?
+"""Plant known kinds of kernel bugs in a reference's output, to test the op's own check.
 
 Some are made in the output itself; others, where the reference can be evaluated, by evaluating it
 on inputs as a buggy kernel would have read them (a tail of a reduction dropped, a stale row).
@@ -260,7 +260,7 @@ def has_finite(outputs: Mapping[str, NDArray[Any]]) -> bool:
 
 
 class Planted(Protocol):
-    """A mutant's line of a score."""
+    """One mutant's row in a score."""
 
     @property
     def name(self) -> str: ...

@@ -1,4 +1,4 @@
-"""Inputs moved by less than their rounding, for the evaluations of the ``auto`` tolerance."""
+"""Change inputs by less than their rounding, for the evaluations of the ``auto`` tolerance."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Perturbation:
         return map_floats(self._inputs, change)
 
     def keyed(self, draw: int) -> Arrays:
-        """Move values as `independent` does with one unit, but equal values alike, in all inputs.
+        """Change values as `independent` does with one unit, but equal values alike in all inputs.
 
         Ties stay ties and a difference of equal values stays zero, so that only what rounding can
         change is changed.
@@ -111,7 +111,7 @@ class Perturbation:
         return self._with_zeros(lambda sizes: sizes < below)
 
     def flushed_some(self, draw: int) -> Arrays | None:
-        """Replace subnormals as `flushed` does, but only of values that a coin selects."""
+        """Replace subnormals as `flushed` does, but only those chosen at random."""
         key = np.uint64(self._rng.derive(f"auto/flushed/{draw}").gen_u64())
 
         def chosen(sizes: Float64Array) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""The wrong tensors of `output_mutants`: a function for each kind; None where it has no effect."""
+"""Make the wrong tensors of `output_mutants`, one function per kind; None without effect."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.MatMult)
 
 @dataclass(frozen=True)
 class Edit:
-    """Bytes ``start:end`` of one source line, in UTF-8, and what takes their place."""
+    """An edit that replaces bytes ``start:end`` of one source line in UTF-8."""
 
     line: int
     start: int
@@ -49,7 +49,7 @@ class Edit:
 
 
 def wrapping_edits(tree: ast.Module, wrap: str) -> Iterator[Edit]:
-    """Insert calls of `operand.rounded` round the values that a rounded shadow rounds.
+    """Wrap the values that a rounded shadow rounds in calls of `operand.rounded`.
 
     Parameters
     ----------

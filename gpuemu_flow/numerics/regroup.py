@@ -64,7 +64,7 @@ class _Regrouped(Single):
 
 
 def regrouped(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Return the float32 arrays among the inputs, as such whose sums are grouped the other way.
+    """Return the inputs, float32 arrays wrapped so that their sums are grouped the other way.
 
     Notes
     -----

@@ -67,7 +67,7 @@ WRONG = {"float64": 1e-9, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
 @dataclass(frozen=True)
 class Relation:
-    """A relation that explains a wrong output; equal ones are one hypothesis over all cases.
+    """A relation that explains a wrong output, equal for the same hypothesis in all cases.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class Observation:
 
     @property
     def wrong(self) -> dict[str, BoolArray]:
-        """Mark the wrong elements of each output, without outputs that have none."""
+        """Mark the wrong elements of each output that has some."""
         found = {name: self._wrong(name) for name in self.actual}
         return {name: mask for name, mask in found.items() if mask.any()}
 
@@ -127,7 +127,7 @@ class Observation:
         return ~is_near(self.actual[name], self.expected[name], relative)
 
     def usable(self) -> bool:
-        """Tell whether its outputs can be compared with predictions."""
+        """Tell whether a case's outputs can be compared with predictions."""
         return all(
             name in self.expected and array.shape == self.expected[name].shape
             for name, array in self.actual.items()
@@ -145,7 +145,7 @@ def is_near(values: Float64Array, others: Float64Array, relative: float) -> Bool
 
 
 def agrees(seen: Observation, name: str, predicted: Float64Array, wrong: BoolArray) -> bool:
-    """Tell whether a prediction explains one output: its wrong elements, and the right ones."""
+    """Tell whether a prediction explains both the wrong and the right elements of one output."""
     actual, expected = seen.actual[name], seen.expected[name]
     if predicted.shape != actual.shape:
         return False
@@ -199,7 +199,7 @@ def output_relations(seen: Observation) -> set[Relation]:
 
 
 def predict(relation: Relation, seen: Observation) -> bool:
-    """Tell whether a relation of the outputs holds in one more case, failing or not."""
+    """Tell whether a relation of outputs alone holds in a case, failing or not."""
     with np.errstate(all="ignore"):
         for name in seen.actual:
             mask = seen.wrong.get(name, np.zeros(seen.actual[name].shape, bool))

@@ -87,7 +87,7 @@ def _same(array: Float64Array, name: str) -> Float64Array:
 
 
 def changes(seen: Observation) -> Iterator[Change]:
-    """Yield each relation with functions that change the inputs and make the outputs comparable."""
+    """Yield each relation with one function to change inputs and one to make outputs comparable."""
     for name, array in seen.inputs.items():
         if array.dtype.kind == "f":
             yield from _of_float_input(seen, name, array)

@@ -1,4 +1,4 @@
-"""Relations of places in the outputs: elements never written, or the only wrong ones."""
+"""Relations about places in outputs: elements never written, or the only wrong ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILLED = 0.5
 
 @dataclass(frozen=True)
 class Prediction:
-    """The prediction of a relation for one case; it says nothing of the elements in `free`."""
+    """The prediction of a relation for one case, without those elements that `free` marks."""
 
     outputs: Floats
     free: dict[str, BoolArray] = field(default_factory=dict)

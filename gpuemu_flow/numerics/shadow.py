@@ -46,7 +46,7 @@ _STRING_LITERAL = re.compile(r"""[rRuU]?(?P<quote>'|")(?P<text>[^'"\\\n]*)(?P=qu
 
 
 def shadow_source(source: str, wrap: str = "") -> str | None:
-    """Return the source with float64 arithmetic turned into float32, line by line where it was.
+    """Return the source with float64 arithmetic turned into float32, all lines in place.
 
     Replaced are: ``float64`` as a name, an attribute (``np.float64``, ``torch.float64``) or an
     imported name, and ``complex128`` likewise; ``np.double`` and ``torch.double``; ``x.double()``,

@@ -95,7 +95,7 @@ def bare(value: Any) -> Any:
 
 
 def operands_in_float32(ufunc: np.ufunc, method: str, inputs: Sequence[Any]) -> list[Any]:
-    """Return the operands as plain arrays, such that numpy computes in float32 if one is."""
+    """Return the operands as plain arrays with which numpy computes in float32 if one is."""
     plain = [bare(value) for value in inputs]
     if method == "at":  # the first is written to, the second holds places
         return [*plain[:2], *map(narrowed, plain[2:])]

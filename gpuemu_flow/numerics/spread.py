@@ -98,18 +98,18 @@ class Spread:
             self._drawn.append(changed.astype(np.float32))
 
     def add_flushed(self, values: NDArray[Any]) -> None:
-        """Add the result on inputs with flushed subnormals, which is a right result, too."""
+        """Add the result on inputs with flushed subnormals, which is also a right result."""
         if self.fmt is None:
             return
         self._fold(self._changed(values) / FACTOR, self._flushed)
 
     def add_discrete(self, values: NDArray[Any]) -> None:
-        """Add an evaluation with ties kept: integers that change with it have no verdict."""
+        """Add an evaluation that preserves ties; integers that it changes have no verdict."""
         if self.fmt is None:
             self.unstable |= values != self._raw
 
     def settle(self, drawn: list[NDArray[Any]]) -> None:
-        """Give integers a verdict that no moved rounding changes: exact numbers made them."""
+        """Restore the verdict on integers that stay equal in all the given evaluations."""
         if self.fmt is None and drawn:
             same = np.logical_and.reduce([values == self._raw for values in drawn])
             self.unstable &= ~same
@@ -121,7 +121,7 @@ class Spread:
         np.fmax(self._noise, np.nan_to_num(self._changed(values), nan=np.inf), out=self._noise)
 
     def add_magnitudes(self, at_magnitudes: list[NDArray[Any]], at_headroom: NDArray[Any]) -> None:
-        """Take S from the reference at |x| and at larger |x|; see `measure.measure`.
+        """Set the sum of magnitudes S from the reference at |x| and at larger |x|.
 
         The first of `at_magnitudes` is the reference at |x|; in the others each |x| has grown by a
         factor of its own. A sum of magnitudes never shrinks as they grow, so that the smallest is

@@ -52,7 +52,7 @@ def sample_positions(count: int) -> NDArray[np.intp] | None:
 
 @dataclass
 class Worst:
-    """The worst element met: a failing NaN or Inf first, then the largest share of tolerance."""
+    """The worst element so far: a failing NaN or Inf, else the largest share of the tolerance."""
 
     share: float = 0.0
     position: int | None = None

@@ -1,4 +1,4 @@
-"""Explicit tolerances: the documented defaults, how tables are read, and which one applies."""
+"""Explicit tolerances: defaults, reading of tables, and the choice of the one that applies."""
 
 from __future__ import annotations
 

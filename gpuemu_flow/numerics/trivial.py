@@ -21,7 +21,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class TrivialCandidate:
-    """Outputs made without doing the work.
+    """A set of outputs that were made without computing the op.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Outputs of the same case by another legal execution on hardware, beside the op's own.
+"""Outputs of a case under other legal executions on hardware, besides the op's own.
 
 They travel with the op's outputs, under names of their own, to where outputs are judged.
 """
