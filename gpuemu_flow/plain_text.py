@@ -1,4 +1,4 @@
-"""The one place that makes text of unknown origin harmless to terminals and to readers of logs.
+"""Make text of unknown origin harmless to terminals and log readers; no other module does.
 
 An op chooses what it prints, what its errors say and, in a pull request, what it is called. A
 terminal obeys control characters; services that read the log of a job obey lines that begin with
@@ -26,7 +26,7 @@ _COMMAND_IN_JSON = re.compile(r"#(?=#\w*\[)")
 
 
 def printable(text: str) -> str:
-    """Return text of unknown origin that cannot move the cursor, nor command who reads a job's log.
+    """Return text that cannot move the cursor or act as a command in a CI log.
 
     Control characters, and line ends other than a newline, are shown by their number, and so is the
     first sign of a command, or of what the text that follows could make one.
@@ -44,7 +44,7 @@ def inert(document: str) -> str:
 
 
 def inert_markup(markup: str) -> str:
-    """Return the same XML or HTML, to a parser, in which no line is a command.
+    """Return equivalent XML or HTML in which no line is a command to a CI log.
 
     Scripts and styles are left as they are, as they know no such escapes.
     """
@@ -58,12 +58,12 @@ def inert_markup(markup: str) -> str:
 
 
 def inert_json(text: str) -> str:
-    """Return the same JSON, written in ASCII, in which no line is a command."""
+    """Return equivalent JSON, in ASCII, in which no line is a command to a CI log."""
     return _COMMAND_IN_JSON.sub(r"\\u0023", text)
 
 
 def with_newlines(text: str) -> str:
-    """Return text whose lines end with newlines, other line breaks being shown by their numbers."""
+    """Return text in which only newlines break lines; show other line breaks as numbers."""
     return _FOREIGN_END.sub(_by_number, text.replace("\r\n", "\n"))
 
 

@@ -1,4 +1,4 @@
-"""The pytest plugin's hooks: they load nothing until a test asks for a case.
+"""The pytest plugin's hooks, which load nothing else until a test asks for a case.
 
 ``@pytest.mark.gpuemu("softmax", cases=50)`` and the fixture ``gpuemu_case`` make a test of every
 case of an op; `gpuemu_flow.testing` does the work.
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the mark."""
+    """Register the mark ``gpuemu``."""
     config.addinivalue_line(
         "markers",
         "gpuemu(op, *, cases=None, dtypes=None, strategies=None, layouts=None, seed=None, "
@@ -88,7 +88,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Fail a test whose check failed in a thread, or in a ``try``, and that went on."""
+    """Fail a test that ignored a failed check, in a thread or in a ``try``."""
     if FIXTURE in getattr(item, "funcargs", ()):
         from gpuemu_flow.testing import items  # noqa: PLC0415
 

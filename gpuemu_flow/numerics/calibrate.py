@@ -54,7 +54,7 @@ class Observation:
         return max((r for e, r in self.relative.items() if e > top - TOP_BINADES), default=0.0)
 
     def beyond(self, rtol: float) -> float:
-        """Return an upper bound (at most twice too large) of errors beyond ``rtol * |expected|``."""
+        """Return an upper bound, at most doubled, of the errors beyond ``rtol * |expected|``."""
         excess = ((r - rtol) * 2.0 ** (e + 1) for e, r in self.relative.items())
         return max(self.at_zero, 0.0, *excess)
 

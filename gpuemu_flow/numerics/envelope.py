@@ -72,7 +72,7 @@ class Envelope:
 
     @property
     def label(self) -> str:
-        """Return ``auto``, ``auto (exact)``, or without a shadow of the reference ``auto (weak)``."""
+        """Return ``auto``, ``auto (exact)``, or ``auto (weak)`` if the reference has no shadow."""
         if self._exact_op:
             return "auto (exact)"
         return "auto (weak)" if self._weak else "auto"

@@ -1,4 +1,4 @@
-"""Read the answers of a problem's own code; they are hostile until they are read here."""
+"""Parse and check the answers of a problem's own code, which may be hostile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 def described(answer: Mapping[str, Json]) -> Described:
-    """Return an answer as data.
+    """Return a checked answer as data.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""An import as data: what was taken, what was not, and the files of the new workspace."""
+"""An import as data: problems imported, problems left out, files of the new workspace."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Described:
-    """Facts of a problem with given values of its constants, as its own code told them.
+    """Facts about a problem with given constants, as reported by the problem's own code.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ class Described:
 
 @dataclass(frozen=True)
 class Taken:
-    """A problem as the workspace has it.
+    """A problem as it is imported into the workspace.
 
     Attributes
     ----------
@@ -154,7 +154,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Left:
-    """Something that was not taken, and the reason."""
+    """A problem or candidate that was not imported, and the reason."""
 
     what: str
     reason: str

@@ -1,4 +1,4 @@
-"""Ask a problem's own code about its inputs, in a fenced worker of a workspace made for it."""
+"""Ask a problem's own code about its inputs, in a sandboxed worker of a temporary workspace."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ inputs.request = {{ dims = [1], dtype = "uint8" }}
 
 
 class ProbeError(Exception):
-    """Raised where the problem's code gave no answer; says why, in one line."""
+    """Raised if the problem's code gave no answer; its text is the reason, in one line."""
 
 
 class Prober:
@@ -68,7 +68,7 @@ class Prober:
         return answer.tobytes()
 
     def ask_json(self, request: Mapping[str, Json]) -> dict[str, Json]:
-        """Return the answer to one request that is answered by an object of JSON.
+        """Return the answer to one request as a JSON object.
 
         Raises
         ------

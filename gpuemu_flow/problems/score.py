@@ -1,4 +1,4 @@
-"""Scores: of each problem and candidate whether it is right, its worst error, and the cause."""
+"""Scores of candidates: the verdict, the worst error, and the cause of failures."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Scores:
 
 
 def scores_of(report: RunReport) -> Scores:
-    """Return the scores that a run's report holds; an op is wrong if it is so in any dtype."""
+    """Compute the scores from a run's report; an op is wrong if it is wrong in any dtype."""
     by_op: dict[str, list[OpResult]] = {}
     for result in report.results:
         by_op.setdefault(result.op, []).append(result)

@@ -1,4 +1,4 @@
-"""Scale a problem's sizes down, and find those that may vary, by trying: nothing is assumed."""
+"""Scale a problem's sizes down, and find by trial those that may vary."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ MOST_ELEMENTS = 1 << 14
 
 @dataclass
 class Tries:
-    """Counts attempts, and remembers what each gave."""
+    """Counter of attempts that caches the result of each."""
 
     attempt: Try
     left: int = MOST_TRIES
 
     def __call__(self, constants: Constants) -> Described | None:
-        """Return the facts of the model with these constants; None where it does not run."""
+        """Return the facts about the model with given constants; None if it does not run."""
         if self.left <= 0:
             return None
         self.left -= 1
@@ -41,7 +41,7 @@ class Tries:
 
 
 def scale_down(tries: Tries, constants: Constants) -> tuple[dict[str, int], Described | None]:
-    """Return the smallest constants found with which the model runs, and the facts with them.
+    """Return the smallest constants found with which the model runs, and the facts about it then.
 
     Constants that are tied to each other stay as they are where no scaling of them runs.
     """
@@ -115,7 +115,7 @@ class Varied:
 
 
 def vary(tries: Tries, constants: Constants, scaled: Constants, about: Described) -> Varied:
-    """Find which constants are sizes of inputs alone, and what sizes they may have."""
+    """Find the constants that only set sizes of inputs, and the sizes that they may have."""
     axes: list[list[int | str]] = [list(shape) for shape in about.shapes]
     dims: dict[str, tuple[int, ...]] = {}
     for name in constants:

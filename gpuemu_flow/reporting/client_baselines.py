@@ -1,4 +1,4 @@
-"""The parts of a baseline that clients of the daemon store: submitted results, kernels' figures."""
+"""Parts of a baseline that the daemon's clients store: submitted results, figures of kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuemu_flow.types import Json, Verdict
 
 
 def store_submitted(workspace: Workspace, tag: str, latest: Iterable[StoredResult]) -> int:
-    """Store the newest results of clients under a name; its other parts stay as they are.
+    """Store the clients' newest results in a baseline, and leave its other parts unchanged.
 
     The ops that only clients run get their summaries too, so that ``diff`` sees them.
 
@@ -37,14 +37,14 @@ def store_submitted(workspace: Workspace, tag: str, latest: Iterable[StoredResul
 
 
 def store_artifacts(workspace: Workspace, tag: str, figures: Mapping[str, ArtifactMetrics]) -> None:
-    """Store the figures of kernels under a name; its other parts stay as they are."""
+    """Store the figures of kernels in a baseline, and leave its other parts unchanged."""
     _put(workspace, replace(_baseline(workspace, tag), artifacts=figures))
 
 
 def of_clients(
     workspace: Workspace,
 ) -> tuple[tuple[SubmittedResult, ...], dict[str, ArtifactMetrics]]:
-    """Return the newest results and figures that clients left, for a baseline of everything."""
+    """Return the clients' newest results and figures, for a baseline of everything."""
     folder = results_folder(workspace.config, workspace.cache)
     submitted: tuple[SubmittedResult, ...] = ()
     if (folder / FOLDER).exists():

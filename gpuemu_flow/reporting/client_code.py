@@ -1,4 +1,4 @@
-"""Submissions whose code is still as it was: the files that a client ran, as they are now."""
+"""Check whether the code behind a submission changed: compare the files that the client ran."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOST = "files that are not recorded any more"
 
 @dataclass(frozen=True)
 class Moved:
-    """Files of a submission's code that are not as they were when it was run.
+    """Files of a submission's code that changed since it was run.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Moved:
 
 
 class ClientCode:
-    """Looks at the files of submissions, at each file once.
+    """Checker of the files of submissions, which reads each file once.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class ClientCode:
         self._known: dict[str, Moved] = {"": Moved()}
 
     def moved(self, stored: StoredResult) -> Moved:
-        """Return the files that changed since the output was computed, as far as they are known."""
+        """Return the files that changed since an output was computed, as far as the files are known."""
         if stored.files not in self._known:
             self._known[stored.files] = self._look(stored)
         return self._known[stored.files]
@@ -72,7 +72,7 @@ class ClientCode:
 
 
 def name_files(moved: Iterable[Moved]) -> str:
-    """Name the files that changed or are gone, the first few of them."""
+    """List the first few files that changed or are gone, as text."""
     moved = list(moved)
     edited = sorted({path for one in moved for path in one.edited})
     gone = sorted({path for one in moved for path in one.gone} - {*edited})

@@ -1,4 +1,4 @@
-"""Gather the whole document that a report shows, starting from a run's result."""
+"""Complete a run's result to the whole document that a report shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawings of failures that `ci` made, kept for `report`, which runs nothing to draw anew."""
+"""Store the drawings of failures that `ci` makes, for `report`, which runs nothing."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MOST_CELLS = 1 << 16
 
 
 def keep_picture(cache: WorkspaceCache, failure: CaseFailure, picture: Picture) -> None:
-    """Keep the drawing of a failure for as long as its case has the same result."""
+    """Store the drawing of a failure, valid as long as its case has the same result."""
     if picture.elements:
         cache.actions.put(_key(failure), _to_json(picture))
 
 
 def kept_picture(cache: WorkspaceCache, failure: CaseFailure) -> Picture | None:
-    """Return the drawing of a failure with this very result; None if there is none that is sound.
+    """Return the stored drawing of a failure with this result; None if missing or damaged.
 
     What a cache holds may be anybody's: it is taken only as what `draw` could have made.
     """

@@ -24,7 +24,7 @@ MAX_FAILURES = 2_000
 
 @dataclass(frozen=True)
 class LastResults:
-    """Results of a workspace's ops as they lie in its cache.
+    """Results of a workspace's ops, read from its cache.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Drawings of a report's worst failures: made by running their cases again, or as kept."""
+"""Drawings of a report's worst failures, made by running their cases again or stored earlier."""
 
 from __future__ import annotations
 

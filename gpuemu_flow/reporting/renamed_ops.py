@@ -1,4 +1,4 @@
-"""Ops and kernels of a baseline that were given other names since it was stored."""
+"""Find ops and kernels that were renamed since a baseline was stored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _shown(program: ProgramRef | None) -> Json:
 def renamed_ops(
     before: Mapping[str, Mapping[str, Mapping[str, Json]]], now: Mapping[str, OpConfig]
 ) -> dict[str, str]:
-    """Return present names of ops whose former names only a baseline has, and these.
+    """Map the present names of renamed ops to the names that the baseline has for them.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def renamed_ops(
 def renamed_kernels(
     before: Mapping[str, list[Json]], now: Mapping[str, list[Json]]
 ) -> dict[str, str]:
-    """Return the same of kernels, which are told by the names of what is in their artifacts."""
+    """Map present names of renamed kernels to former ones; match them by their entry points."""
 
     def entries(kernels: Mapping[str, list[Json]], others: Mapping[str, object]) -> dict[str, str]:
         return {
@@ -62,7 +62,7 @@ def renamed_kernels(
 
 
 def pairs(gone: Mapping[str, Hashable], new: Mapping[str, Hashable]) -> dict[str, str]:
-    """Return new names and the former ones of the same thing, where there is one of each."""
+    """Map new names to former ones with the same identity, where each is unique."""
     found = {}
     for name, what in new.items():
         former = [old for old, other in gone.items() if other == what]

@@ -1,4 +1,4 @@
-"""Ops that only clients run and that were given another name: their submissions follow."""
+"""Move the submissions of renamed ops that only clients run to their new names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult
 def new_names(
     workspace: Workspace, subjects: Subjects, stored: Iterable[StoredResult]
 ) -> dict[str, str]:
-    """Return former names of ops, and those that they have since the last run.
+    """Map former names of ops to the names that they were given since the last run.
 
     An op that is gone is followed to one that is new if what judged its submissions, which holds
     all of the op but its name, is what would judge the new one's; to none where several would fit.

@@ -1,4 +1,4 @@
-"""Results of ops that only clients run, from their submissions: their part of a run's report."""
+"""Build the results of ops that only clients run from their submissions, for a run's report."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Besides:
-    """An op or kernel that did not pass and has no failing case: its verdict, a text, its place."""
+    """An op or kernel that did not pass without a failing case: verdict, text and place."""
 
     verdict: str
     name: str

@@ -1,4 +1,4 @@
-"""Recorded failures as lines and as JSON: shown, run again, shrunk."""
+"""Format recorded failures as lines and as JSON: shown, run again, or shrunk."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def render_failure(record: FailureRecord, style: Style) -> str:
 
 
 class Reproduced(Protocol):
-    """A failure that was run again, as far as the writers need it."""
+    """The data that writers need of a failure that was run again."""
 
     @property
     def record(self) -> FailureRecord: ...
@@ -88,7 +88,7 @@ class Reproduced(Protocol):
 
 
 def render_reproduction(found: Reproduced, style: Style, *, verbose: bool) -> str:
-    """Tell whether a failure still shows, and with `verbose` its tensors."""
+    """Describe whether a failure still occurs; with `verbose` show its tensors."""
     record, result = found.record, found.result
     word = "no longer fails" if found.result.verdict is Verdict.PASSED else "has no verdict now"
     if found.still_fails:
@@ -123,7 +123,7 @@ def reproduction_to_json(found: Reproduced) -> dict[str, Json]:
 
 
 class Shrunk(Protocol):
-    """A minimisation, as far as the writers need it."""
+    """The data that writers need of a minimisation."""
 
     @property
     def original(self) -> FailureRecord: ...

@@ -158,5 +158,5 @@ def plan_to_json(
 
 
 def dumps(value: Mapping[str, Json]) -> str:
-    """Format a JSON object as text in which nothing can be taken for a command by a CI log."""
+    """Format a JSON object as text in which no line is a command to a CI log."""
     return inert_json(json.dumps(value, indent=2, allow_nan=False))

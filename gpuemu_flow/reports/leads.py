@@ -1,4 +1,4 @@
-"""One line that says what is wrong with a failing case, and with cases of the same kind."""
+"""Describe a failing case, and cases of the same kind, in one line."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Kind = tuple[str, str, str]
 
 
 def like(failure: CaseFailure) -> Kind:
-    """Return the op, dtype and kind of a failing case; cases equal in them share one entry."""
+    """Return the op, dtype and kind of a failing case, by which cases are grouped."""
     return failure.op, failure.case.dtype, kind_of(failure)
 
 
 def alike(report: Report) -> Mapping[Kind, Counter[str]]:
-    """Count, for each kind, the cases by cause; an empty cause is an unknown one."""
+    """Count, for each kind, the cases by cause; '' is an unknown cause."""
     found: dict[Kind, Counter[str]] = {}
     for failure in report.run.failures:
         cause = report.causes.get(report.key(failure), "")
@@ -35,7 +35,7 @@ def is_common(cause: str, counts: Counter[str]) -> bool:
 
 
 def lead(report: Report, failure: CaseFailure, counts: Counter[str]) -> str:
-    """Describe in one line what is wrong with a case, and the cause most of its kind share."""
+    """Describe a failing case in one line, with the cause that most cases of its kind share."""
     result = failure.result
     cause = report.causes.get(report.key(failure), "")
     said = result.failures[0].message if result.failures else ""

@@ -13,7 +13,7 @@ from gpuemu_flow.types import Json
 
 
 class Mutated(Protocol):
-    """A mutation measurement, as far as the writer needs it."""
+    """The data that the writer needs of a mutation measurement."""
 
     @property
     def op(self) -> str: ...
@@ -79,7 +79,7 @@ def render_mutation(found: Mutated, style: Style) -> str:
 
 
 class Covered(Protocol):
-    """A coverage measurement, as far as the writers need it."""
+    """The data that the writers need of a coverage measurement."""
 
     @property
     def coverage(self) -> Coverage: ...

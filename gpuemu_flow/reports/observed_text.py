@@ -10,7 +10,7 @@ UNSET = "unset"
 
 
 def observed_line(name: str, old: Json, new: Json) -> str:
-    """Say what changed, for a name such as ``file lib/table.npy`` and its two states.
+    """Describe a changed input by its name, such as ``file lib/table.npy``, and its two states.
 
     None stands for an input that was not in the set, an empty state for one that is not there.
     """

@@ -15,7 +15,7 @@ def write(report: Report, _look: Look) -> str:
 
 
 def report_to_json(report: Report) -> dict[str, Json]:
-    """Return a report as plain JSON; non-finite numbers become strings, seeds exist as both."""
+    """Return a report as plain JSON: non-finite numbers as strings, seeds as number and string."""
     run = run_to_json(report.run)
     totals = report.totals
     return {

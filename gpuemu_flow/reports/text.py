@@ -257,7 +257,7 @@ def _case_lines(failure: CaseFailure) -> list[str]:
 
 
 def note_lines(result: CheckResult) -> list[str]:
-    """Show the notes of a verdict; what a program wrote, and only that, is marked as such."""
+    """Format the notes of a verdict, and mark those that a program wrote."""
     lines = [line for note in result.notes for line in printable(note).splitlines()]
     if result.printed:
         said = printable(result.printed).splitlines()
@@ -297,13 +297,13 @@ def up_to_date_line(report: RunReport) -> str:
 
 
 def sandbox_levels(report: RunReport) -> list[str]:
-    """Return the words for each level that an op of the report ran at."""
+    """Return the description of each sandbox level that an op of the report ran at."""
     levels = sorted({result.sandbox for result in report.results} - {""})
     return [shown_level(level) for level in levels]
 
 
 def condition_lines(report: RunReport) -> list[str]:
-    """Say once what kept the ops from everything else, and of which seed the cases are if drawn."""
+    """Describe the sandbox of the ops, and the seed of the cases if it was drawn."""
     lines = [f"sandbox: {level}" for level in sandbox_levels(report)]
     if report.drawn_seed is not None:
         seed = report.drawn_seed

@@ -56,7 +56,7 @@ def render_plan(
 
 
 def reason_line(reason: BuildReason) -> str:
-    """Say which part of a key changed, from what to what."""
+    """Describe which part of a key changed, with its old and new value."""
     old, new = reason.old, reason.new
     if reason.part == "state":
         return str(old)
@@ -71,7 +71,7 @@ def reason_line(reason: BuildReason) -> str:
 
 
 def render_explanations(found: Sequence[TaskExplanation], style: Style) -> str:
-    """Say of each task that it is current, or why not."""
+    """Describe for each task that it is current, or the reasons why it is not."""
     lines = []
     for task in found:
         word = "is current" if task.current else "would run"

@@ -38,7 +38,7 @@ class Explained:
 
     @property
     def line(self) -> str:
-        """Return `text` as a line of its own: a stated cause is called one."""
+        """Return `text` as a whole line, which says ``cause`` before a stated cause."""
         return f"cause: {self.text}" if self.cause is not None else self.text
 
 

@@ -1,4 +1,4 @@
-"""Everything that a report shows, as data; six writers only format it."""
+"""Everything that a report shows, as data that the writers only format."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Place:
 
 @dataclass(frozen=True)
 class CheckedCase:
-    """One case with its verdict, whichever it is."""
+    """One case with its verdict of any kind."""
 
     op: str
     case: Case
@@ -150,7 +150,7 @@ class TaskState:
 
 @dataclass(frozen=True)
 class Missing:
-    """Something that was asked for and has no verdict.
+    """Something that was requested and has no verdict.
 
     Attributes
     ----------
@@ -246,7 +246,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """Return the run's exit code; 1 for a regression that is to fail, 124 after a time limit.
+        """Return the run's exit code, 1 for a regression that must fail, 124 after a time limit.
 
         A failure before the time limit is a failure for good: it outranks the limit.
         """
@@ -259,7 +259,7 @@ class Report:
 
     @property
     def missing(self) -> tuple[Missing, ...]:
-        """List what was asked for and has no verdict, beginning with what a time limit cut off."""
+        """List everything requested that has no verdict, first what a time limit cut off."""
         every = [
             *(Missing(f"{r.op} {r.dtype}".strip(), r.reason, r.absent) for r in self.run.results),
             *(
@@ -320,7 +320,7 @@ class Report:
 
     @cached_property
     def explained(self) -> Mapping[tuple[str, int, str], Explained]:
-        """Map each failing case to what it has in common with others of its op."""
+        """Map each failing case to the properties that it shares with others of its op."""
         by_op: dict[str, list[OpResult]] = {}
         for result in self.run.results:
             if result.failures:

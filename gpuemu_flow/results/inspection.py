@@ -11,7 +11,7 @@ from gpuemu_flow.types import Json
 
 @dataclass(frozen=True)
 class Origin:
-    """A task that would run for reasons of its own, and the parts of its key that changed."""
+    """A task that would run by itself, not because of another, and the changed parts of its key."""
 
     task: str
     changes: tuple[str, ...]
@@ -19,7 +19,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class TaskExplanation:
-    """The reasons why a task would run, or the fact that it is current.
+    """An explanation of one task: the reasons why it would run, or none if it is current.
 
     Attributes
     ----------

@@ -48,7 +48,7 @@ class Regression:
 
     @property
     def sentence(self) -> str:
-        """Say for people what got worse, by how much, and since when."""
+        """Describe for people what got worse, by how much, and since when."""
         change = (
             self.message if self.kernel else f"{self.what} {_named(self.old)} -> {_named(self.new)}"
         )

@@ -45,7 +45,7 @@ def candidate(path: str, folder: str) -> Callable[..., Any]:
 
 
 class Caller:
-    """Calls a model whose weights are those of the problem; each call begins with the same ones."""
+    """Calls a model with the problem's weights, restored before each call."""
 
     def __init__(self, model_class: Any, described: Mapping[str, Any], folder: str) -> None:
         self._class = model_class
@@ -54,7 +54,7 @@ class Caller:
         self._made: dict[Any, tuple[Any, dict[str, Any]]] = {}
 
     def __call__(self, all_inputs: Mapping[str, Any]) -> Any:
-        """Return the outputs of one call; a function of one parameter gets all inputs in it."""
+        """Call the model with the inputs by name, and return its outputs."""
         given = {name: as_tensor(value) for name, value in all_inputs.items()}
         model, state = self._model(_float_of(given.values()))
         arguments = [
@@ -84,7 +84,7 @@ class Caller:
 
 
 def share(model: Any, path: Path) -> None:
-    """Give a model the weights of the file whose names and shapes agree with its own."""
+    """Load into a model those weights of the file whose names and shapes match its own."""
     if not path.is_file():
         return
     own = model.state_dict()
@@ -103,7 +103,7 @@ def seed_all(seed: int) -> None:
 
 
 def as_tensor(value: Any) -> Any:
-    """Return a torch tensor on an array's memory where torch can take it, else on a copy."""
+    """Return a torch tensor that shares an array's memory if torch can, else a copy."""
     if not isinstance(value, np.ndarray):
         return value
     if value.dtype.kind not in "biufc":  # bfloat16 and its like: float32 holds all of their values
@@ -123,7 +123,7 @@ def as_outputs(returned: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a value of JSON as Python has it: a tuple is written ``{"tuple": [...]}``."""
+    """Convert a JSON value to Python's types; ``{"tuple": [...]}`` becomes a tuple."""
     if isinstance(value, dict):
         return tuple(plain(one) for one in value["tuple"])
     if isinstance(value, list):

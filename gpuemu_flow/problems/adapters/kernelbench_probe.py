@@ -1,4 +1,4 @@
-"""Try a KernelBench problem: its sizes, inputs and weights. Runs in a fenced worker alone.
+"""Try a KernelBench problem: its sizes, inputs and weights. Runs only in a sandboxed worker.
 
 A request is JSON in an array of bytes, and so is the answer.
 """
@@ -29,7 +29,7 @@ class NotTakenError(Exception):
 
 
 def probe(request: Any) -> Any:
-    """Answer one request; what the problem itself raises goes through."""
+    """Answer one request; let exceptions of the problem's code propagate."""
     asked = json.loads(bytes(request))
     torch.set_num_threads(1)
     try:
@@ -99,7 +99,7 @@ def load(constants: dict[str, int]) -> ModuleType:
 
 
 def assigned(node: ast.stmt) -> str:
-    """Return the name that a statement gives an integer to; empty for all others."""
+    """Return the name to which a statement assigns an integer; empty for other statements."""
     if isinstance(node, ast.Assign) and len(node.targets) == 1:
         target: ast.expr = node.targets[0]
     elif isinstance(node, ast.AnnAssign):
@@ -117,7 +117,7 @@ def assigned(node: ast.stmt) -> str:
 
 
 def changed_globals(module: ModuleType, constants: dict[str, int]) -> dict[str, Any]:
-    """Return the values of globals that follow from other constants than the file's own."""
+    """Return the globals whose values change when other constants are set."""
     if not constants:
         return {}
     before = load({})
@@ -139,7 +139,7 @@ def names_of(model: Any, count: int) -> list[str]:
 
 
 class Drawn:
-    """Notes the bounds of the integers that ``torch.randint`` draws."""
+    """Recorder of the bounds of the integers that ``torch.randint`` draws."""
 
     def __init__(self) -> None:
         self._real = torch.randint
@@ -188,7 +188,7 @@ def describe(value: Any, name: str, drawn: Drawn) -> dict[str, Any]:
 
 
 def structure(value: Any) -> tuple[str, str]:
-    """Return the kind of the values, and the triangle that alone holds some."""
+    """Return the kind of an argument's values, and the triangle outside of which they are 0."""
     if value.dim() >= 1 and value.shape[-1] > 1 and bool((value >= 0).all()):
         sums = value.sum(-1)
         if bool(((sums - 1).abs() < 1e-4).all()):
@@ -254,7 +254,7 @@ def _takes_any(model: Any, inputs: list[Any], at: int) -> bool:
 
 
 def weights(model: Any) -> bytes:
-    """Return the model's weights as the bytes of an npz file; none where they are too large."""
+    """Return the model's weights as the bytes of an npz file; empty if they are too large."""
     state = {
         name: value.detach().cpu().contiguous().numpy()
         for name, value in model.state_dict().items()
