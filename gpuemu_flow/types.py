@@ -1,4 +1,4 @@
-"""The vocabulary: dtypes, layouts, strategies, verdicts, cases and results, without numpy."""
+"""Basic types: dtypes, layouts, strategies, verdicts, cases and results, without numpy."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ class ErrorStats:
 
 @dataclass(frozen=True)
 class WeakOutput:
-    """Facts that make the comparison of one output in one case say little.
+    """Facts that weaken the evidence of the comparison of one output in one case.
 
     Attributes
     ----------

@@ -21,7 +21,7 @@ STRATEGIES = CORE_STRATEGIES + STRESS_STRATEGIES
 
 @dataclass(frozen=True)
 class ValueRule:
-    """Rules that the values of one input keep, whatever strategy draws them.
+    """Rules that the values of one input follow under every strategy.
 
     Attributes
     ----------
@@ -81,13 +81,13 @@ class ValueRule:
 
     @property
     def concerns_whole(self) -> bool:
-        """Tell whether one element may depend on others: no copying of parts then."""
+        """Tell whether elements may depend on each other, so that parts cannot be copied."""
         return bool(self.kind and self.kind not in ELEMENTWISE) or bool(
             self.relation or self.total is not None or self.generate
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON, without what is not said; `from_json` is its inverse."""
+        """Return plain JSON without the fields that are not set; `from_json` is its inverse."""
         said = {f.name: getattr(self, f.name) for f in fields(self)}
         out = {name: v for name, v in said.items() if v != _DEFAULTS[name]}
         return {name: list(v) if isinstance(v, tuple) else v for name, v in out.items()}
@@ -135,7 +135,7 @@ ELEMENTWISE = ("positive", "indices", "packed")
 def is_kept_finite(
     kind: str, low: Bound | None, high: Bound | None, rule: ValueRule | None
 ) -> bool:
-    """Tell whether a range removes NaN and Inf from an input, and nobody has said that it should.
+    """Tell whether only a range, and no explicit setting, keeps NaN and Inf out of an input.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ class GivenValues:
     line: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON, without what is empty; `from_json` is its inverse."""
+        """Return plain JSON without empty fields; `from_json` is its inverse."""
         return {name: value for name, value in vars(self).items() if value}
 
     @classmethod
@@ -246,7 +246,7 @@ class InputSpec:
 
     @property
     def has_values(self) -> bool:
-        """Tell whether the values can be made: no function is left to be called, or failed."""
+        """Tell whether the values can be made now, without a function that is pending or failed."""
         return not self.is_generated or (self.given is not None and not self.given.slug)
 
     def to_json(self) -> dict[str, Any]:

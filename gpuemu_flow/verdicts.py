@@ -1,4 +1,4 @@
-"""The only place that gives the verdict ``passed``, by how much was compared.
+"""Decide verdicts by the extent of comparisons; only this module gives ``passed``.
 
 `decide` alone gives that verdict, and refuses it where nothing was compared. The other functions
 say what counts as compared, for the outputs of a case and for the cases of an op; docs/oracle.md
@@ -34,7 +34,7 @@ _TELLING_ELEMENTS = 16
 
 
 def decide(failed: bool, compared: int) -> Verdict:
-    """Give the verdict on a comparison of which `compared` parts were compared.
+    """Decide the verdict on a comparison, given the number of parts that were compared.
 
     Nothing in this package becomes ``passed`` in any other way, and nothing does with 0 parts.
     """
@@ -68,7 +68,7 @@ class Compared:
 
     @property
     def unjudged(self) -> int:
-        """Count the elements that say nothing of the op."""
+        """Count the elements that give no evidence about the op."""
         if self.finite_inputs and self.nan > MOST_NAN * self.count:
             return self.no_verdict + self.nan
         return self.no_verdict
@@ -90,7 +90,7 @@ class Compared:
 
 
 def of_outputs(failed: bool, outputs: Sequence[Compared]) -> tuple[Verdict, tuple[str, ...]]:
-    """Give the verdict on one case, and the reasons if it is inconclusive."""
+    """Decide the verdict on one case, and list the reasons if it is inconclusive."""
     reasons = tuple(output.reason for output in outputs if output.reason)
     if not any(output.count for output in outputs):
         reasons = ("nothing to compare: the outputs have no elements",)
@@ -176,7 +176,7 @@ class Tally:
         self.count(result.verdict, Elements.of(result))
 
     def count(self, verdict: Verdict, elements: Elements, *, chosen: bool = False) -> None:
-        """Count one more case of which only these figures are kept.
+        """Count one more case, given only its figures.
 
         Parameters
         ----------

@@ -34,8 +34,10 @@ def growth(longest_dim: int) -> float:
 
 
 def unit(fmt: FloatLimits) -> float:
-    """Relative size of one rounding: float32's epsilon, also for narrower outputs, whose ops
-    compute in float32 and round once; float64's own for float64."""
+    """Return the relative size of one rounding: float64's for float64, else float32's.
+
+    Ops with narrower outputs compute in float32 and round once.
+    """
     return fmt.eps if fmt.name == "float64" else 2.0**-23
 
 

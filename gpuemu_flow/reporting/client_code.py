@@ -50,7 +50,7 @@ class ClientCode:
         self._known: dict[str, Moved] = {"": Moved()}
 
     def moved(self, stored: StoredResult) -> Moved:
-        """Return the files that changed since an output was computed, as far as the files are known."""
+        """Return the known files of a submission that changed since its output was computed."""
         if stored.files not in self._known:
             self._known[stored.files] = self._look(stored)
         return self._known[stored.files]

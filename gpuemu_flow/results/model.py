@@ -148,7 +148,7 @@ class OpResult:
 
     @property
     def absent(self) -> Absence:
-        """Return the reason why there is no verdict, or None if there is one."""
+        """Return the reason why there is no verdict; `Absence.NONE` if there is one."""
         return _absence(self.verdict, self.absence)
 
     def weaknesses(self) -> Iterator[Problem]:
@@ -211,7 +211,7 @@ class KernelResult:
 
     @property
     def absent(self) -> Absence:
-        """Return the reason why there is no verdict, or None if there is one."""
+        """Return the reason why there is no verdict; `Absence.NONE` if there is one."""
         return _absence(self.verdict, self.absence)
 
 

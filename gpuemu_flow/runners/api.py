@@ -131,7 +131,7 @@ class Program:
 
     @property
     def given(self) -> Given:
-        """Return the configuration's part in its environment."""
+        """Return the part of the program's environment that the configuration sets."""
         return Given(self.env, self.env_names)
 
     def patience(self, nbytes: int) -> float:
@@ -306,7 +306,7 @@ class Outcome:
 
 
 def error_from_json(data: Mapping[str, Json]) -> RunError:
-    """Rebuild a RunError from its JSON; KeyError, TypeError or ValueError tell of other JSON."""
+    """Rebuild a RunError from its JSON; raise KeyError, TypeError or ValueError otherwise."""
     texts = {k: str(data[k]) for k in ("slug", "message", "hint", "stderr_tail", "file")}
     exception = str(data.get("exception", ""))  # an older version's says nothing of it
     return RunError(**texts, line=int(data["line"]), exception=exception)

@@ -1,4 +1,4 @@
-"""Tensors in memory shared by two processes, laid out as they are, copied once each way."""
+"""Tensors in memory shared by two processes, in their own layouts, copied once each way."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Arena:
         return {name: self._bytes[slice(*slot.span())] for name, slot in slots.items()}
 
     def lay(self, arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Slot], Arrays, int]:
-        """Copy the whole allocation behind each tensor in, from the beginning on.
+        """Copy in the whole allocation behind each tensor, one after another.
 
         Returns
         -------

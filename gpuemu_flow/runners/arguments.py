@@ -1,4 +1,4 @@
-"""Arguments of a program: tensors as they are, scalars as numbers, None for what is absent."""
+"""Arguments of a program: tensors unchanged, scalars as numbers, None for absent inputs."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def split(program: Program, inputs: Inputs) -> tuple[dict[str, np.ndarray], dict
 
 
 def for_protocol(program: Program, inputs: Inputs) -> tuple[dict[str, np.ndarray], dict[str, Json]]:
-    """Return `split` for scripts, whose requests leave out what is absent."""
+    """Return `split` for scripts, whose requests leave out absent inputs."""
     tensors, rest = split(program, inputs)
     return tensors, {name: value for name, value in rest.items() if value is not None}
 
 
 def pinned(program: Program, inputs: Inputs) -> tuple[Program, dict[str, np.ndarray]]:
-    """Return the program with the scalars of one case among its keyword arguments, and tensors."""
+    """Return the program with the case's scalars as keyword arguments, and the case's tensors."""
     tensors, rest = split(program, inputs)
     if not rest:
         return program, tensors

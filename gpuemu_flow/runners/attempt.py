@@ -50,7 +50,7 @@ class Attempt:
     load_failed: bool = False
 
     def outcome_of(self, request: Request) -> Outcome:
-        """Return the outcome for this request; a loading error becomes the error of every case."""
+        """Return the attempt's outcome for a request; a loading error becomes that of each case."""
         return replace(self.outcome, index=request.case.index)
 
 
@@ -111,7 +111,7 @@ class WorkerClient:
 
     @property
     def program(self) -> Program:
-        """Return the program that it talks about."""
+        """Return the program that the worker runs."""
         return self._program
 
     def shared(self) -> Arena:

@@ -1,4 +1,4 @@
-"""Tensors as safetensors bytes: deterministic to write, checked before use, mapped to read.
+"""Tensors as safetensors bytes: written deterministically, checked before use, read by mmap.
 
 Format (github.com/huggingface/safetensors): eight bytes of little-endian header length, a JSON
 header ``{name: {"dtype", "shape", "data_offsets"}}``, then the tensors' bytes without holes. The

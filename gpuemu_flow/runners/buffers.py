@@ -1,4 +1,4 @@
-"""The memory of inputs: watched for writes, restored, and used again."""
+"""Memory of inputs, which is checked for writes, restored and reused."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def call_style(function: Callable[..., Any], program: Program) -> str:
-    """Choose how to hand the inputs over: by name, as one mapping, or in order.
+    """Choose how to pass the inputs: by name, as one mapping, or in order.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""In a worker: record changes of files that the program itself makes, for `own_changes`."""
+"""Record, in a worker, the changes of files by the program itself, for `own_changes`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A case with checks: several calls, each compared outside of the process that makes them.
+"""Run a case with checks: several calls, compared outside of the process that makes them.
 
 The inputs lie in memory that a worker shares with the coordinator, which keeps copies that the
 worker never had. What an op does to its inputs and to what lies round them, whether equal calls
@@ -33,7 +33,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def watches(checks: Checks) -> bool:
-    """Tell whether more than the outputs is asked for."""
+    """Tell whether checks require more than the outputs."""
     return checks.inputs_unchanged or checks.guards or checks.decoy or checks.repeat
 
 
@@ -106,7 +106,7 @@ class CheckedCase:
         self._judged: dict[str, np.ndarray] = {}
 
     def begin(self) -> Attempt | None:
-        """Ask for the first call and return at once; an attempt that has failed already."""
+        """Request the first call without waiting; return the attempt only if it already failed."""
         inputs, guards = self._inputs, self._checks.guards
         self._judged = inputs.judged(guards=guards)
         self._lay(inputs.decoy(self._judged, guards=guards) if self._decoys else self._judged)
@@ -115,7 +115,7 @@ class CheckedCase:
         return self._post(inputs.seed, fill)
 
     def finish(self) -> tuple[Attempt, dict[str, np.ndarray]]:
-        """Return the attempt, whose outcome holds all violations, and the judged outputs.
+        """Return the attempt with all violations in its outcome, and the judged outputs.
 
         Raises
         ------
@@ -249,7 +249,7 @@ class _Laid:
 
 
 class CheckedWork:
-    """A checked case in the two steps of `work.Work`, with one worker or, anew, with another.
+    """A checked case in the two steps of `work.Work`, which can be repeated with another worker.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ class CheckedWork:
         self._begun: tuple[WorkerClient, CheckedCase] | None = None
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Ask for the first call, or return the attempt that has failed already."""
+        """Request the first call, or return the attempt that failed already."""
         case = CheckedCase(worker_client, self._inputs, self._checks)
         failed = case.begin()
         self._begun = None if failed is not None else (worker_client, case)

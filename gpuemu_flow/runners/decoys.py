@@ -16,7 +16,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def resemble(decoy: Arrays, judged: Arrays, case: Case) -> None:
-    """Give every second decoy the judged inputs' first and last elements.
+    """Copy the judged inputs' first and last elements into every second decoy.
 
     A result kept under a digest of some elements is then the decoy's. The other decoys differ
     everywhere, so that a result kept from them is wrong everywhere. Inputs whose elements depend on
@@ -45,6 +45,6 @@ def comes_again(seed: int, earlier_cases: int) -> bool:
 
 
 def told(failures: Sequence[Failure]) -> list[Failure]:
-    """Return the failures of the decoy's calls, with a message that names these calls."""
+    """Return failures with messages that name the decoy's calls."""
     place = "in the call before the judged one and in one after it, on other inputs: "
     return [replace(failure, message=place + failure.message) for failure in failures]

@@ -1,4 +1,4 @@
-"""Cases that come to a worker together; those of equal shapes are launched at once."""
+"""Run cases that reach a worker together; launch those of equal shapes at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_BYTES = 1 << 27
 
 
 class Beforehand:
-    """Outputs of cases that were run before they were requested.
+    """Cache of outputs of cases that were run before they were requested.
 
     They are kept by the inputs' bytes, and each is given once, so that a call that is repeated
     is made again.

@@ -1,4 +1,4 @@
-"""One case in the worker: make the inputs, call and watch the program, collect the outputs."""
+"""Run one case in the worker: make inputs, call and watch the program, collect outputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Runner(Protocol):
-    """The way to call one kind of program."""
+    """Interface of the runners, each of which calls one kind of program."""
 
     @property
     def in_process(self) -> bool:
@@ -39,7 +39,7 @@ class Runner(Protocol):
         """Return the outputs by name; raise OpError, or whatever the program raises."""
 
     def violations(self) -> Sequence[Failure]:
-        """Return violations in the latest call that the runner itself saw."""
+        """Return the violations that the runner itself saw in the latest call."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Executor:
         return outputs
 
     def execute(self, request: Request, values: Arrays | None = None) -> Executed:
-        """Run one case generated here, or with given values laid out here; see `call`."""
+        """Run one case on inputs generated here, or on given values; see `call`."""
         self._watch.preparing()
         arrays = make_inputs(request.case, request.input_dtype, values=values)
         return self.call(arrays, request.case.seed)

@@ -1,4 +1,4 @@
-"""Observe questions about the existence and kind of files: ``os.stat``, ``os.access`` and others.
+"""Observe calls that test the existence and kind of files: ``os.stat``, ``os.access`` and so on.
 
 They raise no audit event. Functions that tell take their places in ``os`` and in ``posix``, where
 all the standard library finds them, and in the sets of `os` that say what a function can. The

@@ -45,11 +45,11 @@ _OWN_FOLDER = str(Path(__file__).parent) + os.sep
 
 
 class ForbiddenAccessError(PermissionError):
-    """Raised in the op at the place of the violation."""
+    """Raised in the op where it touches a forbidden file."""
 
 
 class Guard:
-    """The list of what one process must not touch, and the first violation.
+    """The list of files that one process must not touch, and its first violation.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Guard:
         self._exempt = 0
 
     def install(self, on_setattr: Callable[..., None]) -> None:
-        """Watch this process from now on, for good: audit hooks cannot be removed.
+        """Watch this process from now on; audit hooks cannot be removed.
 
         Parameters
         ----------
@@ -113,7 +113,7 @@ class Guard:
         _posixsubprocess.fork_exec = fork_exec
 
     def loaded(self) -> None:
-        """Remove the reference from the op's own file, once that is loaded."""
+        """Remove the reference's functions from the op's own module once it is loaded."""
         name, path = self._program.forbidden_function, self._program.path
         if not name:
             return

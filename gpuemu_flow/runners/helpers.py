@@ -1,4 +1,4 @@
-"""Processes and programs that an op starts, as far as they explain why it failed."""
+"""Explain failures of an op by the processes and programs that it starts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _is_spawned(pid: int) -> bool:
 
 
 def hint_for(error: BaseException, *, fenced: bool) -> str:
-    """Return a hint for what `multiprocessing` and `subprocess` raise; empty where there is none.
+    """Return a hint for errors raised by `multiprocessing` and `subprocess`; empty if none applies.
 
     Parameters
     ----------

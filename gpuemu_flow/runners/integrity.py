@@ -1,4 +1,4 @@
-"""Integrity of our functions that watch a program in its own process.
+"""Check the integrity of our functions that watch a program in its own process.
 
 Values are judged in other processes. What is seen only here (inputs changed, guard zones
 overwritten, calls that differ) is told by Python code that the program could replace.

@@ -1,4 +1,4 @@
-"""Our own work that needs the reference: run in its worker, once or as a service.
+"""Run our own functions that need the reference in its worker, once or as a service.
 
 A comparison under the ``auto`` tolerance evaluates the reference on moved inputs, and once more
 with its float64 replaced by float32. Both happen in the worker process that compares, so that no
@@ -35,7 +35,7 @@ PLAIN, SHADOW = "plain", "shadow"
 
 
 def shadow_bytes(source: bytes, wrap: str = "") -> bytes:
-    """Return a module's source with float64 replaced by float32; unchanged where it names none.
+    """Return a module's source with float64 replaced by float32; unchanged if it has no float64.
 
     With `wrap` it rounds on the way, too; see `numerics.shadow.shadow_source`.
     """
@@ -79,7 +79,7 @@ class Evaluator:
     def __call__(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> dict[str, np.ndarray]:
-        """Return outputs of the reference on `inputs`; its shadow may round on the way.
+        """Evaluate the reference, or its shadow with optional rounding, on `inputs`.
 
         Raises
         ------
@@ -170,10 +170,10 @@ class ServiceContext:
 
 
 class Service(Protocol):
-    """An object of ours that lives in a worker and answers questions, one after another."""
+    """An object of this package that lives in a worker and answers requests one by one."""
 
     def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Return the answer to one question; any exception says why there is none."""
+        """Answer one request; any exception explains why there is no answer."""
 
     def go_on(self, context: ServiceContext) -> None:
         """Continue the work after the answer has been sent."""

@@ -1,4 +1,4 @@
-"""Input and output of a script as objects, so that megabytes need not pass through files.
+"""Pass a script's input and output as objects, so that megabytes need not pass through files.
 
 A protocol script takes its whole request through ``sys.stdin`` and leaves its answer through
 ``sys.stdout``. A script that was seen to read that way is *lent* its request from then on: its
@@ -95,7 +95,7 @@ class Exchange:
         self._identity = (found.st_dev, found.st_ino)
 
     def take(self) -> bool:
-        """Take the whole request as read; return False where a part of it was read before."""
+        """Mark the whole request as read; return False if a part of it was read before."""
         try:
             found = os.fstat(0)
             if self._identity != (found.st_dev, found.st_ino):
@@ -113,7 +113,7 @@ class Exchange:
         return unread
 
     def deny(self) -> None:
-        """Record a read of another kind, after which nothing is lent."""
+        """Record a read by other means, after which no objects are passed."""
         self.denied = self.denied or self.lent
 
 
@@ -149,7 +149,7 @@ class _Text(io.TextIOWrapper):
 
 
 class Output(io.TextIOWrapper):
-    """``sys.stdout`` that keeps a dumped document apart as long as nothing else is written."""
+    """A ``sys.stdout`` that keeps a dumped document as an object until other output follows."""
 
     held: Captured | None = None
     _written = False

@@ -1,4 +1,4 @@
-"""The files of machine code that this process has loaded, and a cheap test for new ones."""
+"""List the machine-code files that this process has loaded, and detect new ones cheaply."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _dyld_images() -> set[str]:
 
 
 class Loaded:
-    """Watch on the libraries that this process has loaded."""
+    """Tracker of the libraries that this process has loaded."""
 
     def __init__(self) -> None:
         self._count = _counter()

@@ -1,4 +1,4 @@
-"""Limits of a worker process, and its tie to its parent's life."""
+"""Set limits of a worker process, and make it end with its parent."""
 
 from __future__ import annotations
 

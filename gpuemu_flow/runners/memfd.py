@@ -34,7 +34,7 @@ def create(name: str, *, fixed: bool = False) -> int:
 
 
 def append_only(fd: int) -> int:
-    """Make every write go to the end, also in processes that share the descriptor."""
+    """Make every write append to the file, also in processes that share the descriptor."""
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
     return fd
 
@@ -47,7 +47,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def read_all(fd: int, size: int) -> bytes:
-    """Return the first `size` bytes, or fewer if the file is shorter, wherever its position is."""
+    """Return at most the first `size` bytes of a file, without moving its position."""
     pieces = []
     offset = 0
     while offset < size and (piece := os.pread(fd, min(size - offset, 1 << 30), offset)):

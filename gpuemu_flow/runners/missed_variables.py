@@ -1,4 +1,4 @@
-"""A hint for a program that seems to have failed for want of a variable that the user has set."""
+"""Add a hint if a program may have failed because a variable of the user's was withheld."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST = 3
 
 
 def hinted(error: RunError, program: Program, asked: Iterable[str]) -> RunError:
-    """Add a hint to an error that held back variables may explain, and return the error.
+    """Return the error, with a hint if withheld environment variables may explain it.
 
     Parameters
     ----------

@@ -19,17 +19,17 @@ _FILE_PATH = 50  # F_GETPATH of macOS
 
 
 def is_system(path: str) -> bool:
-    """Return True for a path that is no file: a device, or what the kernel says of processes."""
+    """Return True for a path of the system's own: a device, or below ``/proc`` or ``/sys``."""
     return path.startswith(SYSTEM) and not path.startswith(_SHARED_MEMORY)
 
 
 def is_environment(path: str) -> bool:
-    """Return True for the file that holds a process's environment."""
+    """Return True for the file that holds a process's environment variables."""
     return path.startswith("/proc/") and _ENVIRONMENT.fullmatch(path) is not None
 
 
 def absolute(path: Any, folder: int | None = None) -> str:
-    """Return a path as it was named, made absolute; ``..`` stays, since it may leave a link.
+    """Make a path absolute as it was named; keep ``..``, since it may lead out of a link.
 
     Parameters
     ----------

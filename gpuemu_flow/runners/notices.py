@@ -1,4 +1,4 @@
-"""Linux' notices of system calls (seccomp): request them, receive them, answer them.
+"""Request, receive and answer Linux's notices of system calls (seccomp).
 
 A process asks for notices of the calls that name files; so do all that it starts from then on,
 whatever they are written in. Another process receives each notice while the caller waits, and

@@ -1,4 +1,4 @@
-"""In a worker: record what the program reads, looks for, lists and imports.
+"""Record, in a worker, everything that the program reads, looks for, lists and imports.
 
 Python's audit events (PEP 578) tell of every file that is opened, before it happens. A hook cannot
 be taken away again and runs for every event, so it does next to nothing for most of them.

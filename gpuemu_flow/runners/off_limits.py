@@ -15,7 +15,7 @@ class Located(Protocol):
 
     @property
     def path(self) -> Path | None:
-        """Return its file, absolute."""
+        """Return the absolute path of the program's file."""
 
     @property
     def function(self) -> str:
@@ -23,7 +23,7 @@ class Located(Protocol):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Return all that it is known to consist of, absolute."""
+        """Return the absolute paths of all files that the program is known to consist of."""
 
 
 class OffLimits(TypedDict):
@@ -40,7 +40,7 @@ NOTHING = OffLimits(forbidden=(), read_only=(), forbidden_function="")
 def off_limits(
     op: Located, reference: Located, sources: Iterable[Path], *, cache: Path, root: Path
 ) -> OffLimits:
-    """List what an op's process may not touch.
+    """List the files that an op's process may not touch.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def off_limits(
 def off_limits_of(
     own: Iterable[Path], references: Sequence[Path], *, cache: Path, root: Path
 ) -> OffLimits:
-    """List what a compiler's process may not touch, whose sources are `own`."""
+    """List the files that the process of a compiler of the sources `own` may not touch."""
     return OffLimits(
         forbidden=_forbidden(own, references, cache, root), read_only=(), forbidden_function=""
     )

@@ -1,4 +1,4 @@
-"""Files that a program itself makes, moves and links, which are no inputs of it."""
+"""Track the files that a program itself makes, moves and links: they are not its inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuemu_flow.runners.records import (
 
 
 class OwnChanges:
-    """Tracks what one program does to files, in the order in which it does so.
+    """Tracker of the changes that one program makes to files, in their order.
 
     Attributes
     ----------

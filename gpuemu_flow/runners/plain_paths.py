@@ -1,4 +1,4 @@
-"""Questions of our own about files, which the observer does not attribute to the program."""
+"""Query files for our own use, without the observer attributing it to the program."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class WorkerProcess:
         self._server_died = False
 
     def hand_over(self) -> list[int]:
-        """Return the descriptors to pass to the fork server, in its order."""
+        """Return the descriptors for the fork server, in the order that it expects."""
         return [self._child_end.fileno(), self._server_end.fileno(), self.status, self.stderr,
                 self.report]  # fmt: skip
 

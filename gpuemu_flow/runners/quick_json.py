@@ -1,4 +1,4 @@
-"""json and base64 for scripts: the standard library's results at a fraction of the time.
+"""Replace json and base64 for scripts: equal results in a fraction of the time.
 
 A protocol script spends most of its time in ``json.loads``, ``base64.b64decode``,
 ``base64.b64encode`` and ``json.dumps``, on megabytes of base64 text. In a worker these functions
@@ -28,7 +28,7 @@ _ORIGINAL_ENCODE = base64.b64encode
 
 
 def loads(s: Any, **options: Any) -> Json:
-    """Parse as ``json.loads``, but only compare the announced request."""
+    """Parse like ``json.loads``, but return the known document for the announced request."""
     exchange = lending.current
     if exchange is not None and all(value is None for value in options.values()):
         request = exchange.request
@@ -40,7 +40,7 @@ def loads(s: Any, **options: Any) -> Json:
 
 
 def load(fp: Any, **options: Any) -> Json:
-    """Parse as ``json.load``, but do not format a lent request as text first."""
+    """Parse like ``json.load``; a request passed as an object is not made text first."""
     exchange = lending.current
     if exchange is not None and exchange.lent and lending.is_input(fp):
         if all(value is None for value in options.values()) and exchange.take():
@@ -50,7 +50,7 @@ def load(fp: Any, **options: Any) -> Json:
 
 
 def b64decode(s: Any, altchars: Any = None, validate: bool = False) -> bytes:
-    """Decode as ``base64.b64decode``."""
+    """Decode like ``base64.b64decode``."""
     if altchars is None:
         try:
             return pybase64.b64decode(s, validate=True)
@@ -60,7 +60,7 @@ def b64decode(s: Any, altchars: Any = None, validate: bool = False) -> bytes:
 
 
 def b64encode(s: Any, altchars: Any = None) -> bytes:
-    """Encode as ``base64.b64encode``."""
+    """Encode like ``base64.b64encode``."""
     if altchars is None:
         try:
             return pybase64.b64encode(s)
@@ -99,7 +99,7 @@ def capture(obj: Any) -> lending.Captured | None:
 
 
 def dumps(obj: Any, **options: Any) -> str:
-    """Format as ``json.dumps``, with long base64 strings inserted without escaping."""
+    """Format like ``json.dumps``, with long base64 strings inserted without escaping."""
     captured = None if options else capture(obj)
     if captured is None:
         return _ORIGINAL_DUMPS(obj, **options)
@@ -109,7 +109,7 @@ def dumps(obj: Any, **options: Any) -> str:
 
 
 def dump(obj: Any, fp: Any, **options: Any) -> None:
-    """Write as ``json.dump``."""
+    """Write like ``json.dump``."""
     captured = None if options else capture(obj)
     if captured is None:
         _ORIGINAL_DUMP(obj, fp, **options)

@@ -1,4 +1,4 @@
-"""Letters that begin the records of what a program used; see `sightings`."""
+"""The letters by which records of used files and variables begin; see `sightings`."""
 
 from __future__ import annotations
 

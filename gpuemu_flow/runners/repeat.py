@@ -1,4 +1,4 @@
-"""Compare two equal calls bit by bit: they show hidden state and elements never written."""
+"""Compare two equal calls bit by bit, to detect hidden state and unwritten elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protocol scripts, run in this process as an interpreter would, without its start-up time."""
+"""Run protocol scripts in this process as an interpreter would, without its start-up time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules that were searched for: new files that an import would find first."""
+"""Record searches for modules: a new file in a searched folder may be imported next time."""
 
 from __future__ import annotations
 

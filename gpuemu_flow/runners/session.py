@@ -1,4 +1,4 @@
-"""A program called repeatedly, with its tensors in shared memory, as fuzzing does."""
+"""Call a program repeatedly, with its tensors in shared memory, as fuzzing does."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ class ProgramSession:
         return self._sightings.observation()
 
     def arena(self) -> Arena | None:
-        """Return the next call's worker's memory, for `SharedInputs`; None if none is idle."""
+        """Return the shared memory of the next call's worker; None if no worker is idle."""
         worker_client = self._supervisor.kept()
         return None if worker_client is None else worker_client.shared()
 
     def ask(self, work: Work) -> Attempt:
-        """Do work of another kind in the worker; supervise it as `call` does."""
+        """Do other work than a call in the worker, supervised as `call` is."""
         return self._supervisor.run(work)
 
     def begin_work(self, work: Work) -> None:
@@ -98,7 +98,7 @@ class ProgramSession:
         return self._supervisor.finish(work)
 
     def abandon(self) -> None:
-        """Give up the call that was begun; the worker is replaced."""
+        """Give up the call that was begun, and replace the worker."""
         self._begun = None
         self._supervisor.abandon()
 

@@ -83,7 +83,7 @@ class Sightings:
             del self._followed[fd]
 
     def observation(self) -> Observation:
-        """Return everything reported until now; the same object as long as nothing is new."""
+        """Return everything reported until now, as the same object while nothing is new."""
         for fd in self._followed:
             self._drain(fd)
         if not self._is_made:
@@ -108,7 +108,7 @@ class Sightings:
         return self._made
 
     def asked_in_vain(self) -> frozenset[str]:
-        """Return the variables that the program's own code looked for and that it was not given."""
+        """Return the variables that the program's own code read but did not receive."""
         for fd in self._followed:
             self._drain(fd)
         return frozenset(self._asked)

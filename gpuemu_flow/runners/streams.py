@@ -1,4 +1,4 @@
-"""Real descriptors 0, 1 and 2 for programs that speak the protocol, one call after another."""
+"""Provide real descriptors 0, 1 and 2 to protocol programs, one call after another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HIGH = 200  # ops that close or count low descriptors do not meet ours
 
 
 def keep_high(fd: int) -> int:
-    """Return a duplicate of a descriptor, out of the program's range; close the old one."""
+    """Move a descriptor to a high number that programs do not use, and return it."""
     try:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH)
     except OSError:  # the system allows fewer descriptors
@@ -50,7 +50,7 @@ class StandardStreams:
         os.dup2(self._stderr, 2)
 
     def load(self, request: bytes) -> tuple[int, int]:
-        """Put a request into the stdin file and start the stdout file anew; returns both.
+        """Write a request to the stdin file, empty the stdout file, and return both.
 
         Neither is emptied: giving pages back and getting them again costs more than the copy.
         """

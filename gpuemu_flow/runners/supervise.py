@@ -68,7 +68,7 @@ class Supervisor:
             self._current = None
 
     def kept(self) -> WorkerClient | None:
-        """Return the worker that the next case will run in; None if it will have a new one."""
+        """Return the worker in which the next case will run; None if a new one will be started."""
         if self._unloadable is not None or self._each_alone or self._kills_servers:
             return None
         if self._current is None:

@@ -12,7 +12,7 @@ MOST_TIMEOUTS = 3
 
 
 def gives_up(outcomes: Sequence[Outcome]) -> bool:
-    """Tell whether the last cases all timed out, so that the next one is not worth its time.
+    """Tell whether so many of the last cases timed out that no further one should be run.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""In the fork server: receive notices of workers and their children, and record them.
+"""Receive and record, in the fork server, the notices of workers and their children.
 
 The fork server is an ancestor of every such process. That is necessary on a system that restricts
 which processes may read another's memory (Yama). It outlives them and never waits for one of them.

@@ -1,4 +1,4 @@
-"""In a worker: have the fork server observe files that machine code and other processes use."""
+"""Have the fork server observe the files that a worker's machine code and children use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Tracing:
         self._failure: str | None = None
 
     def begin(self, *, children_only: bool, looks: bool) -> str:
-        """Have this process, and what it starts from now on, traced.
+        """Start tracing of this process and of all that it starts from now on.
 
         Parameters
         ----------

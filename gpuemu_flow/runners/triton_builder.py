@@ -1,6 +1,4 @@
-"""The parts of Triton's interpreter that are replaced: its builder's memory accesses and grid, and
-how it takes the place of Triton's language.
-"""
+"""Replaced parts of Triton's interpreter: memory accesses, the grid, and the language modules."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ _MAX_SHUFFLED = 1 << 22
 
 
 class Language:
-    """Triton's language made that of the interpreter: once in a launch, and taken back after it.
+    """Patches Triton's language modules for the interpreter, once per launch, and restores them.
 
     The interpreter does it anew for each call of a function inside a kernel, which takes most of
     its time, and takes only the first one back.

@@ -1,4 +1,4 @@
-"""``torch.cuda`` and its kin on a machine without a GPU, answering as if there were one."""
+"""Replace ``torch.cuda`` and related names so that they answer as if there were a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An imaginary GPU: questions of torch and Triton on the host are answered, all data stays here.
+"""An imaginary GPU: torch and Triton find a device on the host, while all data stays on the CPU.
 
 While the device is on, tensors asked for on ``cuda`` are made on the CPU and say that they are on
 ``cuda``; memory that nobody has written shows, as `triton_unwritten` says.
@@ -78,7 +78,7 @@ class CpuDevice:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Show a GPU to host code in this thread while inside."""
+        """Make host code in this thread see a GPU while inside."""
         with ExitStack() as stack:
             stack.enter_context(patched(self._patches))
             stack.enter_context(self._mode)
@@ -146,7 +146,7 @@ def _mode_class(torch: Any) -> Any:
 
 
 class CpuDriver:
-    """The driver that Triton's host side asks."""
+    """The stand-in for the driver that Triton's host code queries."""
 
     def __init__(self, torch: Any, target: Any, shared: int = SHARED_BYTES) -> None:
         self._torch = torch

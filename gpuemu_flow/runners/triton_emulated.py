@@ -1,4 +1,4 @@
-"""Triton kernels as their compiler makes them: compiled for a GPU, run from their PTX."""
+"""Run Triton kernels as compiled for a GPU, by emulating their PTX."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class CompiledTriton:
 
     @contextmanager
     def running(self, _seed: int = 0, run: int = 0) -> Iterator[None]:
-        """Show a GPU to host code and the modules it imports while inside; emulate launches.
+        """Make host code and its imports see a GPU while inside, and emulate launches.
 
         Parameters
         ----------

@@ -106,7 +106,7 @@ class Interpreter:
 
     @contextmanager
     def running(self, seed: int = 0, run: int = 0) -> Iterator[None]:
-        """Show a GPU to host code and the modules it imports while inside; interpret kernels.
+        """Make host code and its imports see a GPU while inside, and interpret kernels.
 
         Parameters
         ----------

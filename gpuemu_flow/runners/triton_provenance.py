@@ -52,7 +52,7 @@ def base_name(name: str) -> str:
 
 
 def meant_by(forbidden: Iterable[str]) -> frozenset[str]:
-    """Return the own names of all functions that a list of forbidden ones stands for."""
+    """Return the base names of all functions that a list of forbidden names covers."""
     names = {base_name(name) for name in forbidden}
     return frozenset(names.union(*(family for family in _FAMILIES if family & names)))
 
@@ -88,13 +88,13 @@ class Provenance:
     _quiet: int = 0
 
     def begin(self) -> None:
-        """A new call of the host function begins."""
+        """Begin a new call of the host function."""
         for known in (self._memories, self._touched, self._wrote, self._called):
             known.clear()
 
     @contextmanager
     def quietly(self) -> Iterator[None]:
-        """Take what is called meanwhile for our own, and not the host's."""
+        """Ignore calls made while inside: they are ours, not the host function's."""
         self._quiet += 1
         try:
             yield
@@ -102,12 +102,12 @@ class Provenance:
             self._quiet -= 1
 
     def called(self, name: str) -> None:
-        """The host calls a function of torch."""
+        """Record a call of a torch function by the host function."""
         if not self._quiet and base_name(name) in self.forbidden:
             self._called.setdefault(name)
 
     def stored(self, start: int, size: int, offsets: NDArray[np.intp], itemsize: int) -> None:
-        """A kernel stores elements of the storage at `start`, of `size` bytes."""
+        """Record that a kernel stores elements in the storage of `size` bytes at `start`."""
         touched = self._touched.get(start)
         if touched is None or len(touched) != size:
             touched = self._touched[start] = np.zeros(size, np.bool_)
@@ -115,7 +115,7 @@ class Provenance:
             touched[offsets + byte] = True
 
     def launched(self, storages: Iterable[Any]) -> None:
-        """A launch over these storages has ended, and what it stored lies in them."""
+        """Record the end of a launch, whose stored elements are now in these storages."""
         for storage in storages:
             touched = self._touched.pop(storage.data_ptr(), None)
             if touched is not None and len(touched) == storage.nbytes():
@@ -128,7 +128,7 @@ class Provenance:
     def dispatched(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
     ) -> None:
-        """The host called an operator of torch, which gave `out`."""
+        """Record a torch operator called by the host function, with its result `out`."""
         if self._quiet:
             return
         name = func._schema.name.rpartition("::")[2]
@@ -155,7 +155,7 @@ class Provenance:
                     self._clear(target)
 
     def failures(self, result: Any, names: Sequence[str]) -> list[Failure]:
-        """List what the host function did itself and must not have."""
+        """List the failures of the host function: work that a kernel should have done."""
         found = []
         if self._called:
             called = ", ".join(list(self._called)[:_MOST_NAMED])
@@ -267,7 +267,7 @@ class Provenance:
 
 
 def dispatch_mode(provenance: Provenance) -> Any:
-    """Return a mode in which every operator that torch runs is told to `provenance`."""
+    """Return a torch dispatch mode that reports every operator to `provenance`."""
     base: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
 
     class Mode(base):  # type: ignore[misc]

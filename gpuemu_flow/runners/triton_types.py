@@ -30,7 +30,7 @@ class Typed:
 
 
 class Values:
-    """Functions for a rewritten kernel where Python treats values differently from a GPU.
+    """Functions that a rewritten kernel calls where Python's values differ from a GPU's.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Values that fill memory before it is written, and how outputs left unwritten are found.
+"""Fill new memory with recognisable values, and find outputs that were never written.
 
 New memory of floats holds a signalling NaN, which no arithmetic gives: what meets or makes a NaN
 gives a quiet one. Memory of integers and float8 holds bytes that a result may hold by right, so

@@ -1,4 +1,4 @@
-"""Work for a worker: one case, its outputs wanted in a file or in shared memory."""
+"""Units of work for a worker: cases whose outputs go to a file or to shared memory."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class CaseToFile:
 
 @dataclass(frozen=True)
 class SharedInputs:
-    """Inputs that someone has put into a worker's shared memory.
+    """Inputs that already lie in a worker's shared memory.
 
     Attributes
     ----------
@@ -257,7 +257,7 @@ class CallMany:
         self._checks = checks
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send the calls; see `Work`. Only the worker that holds the inputs is asked."""
+        """Send the calls to the worker that holds the inputs; see `Work`."""
         here = worker_client.arena is self._arena
         pairs = list(zip(self._cases, self._slots, strict=True)) if here else []
         message: dict[str, Json] = {

@@ -1,4 +1,4 @@
-"""The latest figures of each kernel that clients measured or sent, as the wire has them."""
+"""The latest figures of each kernel that clients measured or sent, in the wire's form."""
 
 from __future__ import annotations
 

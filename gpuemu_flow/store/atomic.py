@@ -60,7 +60,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Do what `write_atomic` does, in a folder that exists.
+    """Write like `write_atomic`, in a folder that must exist.
 
     Raises
     ------

@@ -97,7 +97,7 @@ class Baseline:
 
     @property
     def holds_a_run(self) -> bool:
-        """Tell whether a run can be compared with it."""
+        """Tell whether a run can be compared with the baseline."""
         return self.of_run or bool(self.results)
 
     def to_json(self) -> dict[str, Json]:
@@ -157,7 +157,7 @@ class Baseline:
 
 
 def now() -> str:
-    """Return the time as baselines hold it."""
+    """Return the present time in the form that baselines store."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

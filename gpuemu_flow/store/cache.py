@@ -250,7 +250,7 @@ class JsonStore:
         self._guarded(lambda cache: cache.delete(key))
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Forget keys in one transaction; those that are not there are passed over."""
+        """Delete keys in one transaction, and skip keys that do not exist."""
 
         def delete(cache: Cache) -> None:
             with cache.transact():

@@ -1,4 +1,4 @@
-"""Inputs that programs were seen to use: stored, compared, and keys of results under them."""
+"""Store and compare the inputs that programs were seen to use, and make keys from them."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class Discovered:
     untracked: frozenset[str] = frozenset()
 
     def __or__(self, other: Discovered) -> Discovered:
-        """Join two sets; one that holds the other is given back as it is."""
+        """Join two sets; return one of them unchanged if it includes the other."""
         if other.within(self):
             return self
         return Discovered(*(getattr(self, f.name) | getattr(other, f.name) for f in fields(self)))
 
     def within(self, other: Discovered) -> bool:
-        """Tell whether `other` names all that this set names."""
+        """Tell whether `other` includes every name of this set."""
         return all(getattr(self, f.name) <= getattr(other, f.name) for f in fields(self))
 
     def to_json(self) -> dict[str, Json]:

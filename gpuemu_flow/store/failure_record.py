@@ -211,5 +211,5 @@ class FailureRecord:
 
 
 def now() -> str:
-    """Return the time as records hold it; such times sort as text."""
+    """Return the present time in the form of records, which sorts as text."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

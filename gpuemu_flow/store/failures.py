@@ -1,4 +1,4 @@
-"""Failing cases, stored with their exact inputs until deleted: found by id, seed or op."""
+"""Store failing cases with their exact inputs, and find them by id, seed or op."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class FailureStore:
         self._dropped = 0
 
     def add(self, record: FailureRecord, input_tensors: bytes) -> str:
-        """Store a failure; one that is stored already gets the newer content and time.
+        """Store a failure, or update the content and time of one that is stored already.
 
         Parameters
         ----------
@@ -216,7 +216,7 @@ class FailureStore:
                 self._link(original.id, None)
 
     def rename(self, old: str, new: str) -> dict[str, str]:
-        """Give the failures of an op its new name; their ids follow from it and change too.
+        """Rename the op of its failures, which also changes their ids.
 
         Returns
         -------

@@ -41,7 +41,7 @@ class BuildReason:
 
     @property
     def trigger(self) -> str:
-        """Return the one of `TRIGGERS` that the part belongs to, or the part itself.
+        """Return the trigger of `TRIGGERS` to which the part belongs, or the part itself.
 
         Observed files count as code, variables and packages as environment.
         """

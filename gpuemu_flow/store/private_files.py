@@ -122,7 +122,7 @@ class PrivateFolder:
                 raise unsafe_entry(folder, mode)
 
     def make(self, path: Path) -> None:
-        """Make a folder below the cache, with all on the way to it, for this user alone.
+        """Make a folder below the cache, and its missing parents, for this user alone.
 
         Raises
         ------
@@ -208,7 +208,7 @@ class PrivateFolder:
             return file.read()
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write a file below the cache, whole or not at all; what lay there is replaced.
+        """Write or replace a file below the cache, whole or not at all.
 
         Raises
         ------
@@ -240,7 +240,7 @@ class PrivateFolder:
                 os.close(descriptor)
 
     def append(self, path: Path, data: bytes) -> None:
-        """Append to a file below the cache, which is made where it does not exist.
+        """Append to a file below the cache, and create it if it does not exist.
 
         Raises
         ------
@@ -266,7 +266,7 @@ class PrivateFolder:
             path.unlink()
 
     def remove_tree(self, path: Path) -> None:
-        """Delete a folder below the cache with all that is in it, or what else lies in its place.
+        """Delete a folder below the cache with its content, or any other entry in its place.
 
         A link is deleted, not what it leads to. What cannot be deleted stays.
 

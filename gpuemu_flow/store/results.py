@@ -212,7 +212,7 @@ class ResultStore:
         insort(self._by_seed.setdefault(stored.seed, []), stored.key)
 
     def time_ns(self) -> int:
-        """Return the time in ns, never the same twice, as a name for results without a seed."""
+        """Return the time in ns, never the same twice, which identifies a result without a seed."""
         with self._lock:
             self._last_ns = max(time.time_ns(), self._last_ns + 1)
             return self._last_ns
@@ -370,7 +370,7 @@ class ResultStore:
         return len(keys)
 
     def rename(self, old: str, new: str, failures: Mapping[str, str]) -> None:
-        """Give the results of an op its new name.
+        """Rename the op of its results.
 
         Parameters
         ----------

@@ -135,7 +135,7 @@ def _pairs(
 
 
 def cached_verdict(cache: WorkspaceCache, key: str) -> CheckResult | None:
-    """Return the verdict in the action cache; None if there is none that is sound."""
+    """Return a case's verdict from the action cache; None if it is missing or damaged."""
     record = cache.actions.get(key)
     if record is None:
         return None

@@ -44,7 +44,7 @@ _UNRESOLVED = "Unresolved extern"
 
 @dataclass(frozen=True)
 class Wall:
-    """The wall that a compiler runs behind.
+    """The sandbox in which a compiler runs.
 
     Attributes
     ----------

@@ -17,7 +17,7 @@ from gpuemu_flow.types import Json
 
 @dataclass(frozen=True)
 class Execution:
-    """Outcomes of a batch.
+    """The outcomes of a batch of requests.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Execution:
 
 
 def outcome_record(request: Request, outcome: Outcome) -> dict[str, Json]:
-    """Return the part of an outcome that is equal for equal runs, and how to get it again."""
+    """Return an outcome as a manifest's record: the part that is equal for equal runs."""
     record = outcome.to_json()
     del record["duration_s"]
     record["input_dtype"] = request.input_dtype

@@ -1,4 +1,4 @@
-"""Names and versions of the stages, which is all that planning needs of them."""
+"""Names and versions of the stages, in a module that is cheap to import."""
 
 from __future__ import annotations
 

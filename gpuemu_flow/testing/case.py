@@ -189,7 +189,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         raise ValidationError(self.explain(), result)
 
     def settle(self) -> None:
-        """Raise what the checks so far have found, once those that are at work have ended.
+        """Wait for running checks to end, and raise the failures that checks have found so far.
 
         Raises
         ------
@@ -206,7 +206,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
                 pytest.skip(_inconclusive(self.result))
 
     def settle_late(self) -> None:
-        """Raise what a thread found after the test's own report was made; see `settle`."""
+        """Raise failures that a thread found after the test's report was made; see `settle`."""
         with self._checking:
             if self.error is not None and not self.reported:
                 raise self.error
@@ -233,7 +233,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         )
 
     def raised(self, error: BaseException) -> None:
-        """Record an exception of the op, or of its test: a failure of the case, too.
+        """Record an exception of the op or of its test as a failure of the case.
 
         Our own exceptions say nothing of the op, and are not recorded.
         """

@@ -1,4 +1,4 @@
-"""Make test items of marked functions; the work of the plugin's hooks on each item."""
+"""Make test items of marked functions, and do the work of the plugin's hooks on each item."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _call(item: pytest.Function, arguments: dict[str, Any], fixture: GpuemuCase)
 
 
 def settle(item: pytest.Item) -> None:
-    """After the call of a test: fail it where a check failed and the test went on."""
+    """Fail a test, after its call, if a check failed and the test went on."""
     __tracebackhide__ = True
     case = getattr(item, "funcargs", {}).get(FIXTURE)
     about = item.callspec.params.get(FIXTURE) if hasattr(item, "callspec") else None

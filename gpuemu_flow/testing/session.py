@@ -56,7 +56,7 @@ class Session:
 
     @property
     def outputs(self) -> OwnOutputs:
-        """Return the cases and verdicts; a forked process has programs of its own."""
+        """Return the source of cases and verdicts; a forked process has its own."""
         from gpuemu_flow.fuzz.own_outputs import OwnOutputs  # noqa: PLC0415
 
         process = os.getpid()

@@ -9,5 +9,5 @@ MAX_PATH = 4096
 
 
 def is_plain(path: str) -> bool:
-    """Tell whether a path is absolute, printable text of a path's length: no other is sent."""
+    """Tell whether a path is absolute, printable and not too long: no other path is sent."""
     return path.startswith(os.sep) and len(path) <= MAX_PATH and path.isprintable()

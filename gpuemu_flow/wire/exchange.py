@@ -123,7 +123,7 @@ class Exchange:
             self.folder.rmdir()
 
     def clear(self, older_than: float = LEFT_SECONDS) -> None:
-        """Delete files that have lain for longer than that many seconds: nobody will take them."""
+        """Delete files older than a number of seconds, since nobody will take them."""
         limit = time.time() - older_than if older_than else math.inf
         with contextlib.suppress(OSError):
             for entry in os.scandir(self.folder):

@@ -79,7 +79,7 @@ def c_strides(shape: Sequence[int]) -> tuple[int, ...]:
 def decode_tensor(
     value: Json, where: str, envelope: Envelope, exchange: Exchange | None = None
 ) -> Array:
-    """Return a tensor of a message; its strides are ignored, for the data always are in C order.
+    """Return a tensor of a message; ignore its strides, since the data are always in C order.
 
     Returns
     -------

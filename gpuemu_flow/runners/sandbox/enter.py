@@ -59,7 +59,7 @@ def make_scratch() -> str:
 
 
 def move_in(scratch: str, *, trusted: bool) -> str:
-    """Make the worker's own folder its ``HOME``; what is installed in the user's is still found.
+    """Set the worker's own folder as ``HOME``; keep packages in the user's home importable.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Sandboxes of a workspace's ops, from the configuration, and their part of keys."""
+"""Make the sandboxes of a workspace's ops from the configuration, and their part of keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuemu_flow.types import Json
 
 
 class Fence:
-    """Makes the sandboxes of one workspace.
+    """Factory of the sandboxes of one workspace.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A filter of system calls (seccomp): refuses those that no kernel needs and that break out.
+"""A filter of system calls (seccomp) that refuses those by which a program could break out.
 
 The program for the kernel's little machine is written by hand. It looks at numbers only: what a
 pointer leads to cannot be trusted there.

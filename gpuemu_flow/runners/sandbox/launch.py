@@ -1,4 +1,4 @@
-"""Starts a compiler behind the wall of ops: ``launch.py FOLDER SANDBOX PROGRAM ARGUMENT...``.
+"""Start a compiler in the sandbox of ops: ``launch.py FOLDER SANDBOX PROGRAM ARGUMENT...``.
 
 What is compiled is as foreign as an op is, and may ask the compiler for any file, or is imported by
 it. FOLDER is where it writes; SANDBOX is the wall as JSON. Runs as a script, for the interpreter's
@@ -17,7 +17,7 @@ NOT_STARTED = 127
 
 
 def main() -> NoReturn:
-    """Enter, then become the program."""
+    """Enter the sandbox, then execute the program in place of this process."""
     sys.path[0] = str(Path(__file__).resolve().parents[3])
     from gpuemu_flow.runners.sandbox import enter, spec  # noqa: PLC0415 - found by now
 

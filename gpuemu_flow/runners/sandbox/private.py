@@ -42,7 +42,7 @@ _MOST_BYTES = 4096
 
 
 def private_paths(root: str, home: str) -> Iterator[str]:
-    """Yield the private paths that exist, absolute, with links in them as they are.
+    """Yield the existing private paths as absolute paths, without resolving links.
 
     Parameters
     ----------

@@ -87,7 +87,7 @@ def lacks(level: str) -> tuple[str, ...]:
 
 
 def missing_problem(level: str) -> Problem:
-    """Return the problem that the system lacks what the configuration requires."""
+    """Make the problem for a system that lacks parts of the required sandbox."""
     text = f'[sandbox] mode = "require", and the system has {shown_level(level)}'
     hint = 'run it on Linux 5.13 or later with Landlock, or set mode = "auto"'
     return Problem("sandbox-missing", text, hint)

@@ -1,4 +1,4 @@
-"""System calls that Python has no function for, by number; importing this has no effect."""
+"""System calls, by number, for which Python has no function; importing this has no effect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def library() -> Any:
 
 
 def syscall(libc: Any, number: int, *arguments: Any) -> int:
-    """Call the system.
+    """Make a system call.
 
     Raises
     ------
