@@ -337,7 +337,7 @@ def _appears(metric: str, what: str, before: int, after: int) -> Iterator[Judgem
 
 
 def _count_matches(pattern: str, metrics: KernelMetrics) -> int | None:
-    """Return instructions that a pattern matches; None where there is no listing to look at."""
+    """Count the instructions that a pattern matches; None if there is no listing."""
     if is_sass_pattern(pattern):
         sass = metrics.sass_opcodes
         return None if sass is None else sum(sass[o] for o in matching_opcodes(pattern, sass))

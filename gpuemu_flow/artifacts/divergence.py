@@ -168,7 +168,7 @@ def _reverse_postorder_from_end(graph: ControlFlowGraph) -> list[int]:
 
 
 def _blocks_that_reach(graph: ControlFlowGraph, targets: list[int]) -> list[bool]:
-    """Tell whether each block can run on to one of the targets."""
+    """Tell for each block whether execution can reach one of the targets from it."""
     reaches = [False] * len(graph)
     waiting = list(targets)
     for target in targets:

@@ -132,7 +132,7 @@ def unknown_rules(policy: Policy) -> list[Problem]:
 
 
 def _machine_mix(metrics: KernelMetrics) -> MachineMix | None:
-    """Count machine instructions by family; None where no disassembler listed them."""
+    """Count machine instructions by family; None if no disassembler listed them."""
     if metrics.sass_opcodes is None:
         return None
     families = count_sass_families(metrics.sass_opcodes)

@@ -58,7 +58,7 @@ def max_live(body: Body, graph: ControlFlowGraph, flow: Dataflow) -> Pressure | 
 
 
 def _block_effects(body: Body, flow: Dataflow, block: range) -> tuple[set[int], set[int]]:
-    """Registers that a block reads before it writes them, and those that it writes for certain."""
+    """Return the registers that a block reads before writing, and those that it always writes."""
     reads: set[int] = set()
     writes: set[int] = set()
     defs, uses, instructions = flow.defs, flow.uses, body.instructions
@@ -76,7 +76,7 @@ def _block_effects(body: Body, flow: Dataflow, block: range) -> tuple[set[int], 
 def _solve(
     graph: ControlFlowGraph, effects: list[tuple[set[int], set[int]]], bits: dict[int, int]
 ) -> list[int]:
-    """Bit set of live registers at the end of each block, by a worklist to the fixed point."""
+    """Compute the bit set of live registers at the end of each block, to the fixed point."""
     used = [_bit_set(reads, bits) for reads, _ in effects]
     killed = [~_bit_set(writes, bits) for _, writes in effects]
     count = len(graph)
@@ -102,7 +102,7 @@ def _solve(
 
 
 def _bit_set(registers: set[int], bits: dict[int, int]) -> int:
-    """Return registers that have a bit, as one integer."""
+    """Return the registers to which `bits` gives a bit, as one integer."""
     found = [bits[r] for r in registers if r in bits]
     if not found:
         return 0
@@ -120,7 +120,7 @@ def _pressure_in_block(
     bits: dict[int, int],
     pressure: int,
 ) -> tuple[int, int]:
-    """Walk a block backwards and find the highest pressure, and the instruction it is at."""
+    """Walk a block backwards to find the highest pressure and its instruction."""
     defs, uses, widths, instructions = flow.defs, flow.uses, flow.widths, body.instructions
     table = alive_at_end.to_bytes(alive_at_end.bit_length() // 8 + 1, "little")
     size = len(table) * 8

@@ -69,7 +69,7 @@ class Measurement:
 
 @dataclass
 class _Facts:
-    """The facts of a function that stay when its body is dropped."""
+    """Facts about a function that remain when its body is dropped."""
 
     function: Function
     declared_registers: int
@@ -161,7 +161,7 @@ def _examine(function: Function) -> _Facts:
 
 
 def _static_shared(function: Function, analysis: KernelAnalysis) -> int:
-    """Return static shared memory: declared inside, or in the module and named inside."""
+    """Sum up static shared memory: declared in the function, or in the module and used."""
     inside = [v for v in analysis.body.variables if v.space == "shared"]
     declared = function.module.static_shared
     outside = [declared[name] for name in analysis.flow.mentioned_among(declared)]
@@ -169,7 +169,7 @@ def _static_shared(function: Function, analysis: KernelAnalysis) -> int:
 
 
 class _Builder:
-    """Puts facts, cubin and ptxas report of one artifact together."""
+    """Builder of views from the facts, the cubin and the ptxas report of one artifact."""
 
     def __init__(
         self, artifact: Artifact, cubin: Cubin | None, launches: Mapping[str, Launch]
@@ -179,7 +179,7 @@ class _Builder:
         self._launches = launches
 
     def from_ptx(self, entry: _Facts, facts: Mapping[str, _Facts]) -> KernelView:
-        """View of an entry of the PTX, together with the device functions that it calls."""
+        """Make the view of an entry of the PTX, including the device functions that it calls."""
         artifact, function = self._artifact, entry.function
         called, recursive = _call_tree(entry, facts)
         tree = [entry, *called]
@@ -224,7 +224,7 @@ class _Builder:
         )
 
     def from_cubin(self, name: str) -> KernelView:
-        """View of a kernel of which there is no PTX."""
+        """Make the view of a kernel that has no PTX."""
         cubin = self._cubin
         arch = self._artifact.arch or (cubin.arch if cubin else "")
         resources = self._resources(name) or Resources(ESTIMATE)
@@ -283,7 +283,7 @@ def _estimate(
 
 
 def _call_tree(entry: _Facts, facts: Mapping[str, _Facts]) -> tuple[list[_Facts], bool]:
-    """Device functions that an entry calls, directly or not, and whether there is recursion."""
+    """Return the device functions that an entry calls, directly or not, and any recursion."""
     aliases = entry.function.module.aliases
     finished: dict[str, bool] = {}
     recursive = False

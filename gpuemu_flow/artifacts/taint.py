@@ -62,7 +62,7 @@ class _Propagation:
         return self._guards
 
     def _walk(self, block: int) -> set[int]:
-        """Return propagate through one block; returns the blocks that have to be walked again."""
+        """Propagate through one block, and return the blocks that must be walked again."""
         flow, instructions, single = self._flow, self._instructions, self._single
         current = set(self._entering[block])
         again: set[int] = set()
@@ -98,7 +98,7 @@ class _Propagation:
                 again.update(self._readers.get(register, ()))
 
     def _blocks_reading_single_definitions(self) -> dict[int, set[int]]:
-        """Return blocks that read each register before they write it."""
+        """Map each register to the blocks that read it before writing it."""
         readers: dict[int, set[int]] = {}
         graph, flow = self._graph, self._flow
         for block, (start, end) in enumerate(zip(graph.starts, graph.ends, strict=True)):

@@ -248,7 +248,7 @@ def _is_foreign(path: str, root: Path | None) -> bool:
 
 
 def _look_at(name: str, path: str, origin: str) -> Tool | Problem:
-    """Return a tool by the version that is written in its file, without running it."""
+    """Make a tool with the version found in its file, without running it."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(_MOST_LOOKED_AT)

@@ -92,7 +92,7 @@ def make_candidate(
 
 
 def _frozen(array: Array) -> Array:
-    """Values in C order that nobody can change; unchanged inputs are shared by candidates."""
+    """Return read-only values in C order, so that candidates can share unchanged inputs."""
     if array.flags.c_contiguous and not array.flags.writeable:
         return array
     values = np.array(array, order="C")

@@ -222,7 +222,7 @@ class Coverage:
 
 
 def _nonfinite_gaps(op: str, schema: OpSchema, dtype: str) -> Iterator[Gap]:
-    """Yield the inputs in which NaN and Inf are never tried: rule, range or kind exclude them."""
+    """Yield the inputs that never hold NaN or Inf because a rule, range or kind excludes them."""
     floats = [t for t in schema.inputs if DTYPES[t.dtype or dtype].kind == "float"]
     missing = tuple(t.name for t in floats if _never_nonfinite(t))
     if missing:
@@ -256,7 +256,7 @@ def _possible(
 
 
 def _wanted(possible: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Aspect, list[Names]]]:
-    """Yield every aspect and every pair of them, with what there is."""
+    """Yield every aspect and every pair of aspects, with their possible values."""
     aspects: Iterable[Aspect] = (*((name,) for name in ASPECTS), *PAIRS)
     for aspect in aspects:
         yield aspect, list(itertools.product(*(possible[name] for name in aspect)))

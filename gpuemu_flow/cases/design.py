@@ -103,7 +103,7 @@ class Designer:
     def _take(
         self, shape_class: str, strategy: str, layout: str, target: int | None = -1
     ) -> Combination:
-        """Mark a combination as met; a target of -1 takes the one whose turn it is."""
+        """Make a combination and mark it as used; for target -1 choose the next target."""
         if target == -1:
             target = self._next_target(strategy)
         for kind, name in _singles(shape_class, strategy, layout):
@@ -114,7 +114,7 @@ class Designer:
         return Combination(shape_class, strategy, layout, target)
 
     def _next_target(self, strategy: str) -> int | None:
-        """Return all inputs in one case, one input in the next; `special` on single inputs first.
+        """Choose the target: all inputs and single inputs in turn; for `special` single ones first.
 
         With NaN in all inputs at once an op that swallows the NaN of one of them looks right.
         """
@@ -127,7 +127,7 @@ class Designer:
         return None if times % 2 == 0 else self.targets[times // 2 % len(self.targets)]
 
     def _news(self, shape_class: str, strategy: str, layout: str) -> int:
-        """Count the pairs that a combination would meet for the first time."""
+        """Count the pairs that a combination would cover for the first time."""
         return sum(pair not in self._met for pair in _pairs(shape_class, strategy, layout))
 
     def _uncovered_singles(self) -> Iterator[Combination]:
@@ -151,7 +151,7 @@ class Designer:
         strategies: Sequence[str] = (),
         layouts: Sequence[str] = (),
     ) -> tuple[str, str, str]:
-        """Return the combination among the given names (empty = all) that meets the most new pairs.
+        """Return the combination among the given names (empty = all) that covers most new pairs.
 
         Between equals the one whose members were used least, then the likeliest revealer.
         """
@@ -196,6 +196,6 @@ def _pairs(shape_class: str, strategy: str, layout: str) -> tuple[Feature, Featu
 
 
 def _by_rank(first: Sequence[str], second: Sequence[str]) -> list[tuple[str, str]]:
-    """Return all pairs, those of two early members first."""
+    """Return all pairs, ordered by the positions of their members."""
     ranked = [(i + j, i, j) for i in range(len(first)) for j in range(len(second))]
     return [(first[i], second[j]) for _, i, j in sorted(ranked)]

@@ -175,7 +175,7 @@ def _by_size(case: Case) -> tuple[int, int]:
 
 
 def _some(cases: Sequence[Case]) -> Sequence[Case]:
-    """Return at most `MOST_PASSING` of them, spread evenly."""
+    """Return at most `MOST_PASSING` cases, spread evenly."""
     if len(cases) <= MOST_PASSING:
         return cases
     return [cases[i * len(cases) // MOST_PASSING] for i in range(MOST_PASSING)]
@@ -234,7 +234,7 @@ def _trigger(failing: Facts, passing: Facts) -> Feature | None:
 
 
 def _pairs(holders: dict[Condition, set[int]]) -> dict[Conditions, int]:
-    """Passing cases that have both conditions, for pairs that say more than either of the two."""
+    """Count passing cases with both conditions of each pair that is stricter than its members."""
     ranked = sorted(holders, key=lambda c: (len(holders[c]), _rank((c,))))
     pairs: dict[Conditions, int] = {}
     for place, first in enumerate(ranked[:MOST_PAIRED]):
@@ -247,7 +247,7 @@ def _pairs(holders: dict[Condition, set[int]]) -> dict[Conditions, int]:
 
 
 def _preferred(options: dict[Conditions, int], slack: int) -> Conditions | None:
-    """Of the options with hardly more exceptions than the best, the one of the likeliest kind."""
+    """Choose, among options with nearly the fewest exceptions, one of the likeliest kind."""
     if not options:
         return None
     enough = min(options.values()) + slack
@@ -260,7 +260,7 @@ def _places(conditions: Conditions) -> int:
 
 
 def _rank(conditions: Conditions) -> tuple[int, list[tuple[int, int, str, str]]]:
-    """Order of preference, total so that the choice is the same every time."""
+    """Return the sort key of preference, a total order so that choices are deterministic."""
     keys = []
     for kind, subject, value in conditions:
         number = value if isinstance(value, int) else 0
@@ -271,7 +271,7 @@ def _rank(conditions: Conditions) -> tuple[int, list[tuple[int, int, str, str]]]
 
 
 def _parted(failing: Facts, passing: Facts) -> Iterator[tuple[Feature | None, list[int]]]:
-    """Indices of the failing cases, as one part if a feature explains them all, else several."""
+    """Yield parts of the failing cases by index, each with the feature that explains it."""
     rest = list(range(len(failing)))
     while rest:
         feature = _trigger([failing[i] for i in rest], passing)
@@ -286,7 +286,7 @@ def _parted(failing: Facts, passing: Facts) -> Iterator[tuple[Feature | None, li
 
 
 def _largest_part(failing: Facts, rest: list[int], passing: Facts) -> list[int] | None:
-    """Return the failing cases that the best single condition explains, not all."""
+    """Return those failing cases, but not all, that the best single condition explains."""
     with_it = Counter(condition for i in rest for condition in failing[i])
     without = Counter(condition for facts in passing for condition in facts)
     options = [

@@ -51,7 +51,7 @@ def input_values(case: Case, spec: InputSpec) -> Array:
 
 
 def _compared(case: Case, rule: ValueRule) -> dict[str, Array]:
-    """Return the values of the input that a rule compares with."""
+    """Return the values of the other input with which a rule compares."""
     return {
         spec.name: input_values(case, spec)
         for spec in case.inputs

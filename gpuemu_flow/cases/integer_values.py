@@ -61,7 +61,7 @@ def _clipped(values: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _signed(rows: Rows, info: np.iinfo[Any], low: int, end: int) -> Array:
-    """Values of [low, end), moved up to 0 for an unsigned type and cut to the type's own range."""
+    """Return values of [low, end), moved up to 0 for unsigned types, within the type's range."""
     if info.min == 0:
         low, end = 0, end - low
     low, end = max(low, int(info.min)), min(end, int(info.max) + 1)
@@ -134,7 +134,7 @@ _INTEGERS: dict[str, Callable[[Rows, np.iinfo[Any]], Array]] = {
 
 
 def _ranged(strategy: str, rows: Rows, first: int, end: int) -> Array:
-    """Return values of [first, end), with the strategy's structure as far as a range allows one."""
+    """Draw values of [first, end), with the strategy's structure as far as the range allows."""
     span = end - first
     if strategy in ("extremes", "special"):
         return pick(rows.rng, np.array([first, end - 1, first + span // 2]), rows.shape)
@@ -155,7 +155,7 @@ def _ranged(strategy: str, rows: Rows, first: int, end: int) -> Array:
 
 
 def _near_the_first(rows: Rows, first: int, span: int) -> Array:
-    """Return values whose distance from `first` has any number of bits: small and large ones alike.
+    """Draw values whose distances from `first` have a uniformly distributed number of bits.
 
     Indices near the start are what short tensors are addressed by, and where limits are met.
     """

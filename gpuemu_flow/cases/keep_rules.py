@@ -41,7 +41,7 @@ def settler(schema: OpSchema | None, start: Candidate) -> Settle:
 
 
 def _as_returned(schema: OpSchema, start: Candidate, candidate: Candidate) -> Candidate | None:
-    """Return the candidate if its sizes, and what functions returned for them, are as they were.
+    """Return the candidate if its sizes and the values from functions are unchanged.
 
     What such a function would return for other sizes is not known here.
     """
@@ -92,7 +92,7 @@ def _settled(schema: OpSchema, candidate: Candidate) -> Candidate | None:
 
 
 def _in_order(schema: OpSchema) -> list[TensorDef]:
-    """Return the inputs, each after the one that its rule compares it with."""
+    """Return the inputs, each after the one with which its rule compares."""
     done: list[TensorDef] = []
     rest = list(schema.inputs)
     while rest:
@@ -104,7 +104,7 @@ def _in_order(schema: OpSchema) -> list[TensorDef]:
 
 
 def _fitted(schema: OpSchema, candidate: Candidate) -> Candidate | None:
-    """Return the candidate with the sizes that derived dims have now; None where it lacks them."""
+    """Return the candidate cut to the new sizes of derived dims; None if it is too small."""
     try:
         free = {dim.name: candidate.dims[dim.name] for dim in schema.dims}
     except KeyError:

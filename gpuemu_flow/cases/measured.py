@@ -63,7 +63,7 @@ def _rows(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _of_values(rows: NDArray[np.float64], *, floating: bool) -> tuple[set[str], dict[str, float]]:
-    """Return marks and measures of one input, given as rows of its last axis."""
+    """Return flags and measures of one input, given as rows of its last axis."""
     marks: set[str] = set()
     finite = np.isfinite(rows)
     values = rows[finite]

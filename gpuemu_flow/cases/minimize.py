@@ -165,7 +165,7 @@ def _start(
 def _minimise(
     search: Search, schema: OpSchema | None, failing: Mapping[str, int], strategy: str
 ) -> None:
-    """Every phase, again and again, until none of them finds a smaller case."""
+    """Run all phases repeatedly until none of them finds a smaller case."""
     start = search.best
     shapes = values = None
     if strategy != "binary-search-values":
@@ -194,7 +194,7 @@ def _minimise(
 
 
 def _relax_layouts(search: Search) -> None:
-    """Contiguous inputs: all of them, else each that can be."""
+    """Try contiguous layouts for all inputs at once, then for one after another."""
     plain = dict.fromkeys(search.best.layouts, LAYOUTS[0])
     search.accept(replace(search.best, layouts=plain), "all inputs contiguous")
     for name, layout in search.best.layouts.items():

@@ -81,7 +81,7 @@ def parse_contracts(
 
 
 def _entries(table: Mapping[object, object]) -> list[tuple[KeyPath, str, Mapping[object, object]]]:
-    """Return outputs as (path, name, table); what is malformed has been reported before."""
+    """Return outputs as (path, name, table); malformed ones were reported before."""
     found: list[tuple[KeyPath, str, object]] = []
     outputs, single = table.get("outputs"), table.get("output")
     if isinstance(outputs, Mapping):
@@ -117,7 +117,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 @dataclass
 class _Contract:
-    """Parses one output; each method reports what is wrong with its part and gives the rest."""
+    """Parser of one output; each method reports errors of its part and returns the rest."""
 
     path: KeyPath
     name: str
@@ -316,7 +316,7 @@ class _Contract:
         return None
 
     def aligned(self, name: str, dims: Sequence[str | int]) -> tuple[int, ...] | None:
-        """Return the output's axis for each axis of an input: the one of the same dim."""
+        """Return, for each axis of an input, the output's axis with the same dim."""
         tensor = next((t for t in self.schema.inputs if t.name == name), None)
         if tensor is None:
             names = [t.name for t in self.schema.inputs]

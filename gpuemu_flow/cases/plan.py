@@ -141,7 +141,7 @@ def _cases(
 def _range_of(
     spec: InputSpec, sizes: Sizes, inputs: Sequence[InputSpec]
 ) -> tuple[Bound | None, ...]:
-    """Return an input's name and the ends of its range in a case with these sizes."""
+    """Return an input's name and the ends of its range at given sizes."""
     bounds = (spec.rule.low, spec.rule.high) if spec.rule else ()
     shapes = {each.name: each.shape for each in inputs}
     try:
@@ -157,7 +157,7 @@ def _with_ends(
     found: tuple[Bound | None, ...],
     ended: Counter[tuple[Bound | None, ...]],
 ) -> InputSpec:
-    """Return the recipe, with the ends of the range in the first cases of an input and range.
+    """Return the recipe; for the first cases with a range, with the range's ends included.
 
     A range that follows the dims is another one with other sizes: the last row of a table of one
     row says nothing of the last of 257.
@@ -222,7 +222,7 @@ def _targets(schema: OpSchema) -> tuple[int, ...]:
 def _random(
     shapes: ShapePlanner, designer: Designer, seed: int, start: int
 ) -> Iterator[tuple[Combination, Sizes]]:
-    """Yield seeded choices without end; the largest case of all comes only now and then."""
+    """Yield endless seeded choices, in which the largest case occurs only occasionally."""
     classes = [c for c in shapes.classes if c not in ("all_maximum", "all_ones", "all_minimum")]
     classes = (classes or list(shapes.classes)) * 4 + list(shapes.classes)
     if shapes.has_ranges:
@@ -279,7 +279,7 @@ def inputs_of(
 
 
 def _turn_of(turn: int, position: int, count: int) -> int:
-    """Choose one of `count`: each once, then as if at random, so that no two stay in step."""
+    """Choose one of `count`: each once, then pseudo-randomly, so that choices do not correlate."""
     if turn < count:
         return (turn + position) % count
     mixed = (turn * 0x9E3779B97F4A7C15 + position * 0xBF58476D1CE4E5B9) & (2**64 - 1)
@@ -288,7 +288,7 @@ def _turn_of(turn: int, position: int, count: int) -> int:
 
 
 def _ruled(spec: InputSpec, tensor: TensorDef, turn: int) -> InputSpec:
-    """Return the recipe with a strategy of the kind, and a layout that repeats nothing."""
+    """Return the recipe with a strategy of its kind, and a layout without repetition."""
     rule = spec.rule
     if rule is None:
         return spec

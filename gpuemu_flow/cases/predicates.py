@@ -233,7 +233,7 @@ def _of_one_dim(name: str, seen: Iterable[int]) -> Iterator[Predicate]:
 def _choices(
     kind: str, name: str, chosen: Sequence[str], fails: Sequence[bool]
 ) -> Iterator[Predicate]:
-    """Yield each choice alone, and the union of those in which most cases fail."""
+    """Yield each choice alone, and the union of the choices in which most cases fail."""
     number: dict[str, list[int]] = {}
     for choice, failed in zip(chosen, fails, strict=True):
         counts = number.setdefault(choice, [0, 0])
@@ -256,7 +256,7 @@ _BELOW = ("lowest", "row_least_top", "row_least_magnitude")
 
 
 def _bounds(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> Iterator[Predicate]:
-    """For each measure the two bounds that part the cases best."""
+    """Yield, for each measure, the two bounds that separate the cases best."""
     for subject, name in sorted({key for each in facts for key in each.measures}):
         pairs = [
             (each.measures[subject, name], failed)
@@ -290,7 +290,7 @@ def _best_bounds(pairs: list[tuple[float, bool]], side: str) -> list[float]:
 
 
 def _between(inside: float, outside: float) -> float:
-    """Return a short number between two, so that the first lies on its own side."""
+    """Return a short number between two numbers that separates them."""
     middle = (inside + outside) / 2
     if inside * outside > 0:
         middle = (1 if inside > 0 else -1) * (abs(inside) ** 0.5 * abs(outside) ** 0.5)

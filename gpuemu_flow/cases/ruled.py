@@ -141,7 +141,7 @@ def settle_ruled(values: Array, setting: Setting, others: Mapping[str, Array]) -
 
 
 def _in_dtype(values: Array, dtype: str) -> Array:
-    """Return exact values in the dtype, floats that are too large at its end."""
+    """Convert exact values to the dtype; limit floats that are too large to its largest."""
     target = numpy_dtype(dtype)
     if values.dtype == target:
         return np.ascontiguousarray(values)
@@ -172,7 +172,7 @@ def _bounded(values: Array, setting: Setting) -> Array:
 
 
 def _mix_in(values: Array, setting: Setting, strategy: str) -> None:
-    """Put the rule's own values into places of the others, some of each; in place."""
+    """Write some of each of the rule's own values over other elements, in place."""
     rule, flat = setting.rule, values.reshape(-1)
     rng = setting.rng.derive("values")
     palette = np.array(rule.values).astype(values.dtype)
@@ -197,7 +197,7 @@ def _mix_in(values: Array, setting: Setting, strategy: str) -> None:
 
 
 def _neighbours(values: Array, setting: Setting) -> Array:
-    """Return the next value of each, below it where it is the highest there is."""
+    """Return a neighbouring value of each element: the next one, or the previous of the largest."""
     if setting.floating:
         top = float_limits(setting.dtype).max
         high = np.array(top if setting.high is None else min(setting.high, top))
@@ -215,7 +215,7 @@ def _neighbours(values: Array, setting: Setting) -> Array:
 
 
 def _related(values: Array, setting: Setting, other: Array, *, settling: bool = False) -> Array:
-    """Return the values, changed where their relation to the other input's does not hold."""
+    """Return the values, changed where they violate the relation to another input."""
     sign = setting.rule.relation
     if sign == "cumsum":
         flat = other.reshape(-1).astype(np.int64)

@@ -130,7 +130,7 @@ def _builtin(name: str, input_names: Sequence[str], report: Report) -> OpSchema 
 
 
 def _used_dims(schema: OpSchema) -> OpSchema:
-    """Return it without the dims that no tensor has, and without outputs that need such a dim."""
+    """Return the schema without unused dims, and without outputs that need one."""
     used = {d for tensor in schema.inputs for d in tensor.dims}
     outputs = tuple(t for t in schema.outputs if used.issuperset(t.dims))
     return replace(schema, dims=tuple(d for d in schema.dims if d.name in used), outputs=outputs)
@@ -151,7 +151,7 @@ def _is_int(value: object) -> bool:
 
 @dataclass
 class _SchemaTable:
-    """Parses one table; each method reports what is wrong with its part and gives the rest."""
+    """Parser of one table; each method reports errors of its part and returns the rest."""
 
     table: Mapping[object, object]
     input_names: Sequence[str]
@@ -366,7 +366,7 @@ class _SchemaTable:
     def _ruled(
         self, path: KeyPath, value: object, tensor: TensorDef, dims: Mapping[str, Dim]
     ) -> TensorDef:
-        """Return an input with its range, and with the rule that its table gives."""
+        """Return an input with the range and the rule of its table."""
         if not isinstance(value, Mapping):
             return tensor
         known = (*dims, *self.expressions.found)

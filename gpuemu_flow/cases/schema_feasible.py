@@ -40,7 +40,7 @@ def demand_feasible(schema: OpSchema, report: Report) -> None:
 
 
 def _corners(schema: OpSchema) -> Iterator[dict[str, int]]:
-    """Yield allowed sizes with every dim at its smallest or largest, the smallest of all first."""
+    """Yield allowed sizes with every dim at its smallest or largest, the smallest first."""
     ends = [tuple(dict.fromkeys((dim.smallest, dim.largest))) for dim in schema.dims]
     found = False
     for chosen in itertools.islice(itertools.product(*ends), MOST_CORNERS):
@@ -69,7 +69,7 @@ class _Feasible:
         self._width = self._shape[-1] if self._shape else 1
 
     def fault(self) -> Fault | None:
-        """Return the key, what is wrong, and the mend; None where values can be found."""
+        """Return the key, message and hint of an impossible rule; None if values can be found."""
         try:
             low, high = self._number(self._rule.low), self._number(self._rule.high)
             low = self._tensor.low if low is None else low

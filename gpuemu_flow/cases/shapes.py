@@ -144,7 +144,7 @@ def class_sizes(dim: Dim, shape_class: str) -> tuple[int, ...]:
 
 
 def _with_a_far_one(sizes: list[int], dim: Dim, shape_class: str) -> tuple[int, ...]:
-    """Return the sizes, the second of them far beyond the first where the range goes there.
+    """Return the sizes, with the second far above the first if the range allows it.
 
     The first lies in the first tile of kernels with large tiles; their last, partial tile of
     several is otherwise met only where the maximum happens to end in one.
@@ -243,7 +243,7 @@ class ShapePlanner:
         return Sizes(tuple(named.items()), self._schema.shapes(named))
 
     def _named(self, sizes: Sequence[int]) -> dict[str, int]:
-        """Return sizes by dim, others where the schema does not allow these together."""
+        """Return sizes by dim, replaced by others if the schema does not allow them together."""
         named = {dim.name: size for dim, size in zip(self._dims, sizes, strict=True)}
         if self._schema.allows(named):
             return named
@@ -251,7 +251,7 @@ class ShapePlanner:
         return allowed_sizes(self._schema, named, rarely) or allowed_sizes(self._schema) or named
 
     def _tensor_axes(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Of each tensor the product of its fixed sizes and the indices of its dims."""
+        """Return for each tensor the product of its fixed sizes and the indices of its dims."""
         place = {dim.name: i for i, dim in enumerate(self._dims)}
         out = []
         for tensor in (*self._schema.inputs, *self._schema.outputs):
@@ -265,7 +265,7 @@ class ShapePlanner:
         return list(dict.fromkeys(out))
 
     def _by_interest(self) -> list[int]:
-        """Return dims in the order in which they come into focus.
+        """Return dims in the order in which cases focus on them.
 
         Dims that are summed over first (an input has them, no output does), then from the last axis
         of the inputs to the first: kernels tile and mask the last axes.
@@ -287,7 +287,7 @@ class ShapePlanner:
         return sorted(range(len(self._dims)), key=rank)
 
     def _behind(self, axis: str | int) -> tuple[str, ...]:
-        """Return the dims that an axis has its size from."""
+        """Return the dims that determine the size of an axis."""
         derived = {dim.name: dim.expression for dim in self._schema.derived}
         if isinstance(axis, int):
             return ()
@@ -296,7 +296,7 @@ class ShapePlanner:
         return tuple(n for part in sorted(names_in(derived[axis])) for n in self._behind(part))
 
     def _class_table(self) -> dict[str, dict[int, tuple[int, ...]]]:
-        """Of each class the sizes by which each dim can stand for it."""
+        """Map each class to the sizes by which each dim can represent it."""
         table: dict[str, dict[int, tuple[int, ...]]] = {}
         for name in PER_DIM:
             table[name] = {i: class_sizes(self._dims[i], name) for i in self._free}
@@ -316,21 +316,21 @@ class ShapePlanner:
         return out
 
     def _mixed_sizes(self, i: int) -> tuple[int, ...]:
-        """Return sizes of every class of one dim in turn, and small ones between them."""
+        """Return sizes of all classes of a dim in turn, alternating with small sizes."""
         columns = [self._by_class[name].get(i, ())[:MIXED] for name in PER_DIM]
         columns.append(self._small[i][:MIXED])
         ranked = (column[n] for n in range(MIXED) for column in columns if n < len(column))
         return tuple(dict.fromkeys(ranked))
 
     def _possible(self, i: int, sizes: Iterable[int], limit: int) -> tuple[int, ...]:
-        """Those sizes of a dim with which a case need not exceed `limit`; listed ones are meant."""
+        """Return the sizes of a dim that fit within `limit`; listed sizes have a higher limit."""
         if listed_sizes(self._dims[i]):
             limit = LISTED
         least = self._least
         return tuple(n for n in sizes if self._largest([*least[:i], n, *least[i + 1 :]]) <= limit)
 
     def _equal_pairs(self) -> list[tuple[int, int, tuple[int, ...]]]:
-        """Return pairs of dims that can take one size above 1, with these sizes."""
+        """Return pairs of dims that can have the same size above 1, with these sizes."""
         order = [i for i in self._focus_order if self._dims[i].largest > 1]
         pairs: list[tuple[int, int, tuple[int, ...]]] = []
         for place, i in enumerate(order):
@@ -347,7 +347,7 @@ class ShapePlanner:
         return pairs
 
     def _pair_elements(self, i: int, j: int, size: int) -> int:
-        """Elements of the largest tensor when two dims have a size and the others their least."""
+        """Count elements of the largest tensor if two dims have a size, the others their least."""
         sizes = list(self._least)
         sizes[i] = sizes[j] = size
         return self._largest(sizes)
@@ -441,7 +441,7 @@ class ShapePlanner:
         salt: int | None,
         in_focus: int = 1,
     ) -> list[int]:
-        """A size for each dim, in `order`: the wanted ones where the tensors stay within `limit`.
+        """Choose a size for each dim, in `order`: wanted sizes if tensors stay within `limit`.
 
         The first `in_focus` dims of the order take their size whatever the limit.
         """
@@ -463,7 +463,7 @@ class ShapePlanner:
     def _ranked(
         self, i: int, options: tuple[int, ...], taken: set[int], salt: int | None
     ) -> list[int]:
-        """The options of a dim, best first: unlike the other dims' sizes, and seldom used."""
+        """Rank the options of a dim: first those unlike other dims' sizes and rarely used."""
         if len(options) < 2:
             return list(options)
         if salt is not None:
@@ -482,7 +482,7 @@ def _smallest_positive(dim: Dim) -> int:
 
 
 def _random_size(dim: Dim, salt: int) -> int:
-    """Any size of a dim: the number of bits is uniform, then the size among those of that length.
+    """Draw a size of a dim: first its number of bits, then a size with this number, uniformly.
 
     It computes with integers only, so that the size is the same on every machine.
     """

@@ -88,7 +88,7 @@ def _may_lack(tensor: TensorDef) -> bool:
 
 
 def _schema_axes(schema: OpSchema, absent: Collection[str]) -> list[Axis]:
-    """Return the dims; one without an axis of its own shrinks the axes that follow from it."""
+    """Return the dims as axes; a dim without its own axis shrinks axes derived from it."""
     axes = []
     behind = {name for dim in schema.derived for name in names_in(dim.expression)}
     for dim in schema.dims:
@@ -188,7 +188,7 @@ class ShapeShrinker:
                 return
 
     def _shrink_axis(self, axis: Axis) -> None:
-        """Small sizes and class sizes upward, then bisection below the first that fails."""
+        """Try small sizes and class sizes upward, then bisect below the first that fails."""
         allowed = axis.smaller(axis.size(self._search.best))
         passing = -1
         for size in _rough_sizes(allowed):
@@ -204,7 +204,7 @@ class ShapeShrinker:
                 between = between[middle + 1 :]
 
     def _shrink_equal_pairs(self) -> None:
-        """Two dims of one size together: swapped axes fail only while they are equal."""
+        """Shrink two dims of equal size together, since swapped axes may fail only while equal."""
         for first, second in combinations(self._axes, 2):
             size = first.size(self._search.best)
             if size != second.size(self._search.best):
@@ -235,7 +235,7 @@ class ShapeShrinker:
         return False
 
     def _few_slices(self, axis: Axis, size: int) -> Iterator[Indices]:
-        """Yield the first indices, those about the failing element, and the most telling ones."""
+        """Yield slices: first indices, those around the failing element, most non-zero ones."""
         whole = axis.size(self._search.best)
         found = [np.arange(size, dtype=np.intp)]
         at = self._failing.get(axis.name)
@@ -245,7 +245,7 @@ class ShapeShrinker:
         yield from _different(found)
 
     def _many_slices(self, axis: Axis, size: int, *, every_run: bool) -> Iterator[Indices]:
-        """Besides: the last ones, windows that end or begin at the failing element, even spacing.
+        """Yield more slices: last indices, windows at the failing element, evenly spaced ones.
 
         With `every_run` also all that is left by dropping one run of indices: below a size that is
         larger by one these are all the slices there are.
@@ -263,7 +263,7 @@ class ShapeShrinker:
         yield from _different(found)
 
     def _telling(self, axis: Axis, size: int) -> Indices:
-        """Return the indices with most that is not zero; NaN and Inf count above all."""
+        """Return the indices with most non-zero elements, counting NaN and Inf above all others."""
         best = self._search.best
         weight = np.zeros(axis.size(best))
         for name, n in axis.members:

@@ -191,7 +191,7 @@ class ValueShrinker:
                 self._zero_elements()
 
     def _active(self) -> Elements:
-        """Return the elements that are not at rest; -0 is not, for programs can tell it from 0."""
+        """Return the elements whose bits differ from the simplest value's: -0 differs from 0."""
         owners, positions = [], []
         for number, name in enumerate(self._names):
             stored = self._search.best.stored(name)
@@ -205,7 +205,7 @@ class ValueShrinker:
         return Elements(np.concatenate(owners), np.concatenate(positions))
 
     def _changed(self, elements: Elements, change: Callable[[str, Array], Any]) -> Candidate:
-        """Return the best candidate with other values in the place of some elements."""
+        """Return the best candidate with other values of some elements."""
         best = self._search.best
         changed = {}
         for number in np.unique(elements.owners):
@@ -230,7 +230,7 @@ class ValueShrinker:
                 self._search.accept(self._zeroed(chosen), f"{name}: all values to zero")
 
     def _zero_elements(self) -> None:
-        """Runs of elements, halving their length down to single ones.
+        """Try the simplest value on runs of elements, halving their length down to single ones.
 
         Delta debugging by complements: Zeller and Hildebrandt, "Simplifying and isolating
         failure-inducing input", 2002. It ends when no single element can be zeroed.
@@ -252,7 +252,7 @@ class ValueShrinker:
             length = max(1, min(length, len(active)) // 2)
 
     def _simplify_together(self) -> None:
-        """One rule for all elements at once."""
+        """Try each simplification on all elements at once."""
         for what, rule in _RULES:
             active = self._active()
             if not len(active):
@@ -284,7 +284,7 @@ def _replacement(new: Any, _name: str, _old: Array) -> Any:
 
 
 def _few_digits(values: NDArray[np.float64], digits: int) -> NDArray[np.float64]:
-    """Round to so many significant digits; outside 1e-20 to 1e20 the result is NaN: no change.
+    """Round to significant digits; return NaN, for no change, outside 1e-20 to 1e20.
 
     Powers of ten up to 1e22 are exact in float64, so that the results are the nearest to the
     decimals, and rounding them again does not move them.
@@ -305,7 +305,7 @@ _RULES: tuple[tuple[str, Rule], ...] = (
 
 
 def _apply(rule: Rule, domain: Domain, old: Array) -> Array:
-    """Return the rule's values where they are finite and in the domain, the old ones elsewhere."""
+    """Return the rule's values where finite and in the domain, and old values elsewhere."""
     with np.errstate(all="ignore"):
         wide = old.astype(np.float64)
         new = rule(wide).astype(old.dtype)

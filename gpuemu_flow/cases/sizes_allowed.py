@@ -59,7 +59,7 @@ def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _options(dim: Dim, sizes: Mapping[str, int]) -> list[int]:
-    """List sizes of a dim, those at other dims' sizes first: limits are met there."""
+    """List sizes of a dim to try, beginning near other dims' sizes, where limits lie."""
     if dim.candidates:
         return list(dim.candidates)
     step = dim.multiple_of

@@ -98,7 +98,7 @@ def draw(
 
 @dataclass(frozen=True)
 class _Format:
-    """The dtype that is drawn for, and the one that the drawing is done in."""
+    """The dtype of the drawn values, and the dtype in which they are computed."""
 
     dtype: str
     limits: FloatLimits
@@ -108,7 +108,7 @@ class _Format:
         return np.float64 if self.dtype == "float64" else np.float32
 
     def rounded(self, values: Array) -> Array:
-        """Return finite values in the dtype, clipped to its largest."""
+        """Convert values to the dtype, with finite ones clipped to its largest."""
         target = numpy_dtype(self.dtype)
         if values.dtype == target:
             return values
@@ -199,7 +199,7 @@ def _offset(rows: Rows, form: _Format) -> Array:
 
 
 def _extremes(rows: Rows, form: _Format) -> Array:
-    """Return alternate rows: the dtype's own limits, and magnitudes up to the root of its largest.
+    """Draw alternating rows: limits of the dtype, and magnitudes up to the root of its largest.
 
     One largest number is enough where it overflows in float32 arithmetic as soon as it is squared:
     a second one in a column would leave nothing of a matrix product that is still a number.
@@ -231,7 +231,7 @@ def _extremes(rows: Rows, form: _Format) -> Array:
 
 
 def _special(rows: Rows, form: _Format) -> Array:
-    """Normal values; in about `SPECIAL_ROWS` rows one kind each of what is not an ordinary number.
+    """Draw normal values with one kind of special number in each of about `SPECIAL_ROWS` rows.
 
     The kinds: a NaN, a +Inf, a -Inf, -0 in half of the row, -Inf in the whole row or in three whole
     rows (a window of a pooling op has several), all three of NaN, +Inf and -Inf in one row (what is
@@ -286,7 +286,7 @@ _FLOATS: dict[str, Callable[[Rows, _Format], Array]] = {
 
 
 def _into_range(values: Array, low: float | None, high: float | None, dtype: str) -> Array:
-    """Reflect the finite values into the range; Inf goes to its end, NaN only to a closed one."""
+    """Reflect finite values into the range, clip Inf to its ends, replace NaN in closed ranges."""
     limits = float_limits(dtype)
     bottom = -limits.max if low is None else max(low, -limits.max)
     top = limits.max if high is None else min(high, limits.max)
@@ -309,7 +309,7 @@ def _into_range(values: Array, low: float | None, high: float | None, dtype: str
 
 
 def _finite(values: Array, dtype: str) -> Array:
-    """Return 0 for NaN, and the largest numbers of the dtype for infinities."""
+    """Replace NaN by 0, and infinities by the largest numbers of the dtype."""
     exact = values.astype(np.float64)
     largest = float_limits(dtype).max
     exact = np.clip(np.where(np.isnan(exact), 0.0, exact), -largest, largest)
@@ -358,7 +358,7 @@ def put_ends(
 
 
 def _folded(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
-    """Return values outside [low, high] reflected at its ends, as often as it takes."""
+    """Return values reflected at the ends of [low, high] until they lie inside."""
     span = high - low
     if span <= 0 or span > WIDEST_FOLD:
         return np.clip(values, low, high)

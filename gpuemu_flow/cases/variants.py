@@ -191,7 +191,7 @@ class Variants:
         return largest
 
     def _size(self, dim: Dim, rng: SeededRng, others: Sequence[int]) -> int:
-        """A size above 0 of a dim: next to a tile's border, a plain one, or another dim's."""
+        """Draw a size above 0 of a dim: near a tile's border, any size, or another dim's size."""
         listed = [n for n in listed_sizes(dim) if n > 0]
         if listed:
             same = [n for n in others if n in listed]
@@ -218,5 +218,5 @@ def _present(rule: ValueRule) -> list[str]:
 
 
 def _resized(spec: InputSpec, shape: Shape) -> InputSpec:
-    """Return the recipe with another shape; what is None stays so."""
+    """Return the recipe with another shape, unless the input is None."""
     return spec if spec.strategy == ABSENT else replace(spec, shape=shape)

@@ -44,7 +44,7 @@ def completion(context: click.Context, shell: str) -> None:
 
 
 class _Named(click.types.StringParamType):
-    """Text that may name something of the workspace."""
+    """Type of a parameter whose value may name something in the workspace."""
 
     def __init__(self, list_names: Callable[[KnownNames, str], list[str]]) -> None:
         self._list_names = list_names
@@ -52,7 +52,7 @@ class _Named(click.types.StringParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Names that begin so; a shell that finds fault with our reading is of no use to anyone."""
+        """Return the names with a prefix; return none if the workspace cannot be read."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415
 
         from gpuemu_flow.config.load import find_config  # noqa: PLC0415
@@ -73,7 +73,7 @@ class _Named(click.types.StringParamType):
 
 
 def _cut_off(words: object) -> str:
-    """Return the part of a word that bash cut off: it splits words at each colon."""
+    """Return the part of a word before its last colon, where bash splits words."""
     split = [word for word in words if isinstance(word, str)] if isinstance(words, tuple) else []
     found = ""
     while len(split) > 1 and split[-1] == ":":
@@ -83,7 +83,7 @@ def _cut_off(words: object) -> str:
 
 
 def _words(known: KnownNames, begun: str) -> list[str]:
-    """Tasks are many: only once a stage is named."""
+    """Return the possible words; include tasks only once a stage is typed."""
     return known.tasks if ":" in begun else known.groups
 
 

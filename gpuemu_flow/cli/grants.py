@@ -18,7 +18,7 @@ def add_grants(commands: Iterable[click.Command]) -> None:
 
 
 class _Setting:
-    """Sets a variable of this process, and so of all that it starts, where a flag is given."""
+    """A flag that sets an environment variable of this process and its children."""
 
     def __init__(self, variable: str, value: str) -> None:
         self._variable = variable

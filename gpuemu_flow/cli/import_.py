@@ -68,7 +68,7 @@ def import_problems(
 
 
 def _told(found: Imported, into: Path) -> str:
-    """Return the text on what was taken, what was not, and what comes next."""
+    """Return the summary: imported problems, left-out ones, and the next steps."""
     lines = []
     for one in found.taken:
         names = ", ".join(candidate.name for candidate in one.source.candidates) or "no candidate"

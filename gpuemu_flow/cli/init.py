@@ -103,7 +103,7 @@ def init(
 
 
 def _notes(framework: Framework, target: Path, ci: str | None, origin: Origin) -> list[str]:
-    """List what keeps the new workspace, or a part of it, from working here and now."""
+    """List reasons why the new workspace, or a part of it, cannot work on this machine yet."""
     notes = []
     missing = framework.missing()
     if missing:

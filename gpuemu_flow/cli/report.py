@@ -80,7 +80,7 @@ def report(
 
 
 class _Signer:
-    """Writes signed files: HTML holds its signature, others have it beside them."""
+    """Writer of signed files: HTML contains its signature, others have it in a second file."""
 
     def __init__(self, key_file: Path, outputs: tuple[Path, ...], output_format: str) -> None:
         from gpuemu_flow.reports import signature  # noqa: PLC0415
@@ -92,7 +92,7 @@ class _Signer:
             say(str(problem), err=True)
 
     def write(self, found: Report, outputs: tuple[Path, ...], output_format: str) -> None:
-        """Write what is signed; without files, signed HTML goes to standard output."""
+        """Write the signed reports; without files, print signed HTML to standard output."""
         from gpuemu_flow.reports import signature  # noqa: PLC0415
 
         for path in outputs:

@@ -65,7 +65,7 @@ def watch(
 
 @contextmanager
 def _terminating_like_interrupting() -> Iterator[None]:
-    """SIGTERM, too, unwinds what is going on, so that no worker is left behind."""
+    """Make SIGTERM raise KeyboardInterrupt as SIGINT does, so that no worker is left behind."""
 
     def unwind(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -79,7 +79,7 @@ def _terminating_like_interrupting() -> Iterator[None]:
 
 @dataclass
 class _Watch:
-    """One run after the other."""
+    """The state of a watch: one run after another with the same workers."""
 
     config: Path
     files: FileWatch
@@ -98,14 +98,14 @@ class _Watch:
             self._pool = None
 
     def _start_again(self) -> None:
-        """Become a new process: what this one has loaded is no longer what is installed."""
+        """Replace this process by a new one, because the installed package has changed."""
         say("another numpy is installed; starting again")
         sys.stdout.flush()
         self.close()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - ourselves
 
     def _workers(self, workspace: Workspace) -> Pool:
-        """Workers that are there at the next save: their start takes longer than all else."""
+        """Start workers ahead of the next save, since their start takes longest."""
         from gpuemu_flow.engine.session import count_jobs  # noqa: PLC0415
         from gpuemu_flow.engine.trust import require_trust  # noqa: PLC0415
         from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415

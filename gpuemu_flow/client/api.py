@@ -103,7 +103,7 @@ class Client:
         return self._connection.exchange_messages(call, self.timeout_ms or patience)
 
     def _do_long(self, call: Call[T], on_progress: OnProgress | None = None) -> T:
-        """Make a call that may take long; the daemon gives it up when it is given up here."""
+        """Make a call that may take long; cancel it in the daemon if it is interrupted here."""
         request_id = str(call.request["request_id"])
         try:
             with self._watched(request_id, on_progress):
@@ -312,7 +312,7 @@ class Client:
         kwargs: Mapping[str, Json],
         client: Mapping[str, Json],
     ) -> ValidationResult:
-        """Run one case; what the op raises is a failure, what the daemon says is an error."""
+        """Run one case; report exceptions of the op as failures, and raise errors of the daemon."""
         # The op may write to its inputs: what is submitted must be what the case was.
         given = case.fresh_inputs()
         try:

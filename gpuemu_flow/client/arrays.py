@@ -70,7 +70,7 @@ def _as_numpy(value: Any) -> NDArray[Any]:
 
 
 def _from_torch(torch: Any, value: Any) -> NDArray[Any]:
-    """A tensor of PyTorch: off the graph and the device, dense, no view that only means to negate.
+    """Convert a PyTorch tensor: detached, on the CPU, dense, with lazy negation resolved.
 
     numpy has no bfloat16 and no float8, and PyTorch knows nothing of those that we use: they go by
     their bits.

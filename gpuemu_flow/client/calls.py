@@ -322,7 +322,7 @@ def _test_case(reply: Reply, data: Mapping[str, Json], where: str) -> TestCase:
 def _about_cases(
     kind: str, op_name: str, config: Mapping[str, Json], *, own_dtypes: bool, own_cases: bool = True
 ) -> dict[str, Json]:
-    """Return a request for cases: of the op's own schema where it has one and `config` has none."""
+    """Return a request for cases, by the op's own schema if it has one and `config` has none."""
     return {
         "type": kind,
         "op_name": op_name,

@@ -220,7 +220,7 @@ class Connection:
                 pass  # another machine's, or another user's: tensors travel in the messages
 
     def _first_answer(self) -> dict[str, Any]:
-        """Ping the daemon and return its answer; one with too many clients hangs up at first."""
+        """Ping the daemon until it answers, since one with too many clients hangs up at first."""
         deadline = time.monotonic() + CONNECT_MILLISECONDS / 1000
         while True:
             try:
@@ -307,7 +307,7 @@ def _hangs_up(path: Path) -> bool:
 
 
 def _after_fork() -> None:
-    """Every client of the parent has no connection yet in the child."""
+    """Reset, in a forked child, the connections of all clients of its parent."""
     library_socket.note_fork()
     for connection in list(_connections):
         connection.start_anew()

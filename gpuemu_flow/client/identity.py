@@ -153,7 +153,7 @@ _digests: dict[str, tuple[object, str | None]] = {}
 
 
 def _file_digest(path: str, names: Mapping[str, Any]) -> str | None:
-    """Return the digest of a file as it was when it was first asked for: what was imported.
+    """Return the digest that a file had at the first call, when it was imported.
 
     A module that is loaded anew has another ``__spec__``: then it is as the file is now.
     """

@@ -54,7 +54,7 @@ def _library() -> Any:
 
 
 def _in_its_process(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Do nothing in a child of the process that uses the library."""
+    """Guard a function of the library, so that it does nothing in a forked child."""
 
     @functools.wraps(work)
     def guarded(*args: Any) -> Any:
@@ -146,7 +146,7 @@ class LibraryContext:
 
 
 def _ours(library: Any, error: Exception) -> TransportError:
-    """Return the library's exception as ours."""
+    """Convert an exception of the library to one of ours."""
     if isinstance(error, library.Timeout):
         return TransportTimeout(str(error))
     ended = (library.ConnectionReset, library.ConnectionRefused, library.Closed)

@@ -149,7 +149,7 @@ class PlainContext:
             self._connection = None
 
     def _greet(self, connection: _Connection) -> None:
-        """Read the other side's greeting, which comes once a connection and may come late."""
+        """Read the other side's greeting, which arrives once per connection and may be late."""
         if connection.greeted:
             return
         magic, kind, _ = _GREETING.unpack(self._read(connection, _GREETING.size))
@@ -192,7 +192,7 @@ def _connected(path: Path) -> _Connection:
 
 
 def _lives(connection: _Connection) -> bool:
-    """Tell whether an idle connection's other side is still there."""
+    """Tell whether the other side of an idle connection is still open."""
     connection.settimeout(0)
     try:
         return bool(connection.recv(1, socket.MSG_PEEK))  # its greeting, which may not be read yet

@@ -215,7 +215,7 @@ def summed(seed: int, done: Sequence[ValidationResult]) -> FuzzResults:
 
 
 def _verdict(result: ValidationResult) -> Verdict:
-    """Return the verdict of a result; that of an older daemon follows from whether it passed."""
+    """Return the verdict of a result; derive that of an older daemon from its ``passed``."""
     known = {verdict.value: verdict for verdict in Verdict}
     if result.verdict in known:
         return known[result.verdict]
@@ -223,7 +223,7 @@ def _verdict(result: ValidationResult) -> Verdict:
 
 
 def _elements(result: ValidationResult) -> Elements:
-    """Count the elements that were compared; an older daemon's count stands for all of them."""
+    """Count the compared elements; for an older daemon, all elements."""
     try:
         return Elements.from_json(result.compared)
     except (KeyError, TypeError, ValueError):

@@ -38,7 +38,7 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def _words() -> str:
-    """Return every word that a value may be, with its other spellings."""
+    """Return every word allowed for a value, with its other spellings."""
     aliases = ", ".join(f"`{alias}` = `{name}`" for alias, name in DTYPE_ALIASES.items())
     groups = "; ".join(f"`{name}`: {_listed(words)}" for name, words in STRATEGY_GROUPS.items())
     return "\n".join(

@@ -127,7 +127,7 @@ def _load(
     strict: bool,
     edited: str | None = None,
 ) -> tuple[Config | None, list[Problem]]:
-    """The configuration and all problems; without a configuration there is at least one error."""
+    """Return the configuration and all problems; without a configuration at least one error."""
     if path is not None and edited is None and not exists(path):
         raise UsageError(Problem("config-not-found", f"{path} does not exist"))
     project_file = (path or find_config(start, environ)).absolute()
@@ -156,7 +156,7 @@ def _default_files(home: Path, environ: Mapping[str, str]) -> tuple[Path, Path]:
 
 
 class _Assembly:
-    """Builds the model from the sources; problems go to the reporter of the source at fault."""
+    """Builder of the model from the sources, which reports problems at the source at fault."""
 
     def __init__(self, sources: list[Source], home: Path, *, granted: bool) -> None:
         self.sources = sources

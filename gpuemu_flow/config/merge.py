@@ -18,7 +18,7 @@ def merged(sources: Sequence[Source]) -> dict[str, Json]:
 
 
 def _over(low: dict[str, Json], high: dict[str, Json]) -> None:
-    """Lay `high` over `low`, in place; what `high` holds is not changed."""
+    """Merge `high` over `low`, in place, without changing `high`."""
     for name, value in high.items():
         below = low.get(name)
         if isinstance(value, dict):

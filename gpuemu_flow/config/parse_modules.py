@@ -70,7 +70,7 @@ class Modules:
         return self.programs.parse(text, where), ""
 
     def _top_level_names(self, path: Path) -> set[str]:
-        """Names that a file defines or imports at its top level; empty if it is not Python."""
+        """Return the names that a file defines or imports at its top level; empty if not Python."""
         self.consulted.add(path)
         try:
             if path.stat().st_size > MAX_SOURCE:

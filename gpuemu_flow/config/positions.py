@@ -96,11 +96,11 @@ class _Frame:
 
 
 class _TooDeepError(Exception):
-    """The text nests further than is scanned."""
+    """Raised for text that nests more deeply than the scanner follows."""
 
 
 class _Scanner:
-    """One pass over a text; on text that is not TOML it goes on at the next line."""
+    """Scanner of a text in one pass, which skips to the next line where the text is no TOML."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -139,7 +139,7 @@ class _Scanner:
         return self.text[self.pos : self.pos + 1]
 
     def header(self) -> None:
-        """``[table]`` or ``[[array of tables]]``."""
+        """Scan ``[table]`` or ``[[array of tables]]``."""
         line = self.line_at(self.pos)
         brackets = 2 if self.text.startswith("[[", self.pos) else 1
         self.pos += brackets
@@ -157,7 +157,7 @@ class _Scanner:
         self.skip(_REST_OF_LINE)
 
     def within_arrays(self, parts: list[str], line: int) -> KeyPath:
-        """The path of a header's parents: of an array of tables, the newest element is meant."""
+        """Return a header's path, with the index of the newest element of each array of tables."""
         path: KeyPath = ()
         for part in parts:
             path = (*path, part)
@@ -191,7 +191,7 @@ class _Scanner:
             self.pos += 1
 
     def assignment(self) -> None:
-        """``key = value`` outside of brackets."""
+        """Scan ``key = value`` outside of brackets."""
         line = self.line_at(self.pos)
         if not self.key_and_equals(self.table, recorded=True):
             self.skip(_REST_OF_LINE)
@@ -223,7 +223,7 @@ class _Scanner:
         return True
 
     def value(self, path: KeyPath) -> None:
-        """A value and, with a stack instead of recursion, all that is nested in it."""
+        """Scan a value with everything nested in it, by a stack instead of recursion."""
         stack: list[_Frame] = []
         self.open_or_skip(path, stack, recorded=True)
         while stack:
@@ -290,7 +290,7 @@ def _names(path: KeyPath) -> tuple[str, ...]:
 
 
 def _unescape(token: str) -> str:
-    """Return the text of a quoted key; as it stands when it is not a valid TOML string."""
+    """Return the text of a quoted key, unchanged if it is no valid TOML string."""
     if "\\" not in token:
         return token.strip('"')
     import tomli  # noqa: PLC0415 - escapes in keys are rare

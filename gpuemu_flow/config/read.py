@@ -62,7 +62,7 @@ def read_source(path: Path, shown_as: str, edited: str | None = None) -> Source:
 
 
 def _read_bytes(source: Source) -> bytes | None:
-    """The file's bytes; None when it is missing, no regular file, unreadable or too large."""
+    """Read a file; return None if it is missing, no regular file, unreadable or too large."""
     try:
         # Opening a named pipe would wait for a writer for ever.
         descriptor = os.open(source.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -86,7 +86,7 @@ def _encoded(edited: str) -> bytes:
 
 
 def _sized(data: bytes, out: Reporter) -> bytes | None:
-    """Return the bytes, or None once their number is reported as too large."""
+    """Return the bytes; report and return None if there are too many."""
     if len(data) > MAX_BYTES:
         text = f"the configuration has more than {MAX_BYTES >> 20} MiB"
         out.add("config-too-large", (), text, "is this the right file?")
@@ -139,7 +139,7 @@ def parse_toml(text: str, out: Reporter) -> dict[str, Json] | None:
 
 
 def _syntax_problem(error: tomli.TOMLDecodeError, text: str, out: Reporter) -> None:
-    """Report where tomli stopped, or at the end of the text what was left open."""
+    """Report the place where tomli stopped, or what was left open at the end of the text."""
     line, hint = error.lineno, f"column {error.colno}"
     if error.pos >= len(text):
         line, hint = text.rstrip().count("\n") + 1, ""

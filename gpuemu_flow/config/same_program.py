@@ -32,7 +32,7 @@ def is_same_program(op: ProgramRef, reference: ProgramRef) -> bool:
 
 
 def _identity(program: ProgramRef) -> tuple[str, str, str, tuple[str, ...]]:
-    """Return all but the path, by which a link differs from its target."""
+    """Return a program's properties except the path, in which a link differs from its target."""
     return program.kind, program.module, program.function, program.argv[1:]
 
 
@@ -43,7 +43,7 @@ def _last(name: str, names: dict[str, str]) -> str:
 
 
 def _other_names(path: str) -> dict[str, str]:
-    """Return the names of a file's top level that stand for other functions, and for which."""
+    """Map top-level names of a file that are aliases of functions to these functions."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - a resolved path
             tree = parse_python(file.read(_LARGEST_FILE), path)

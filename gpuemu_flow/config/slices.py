@@ -85,7 +85,7 @@ def masks_of(op: OpConfig) -> dict[str, Json]:
 
 
 def _reference_dtype(op: OpConfig, dtype: str | None) -> str | None:
-    """Return the dtype that the reference is asked for; None means float64 where it can.
+    """Return the dtype requested of the reference; None means float64 if possible.
 
     The documented table allows for the rounding of a reference that computes in the op's own
     dtype: against an unrounded one it rejects what is right.
@@ -105,7 +105,7 @@ def _program(ref: ProgramRef) -> dict[str, Json]:
 
 
 def _plain(value: Json) -> Json:
-    """Return tuples as lists, and infinities in a form that JSON has and no other value takes."""
+    """Convert tuples to lists, and infinities to a form that is valid and unique in JSON."""
     if isinstance(value, dict):
         return {str(name): _plain(element) for name, element in value.items()}
     if isinstance(value, (list, tuple)):

@@ -69,7 +69,7 @@ def write_tolerances(
 
 
 class _NotEditableError(Exception):
-    """The op is written in a form that the editor does not know."""
+    """Raised for an op written in a form that the editor does not support."""
 
 
 def _parse(text: str, file: str) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class _Editor:
         return self._lines
 
     def _in_inline_table(self, statement: Statement, dtype: str, value: str) -> None:
-        """Rewrite ``tolerances = { ... }``, whose other entries stay."""
+        """Rewrite an entry of ``tolerances = { ... }``, and leave the others unchanged."""
         _, text, _ = self._parts(statement)
         table = tomli.loads(f"value = {text}")["value"]
         if not isinstance(table, dict):
@@ -210,7 +210,7 @@ class _Editor:
         return line[: len(line) - len(line.lstrip())]
 
     def _rewrite(self, statement: Statement, value: str) -> None:
-        """Set a key to another value; the key's spelling and a comment behind it stay."""
+        """Set a key to another value; keep the key's spelling and a comment behind it."""
         before, _, after = self._parts(statement)
         self._lines[statement.start : statement.stop] = [f"{before}{value}{after}"]
 
@@ -222,7 +222,7 @@ class _Editor:
 
 
 def _written(tolerance: Tolerance) -> str:
-    """As TOML, the shorter way where there is one."""
+    """Write a tolerance as TOML, in the shorter form if possible."""
     if not tolerance.rtol:
         return repr(float(tolerance.atol))
     return f"{{ atol = {float(tolerance.atol)!r}, rtol = {float(tolerance.rtol)!r} }}"

@@ -18,7 +18,7 @@ I63_MAX = 2**63 - 1
 
 
 class _Invalid:
-    """The value was reported as wrong; there is none to go on with."""
+    """Type of `INVALID`, which stands for a value that was reported as wrong."""
 
     def __repr__(self) -> str:
         return "INVALID"

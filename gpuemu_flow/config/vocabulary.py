@@ -54,12 +54,12 @@ DOCUMENTED_LAYOUTS = ("contiguous", "strided", "transposed")
 
 
 def _layouts_of_table(table: dict[str, bool]) -> list[str]:
-    """The documented table has three layouts, all of them on unless turned off."""
+    """Return the layouts of the documented table, each of which is on unless turned off."""
     return [n for n in LAYOUTS if table.get(n, n in DOCUMENTED_LAYOUTS)]
 
 
 def _expanded_strategies(names: list[str]) -> list[str]:
-    """Groups replaced by their members, each strategy once, in the order of the vocabulary."""
+    """Replace groups by their members; return each strategy once, in the vocabulary's order."""
     chosen = {member for name in names for member in STRATEGY_GROUPS.get(name, (name,))}
     return [name for name in STRATEGIES if name in chosen]
 

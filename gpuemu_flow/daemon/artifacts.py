@@ -70,7 +70,7 @@ def lint_kernel(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
 
 
 def _chosen(views: list[KernelView], name: str | None) -> list[tuple[KernelView, str]]:
-    """Return kernels of a text and the names that they go by."""
+    """Return the kernels of a text with their names."""
     if name is None:
         return [(view, view.name) for view in views]
     named = [view for view in views if view.name == name]
@@ -98,7 +98,7 @@ def _policy(config: Config, name: str) -> Policy:
 
 
 def _metrics(name: str, metrics: KernelMetrics) -> ArtifactMetrics:
-    """Give the protocol's counts of the text, and beside them our own figures."""
+    """Return the protocol's counts of a kernel, together with our own figures."""
     spills = sum(count for opcode, count in metrics.opcodes.items() if opcode.startswith(_SPILLS))
     return ArtifactMetrics(
         kernel_name=name,

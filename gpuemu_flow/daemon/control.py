@@ -99,7 +99,7 @@ def _ping(socket_path: str) -> dict[str, Json] | None:
 
 
 def _is_full(socket_path: str) -> bool:
-    """Tell whether a daemon greets and hangs up at once: it lives, and has no seat left."""
+    """Tell whether a daemon accepts a connection and closes it at once, for lack of seats."""
     with sockets.socket(sockets.AF_UNIX) as sock:
         sock.settimeout(REFUSED_SECONDS)
         try:

@@ -90,7 +90,7 @@ def wire_seed(record: FailureRecord) -> int:
 
 
 def _find(service: Service, seed: int) -> FailureRecord:
-    """Return the newest failure of a seed, shrunk ones by their own.
+    """Return the newest failure of a seed; a shrunk failure has its own seed.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def _as_result(record: FailureRecord) -> dict[str, Json]:
 
 
 def _unix(text: str) -> int:
-    """Return seconds of a record's time."""
+    """Return a record's time as Unix time in seconds."""
     try:
         parsed = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ")
     except ValueError:

@@ -116,7 +116,7 @@ def _shapes(op: OpConfig, inputs: Arrays) -> Iterator[Problem]:
 def _derived(
     op: OpConfig, sizes: Mapping[str, int], seen: Mapping[str, tuple[str, int]], inputs: Arrays
 ) -> Iterator[Problem]:
-    """Hold the sizes that follow from others against these, as far as they are known."""
+    """Check derived sizes against those that they follow from, as far as these are known."""
     tensors = {tensor.name: tensor for tensor in op.schema.inputs}
     for dim in op.schema.derived:
         if dim.name in sizes and names_in(dim.expression) <= sizes.keys():

@@ -41,7 +41,7 @@ class _Judged:
 
 
 class _Run:
-    """One fuzz request: its cases are shared out among a few threads."""
+    """One fuzz request, whose cases are distributed over a few threads."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class _Run:
         self._errors: list[BaseException] = []
 
     def run(self, threads: int) -> list[_Judged]:
-        """The verdicts in the order of the cases, up to the first failure if that is asked for."""
+        """Return the verdicts in case order, up to the first failure if the request says so."""
         workers = [
             threading.Thread(target=self._work, name=f"fuzz-{n}", daemon=True)
             for n in range(min(threads, max(1, self._end)))

@@ -68,7 +68,7 @@ def _cases(
 
 
 def _made(service: Service, name: str, case: Case, job: Job) -> Case:
-    """Return a case with the inputs that functions of the user's return.
+    """Return a case with the inputs that the user's functions return.
 
     Raises
     ------

@@ -60,7 +60,7 @@ _LEVELS = {"trace": "DEBUG", "debug": "DEBUG", "info": "INFO", "warn": "WARNING"
 
 
 class _PrivateLog(logging.handlers.RotatingFileHandler):
-    """A log that only its user can read, whatever the umask, and that is no link."""
+    """A log that is no link and that only its user can read, whatever the umask."""
 
     def _open(self) -> TextIOWrapper:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -170,7 +170,7 @@ def _serve(
 
 
 def _allow_descriptors() -> None:
-    """Have as many descriptors as the system lets us: each connection takes one, slow ones too."""
+    """Raise the limit of descriptors as far as possible, since each connection takes one."""
     with contextlib.suppress(OSError, ValueError):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
@@ -189,7 +189,7 @@ def _make_exchange(place: Place) -> Exchange | None:
 
 
 def _wait(service: Service, server: Server, root: Path, idle_seconds: float) -> None:
-    """Until someone says stop, nobody asked for long, or the workspace is gone."""
+    """Wait until the daemon is told to stop, is idle for long, or the workspace disappears."""
     while not service.stop.wait(IDLE_CHECK_SECONDS):
         if not root.is_dir():
             log.warning("the workspace is gone")
@@ -219,7 +219,7 @@ def _info(root: Path, place: Place, sockets: list[Path]) -> dict[str, Json]:
 def _listen(
     server: Server, place: Place, config: Config, environ: Mapping[str, str]
 ) -> tuple[list[Path], list[HeldLock]]:
-    """Open the workspace's own socket, and the default one too when nobody has it.
+    """Open the workspace's own socket, and the default one if no other daemon has it.
 
     Raises
     ------
@@ -253,7 +253,7 @@ def _listen(
 
 
 def _open_socket(server: Server, path: Path) -> str:
-    """Listen at a path; why that is impossible, or nothing."""
+    """Listen at a path; return the reason if that fails, else an empty string."""
     if not fits(path):
         return f"its path has more than {MAX_PATH_BYTES} bytes"
     old_mask = os.umask(0o777 & ~PRIVATE_FILE)
@@ -277,7 +277,7 @@ def _open_socket(server: Server, path: Path) -> str:
 
 @contextlib.contextmanager
 def _signals(stop: threading.Event) -> Iterator[None]:
-    """Have SIGTERM, SIGINT and a hang-up of the terminal end the daemon in good order."""
+    """Make SIGTERM, SIGINT and SIGHUP end the daemon in an orderly way."""
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     previous = {n: signal.signal(n, lambda *_: stop.set()) for n in numbers}
     try:

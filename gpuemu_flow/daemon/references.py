@@ -21,7 +21,7 @@ _SLICE = 0.1
 
 @dataclass
 class _Warm:
-    """Trials with a life of their own; discarded after trouble."""
+    """Warm sessions of one subject, which are discarded after trouble."""
 
     key: str
     evaluator: CaseEvaluator
@@ -103,7 +103,7 @@ class References:
             raise
 
     def _wait_in_line(self, job: Job) -> None:
-        """First come, first served: a fuzz run must not keep others from its slot for long."""
+        """Wait for a slot in order of arrival, so that no fuzz run blocks others for long."""
         place = object()
         self._queue.append(place)
         try:

@@ -126,7 +126,7 @@ _STATISTICS = (
 
 
 def _reasons(result: CheckResult) -> Sequence[Failure]:
-    """List the failures, or one with the notes where a case did not pass without any."""
+    """List the failures; if a case did not pass without any, one made of its notes."""
     if result.failures or result.verdict is Verdict.PASSED:
         return result.failures
     text = "; ".join(result.all_notes) or "no element has a verdict"

@@ -21,7 +21,7 @@ OTHERS_SHARE = 4
 
 @dataclass
 class _Connection:
-    """One connection; `last` is when its latest message came, or it itself."""
+    """One connection; `last` is the time of its latest message, or else of its beginning."""
 
     user: int
     last: float
@@ -117,7 +117,7 @@ class Seats:
         return whole if user == self._owner else max(1, whole // OTHERS_SHARE)
 
     def _too_many(self, user: int) -> list[int]:
-        """The oldest half-open connections of a user beyond the share; forgotten already."""
+        """Remove and return a user's oldest half-open connections beyond the allowed share."""
         half = [
             (one.last, pipe)
             for pipe, one in self._connections.items()

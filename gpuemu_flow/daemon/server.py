@@ -140,7 +140,7 @@ class Server:
                 context.close()
 
     def _let_in(self, pipe: Any) -> None:
-        """Before a connection stands: closing it now is the only way to refuse it."""
+        """Admit a new connection, or close it: later it could not be refused any more."""
         allowed, evicted = self._seats.enter(pipe.id, _peer(pipe), time.monotonic())
         if allowed:
             self._alone.clear()
@@ -173,7 +173,7 @@ class Server:
                     pipe.close()
 
     def _tidy_up(self) -> None:
-        """Close what is half-open for too long, and who is idle while others wait."""
+        """Close connections that are half-open for too long, or idle while others wait."""
         while not self._closing:
             self._close_pipes(self._seats.overdue(time.monotonic(), self._jobs.has_of))
             self._tidy.wait(TIDY_SECONDS)
@@ -212,7 +212,7 @@ class Server:
             return context
 
     def _free_up(self, context: Context) -> None:
-        """A context without a request; receiving on one that has forgets the request."""
+        """Return a context without a request: receiving on another would drop its request."""
         with self._lock:
             self._free.append(context)
 
@@ -233,7 +233,7 @@ class Server:
             self._admit(context, message.bytes, pipe)
 
     def _admit(self, context: Context, data: bytes, pipe: int) -> None:
-        """Answer a ping; hand anything else to its lane."""
+        """Answer a ping, and pass any other request to its lane."""
         try:
             envelope = parse(data)
         except WireError as error:
@@ -272,12 +272,12 @@ class Server:
         pool.submit(lambda: self._work(job, envelope))
 
     def _is_anothers(self, request_id: str, pipe: int) -> bool:
-        """Tell whether another connection's request of that id is at work."""
+        """Tell whether a request with that id from another connection is in progress."""
         job = self._jobs.named(request_id)
         return job is not None and job.pipe != pipe and not job.cancelled.is_set()
 
     def _about(self, kind: str, request_id: str, pipe: int) -> Reply:
-        """Answer a question about another request; these two are not of protocol v1.
+        """Answer a request about another request: two types that protocol v1 does not have.
 
         A client in a forked process has a connection for each exchange, so that a user may ask on
         any of his own. Who guesses another user's id hears the same as for one that nobody has.
@@ -347,7 +347,7 @@ class Server:
 
 
 def _peer(pipe: Any) -> int:
-    """Return the user id of a connection's other side, as the kernel knows it; -1 where not."""
+    """Return the user id of a connection's peer as the kernel reports it, or -1."""
     found = pynng.ffi.new("uint64_t *")
     if pynng.lib.nng_pipe_get_uint64(pipe.pipe, b"ipc:peer-uid", found):
         return -1

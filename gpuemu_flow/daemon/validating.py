@@ -136,7 +136,7 @@ def _judge(
 
 
 def _known_files(files: Mapping[str, str], root: Path) -> dict[str, str]:
-    """Return the files of a client's code that are here, relative to the workspace if in it.
+    """Return those files of a client's code that exist here, relative to the workspace if inside.
 
     What is not here, such as the code of a client in a container, cannot be looked at later.
     """
@@ -156,7 +156,7 @@ def refuse_broken_reference(result: CheckResult) -> None:
 
 
 def _raised(fields: Fields) -> CheckResult | None:
-    """Make the verdict on a case on which a client's op raised; None where it gave outputs."""
+    """Return the verdict on a case whose op raised in the client; None if it returned outputs."""
     if not fields.has("error"):
         return None
     if fields.has("output") or fields.has("outputs"):
@@ -182,13 +182,13 @@ def _outputs(fields: Fields) -> dict[str, NDArray[Any]]:
 
 
 def _ordered(inputs: Mapping[str, NDArray[Any]], names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Sort into the op's own order; names that the op does not know come last."""
+    """Sort names in the op's own order, with unknown names last."""
     known = {name: inputs[name] for name in names if name in inputs}
     return {**known, **inputs}
 
 
 def _leading_dtype(arrays: Any) -> str:
-    """Return the dtype that a case stands for: the first float one, else the first."""
+    """Return the dtype of a case: that of the first float input, else of the first input."""
     names = [dtype_name(array.dtype) or "float32" for array in arrays]
     floats = [name for name in names if DTYPES[name].kind == "float"]
     return (floats or names or ["float32"])[0]

@@ -36,7 +36,7 @@ _ABOUT_A_FAILURE = ("show", "reproduce", "minimize", "export")
 
 @contextmanager
 def _cancellable() -> Iterator[Event]:
-    """Make an event that Ctrl-C sets; what it cancels ends in KeyboardInterrupt, as all else."""
+    """Yield an event that Ctrl-C sets; raise KeyboardInterrupt after what it cancelled."""
     with cancel_on_signals() as cancel:
         try:
             yield cancel
@@ -218,7 +218,7 @@ class Session:
         return wrong[0] if wrong else both[0]
 
     def _part(self, name: str, indices: tuple[Index, ...]) -> NDArray[Any]:
-        """Return a tensor, or the part of it that indices name."""
+        """Return a tensor, or the part of it that indices select."""
         array = self._named(name)
         check_slice(name, indices, array.shape)
         part: NDArray[Any] = array[indices] if indices else array
@@ -237,7 +237,7 @@ class Session:
         raise problems.unknown_tensor(name, self._tensor_names())
 
     def _tensor_names(self) -> tuple[str, ...]:
-        """Return all names, without running anything for it."""
+        """Return the names of all tensors, without running anything."""
         names = list(self.selected.shapes) if self.selected else []
         found = self._found
         for side, tensors in (

@@ -15,7 +15,7 @@ MANY = 1 << 30
 
 @dataclass
 class _Copy:
-    """Copies that one instruction started and that have not been delivered."""
+    """Copies that one instruction started and that are not yet delivered."""
 
     mask: Array
     target: Array

@@ -173,7 +173,7 @@ class Atomics(Accesses):
         return lanes, self._aligned(lanes, good, size), self.launch.arena.data
 
     def _aligned(self, lanes: Lanes, good: Array | None, size: int) -> Array | None:
-        """Leave out lanes whose address no atomic can have; they are reported already."""
+        """Drop lanes with misaligned addresses, which are already reported."""
         bad = (lanes.offsets & np.uint64(size - 1)) != 0
         if not bad.any():
             return good
@@ -181,7 +181,7 @@ class Atomics(Accesses):
 
 
 def _take_turns(cells: Array, places: Array, operands: list[Array], combine: Combine) -> Array:
-    """Apply an atomic lane after lane for each place, all places at once.
+    """Apply an atomic lane by lane at each place, for all places at once.
 
     Lanes are sorted by place, stably; the n-th lanes of all places are one round.
     """

@@ -176,7 +176,7 @@ class Bulk(Mbarriers):
         data[far] = given
 
     def _finish_tensor(self, copy: BulkCopy, tensor: TensorMap, there: Array) -> None:
-        """Fill what lies outside of the tensor, and flush subnormal numbers where asked."""
+        """Fill elements outside of the tensor, and flush subnormal numbers if requested."""
         outside = copy.near[~there].reshape(-1, tensor.item)
         self.shared[outside] = np.frombuffer(tensor.filling, np.uint8)
         rows = copy.near[there].reshape(-1, tensor.item)

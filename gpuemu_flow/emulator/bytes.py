@@ -112,7 +112,7 @@ class Bytes(State):
         return value
 
     def _by_case(self, values: Array) -> Array:
-        """Give every block the value of its case."""
+        """Repeat the value of each case for all of its blocks."""
         found: Array = values[self.block_ids // self.launch.blocks][:, None]
         return found
 
@@ -127,7 +127,7 @@ class Bytes(State):
         return self._moved(places, self.launch.parameter_address, offset)
 
     def _moved(self, places: list[int], only: int, displacement: int) -> Array:
-        """Give an address, of each case or the only one, with a displacement that may wrap."""
+        """Return an address, per case or single, plus a displacement that may wrap."""
         moved = displacement & 0xFFFFFFFFFFFFFFFF
         if places:
             return self._by_case(np.array(places, np.uint64)) + np.uint64(moved)
@@ -143,7 +143,7 @@ class Bytes(State):
         return Lanes(self.spread(offsets)[mask], mask, ())
 
     def _numbers(self, lanes: Lanes, chosen: Array) -> Array:
-        """Return flat lane numbers of some positions among the active lanes."""
+        """Return the flat lane numbers of some positions among the active lanes."""
         positions = np.flatnonzero(chosen)
         if lanes.mask is not None:
             return np.flatnonzero(lanes.mask)[positions]
@@ -168,7 +168,7 @@ class Bytes(State):
     def _take(
         self, data: Array, lanes: Lanes, width: int, vector: int, good: Array | None
     ) -> list[Array]:
-        """Fetch elements; lanes that may not access get zeros."""
+        """Fetch elements, with zeros for lanes that may not access them."""
         offsets = lanes.offsets if good is None else np.where(good, lanes.offsets, np.uint64(0))
         size = width * vector
         misaligned = size > 1 and int(np.bitwise_or.reduce(offsets)) & (size - 1)
@@ -241,7 +241,7 @@ class Bytes(State):
         width: int,
         good: Array | None,
     ) -> Array:
-        """Tell which active lanes write what is there already."""
+        """Mark the active lanes that write the present value again."""
         offsets = lanes.offsets if good is None else np.where(good, lanes.offsets, np.uint64(0))
         there = self._take(data, Lanes(offsets, None, offsets.shape), width, len(values), None)
         same = np.ones(offsets.size, bool)
@@ -250,5 +250,5 @@ class Bytes(State):
         return same
 
     def _element(self, step: int) -> int:
-        """Give the bytes of one element of the access that a step makes."""
+        """Return the size in bytes of one element of a step's access."""
         return SIZES.get(self.launch.program.steps[step].opcode.type, 1)

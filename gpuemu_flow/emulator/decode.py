@@ -88,7 +88,7 @@ class _Frame:
             )
 
     def declared(self, name: str, scope: int) -> tuple[int, str] | None:
-        """Find the scope and type of the register that a name means."""
+        """Find the scope and type of the register with a name."""
         stem = name.rstrip("0123456789")
         while scope >= 0:
             if name in self.single[scope]:

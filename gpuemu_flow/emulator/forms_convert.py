@@ -18,7 +18,7 @@ _PAIRS = frozenset({"e4m3x2", "e5m2x2"})
 
 
 def _canonical_half(x: Array) -> Array:
-    """Narrow to f16, NaN as the one pattern that the ISA names."""
+    """Narrow to f16, with NaN as the one pattern that the ISA defines."""
     nan = np.array(0x7FFF, np.uint16).view(np.float16)
     return np.where(np.isnan(x), nan, x.astype(np.float16))
 

@@ -24,7 +24,7 @@ class GlobalMemory(Bytes):
     """Global memory as one batch sees it."""
 
     def _check_global(self, lanes: Lanes, size: int, step: int, write: bool) -> Array | None:
-        """Check an access to the arena; returns which lanes may do it, None for all."""
+        """Check an access to the arena; return the mask of permitted lanes, None for all."""
         arena, offsets = self.launch.arena, lanes.offsets
         self._check_alignment(lanes, size, step, "global")
         low, high = int(offsets.min()), int(offsets.max())

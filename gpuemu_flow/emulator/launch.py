@@ -233,7 +233,7 @@ class Kernel:
                 machine.run(ids[start : start + per])
 
     def _watching(self) -> Kernel:
-        """Give the kernel with steps that watch registers which may be read unwritten."""
+        """Return the kernel with steps that watch registers which may be read unwritten."""
         if self._watched is None:
             self._watched = Kernel(watch_registers(self.program, self._blocks))
         return self._watched

@@ -129,7 +129,7 @@ class Machine(Printing):
 
 
 class _Schedule:
-    """The groups of one batch: which threads stand before which block."""
+    """The groups of one batch, with the basic block that each group's threads execute next."""
 
     def __init__(self, machine: Machine, registers: list[Array]) -> None:
         self._m = machine
@@ -170,7 +170,7 @@ class _Schedule:
                 return
 
     def _another(self, block: int) -> int:
-        """Choose whom a group that waits lets run: the others in turn."""
+        """Choose the next group to run in place of a waiting one, in turn."""
         others = sorted(
             b
             for b, group in self._groups.items()
@@ -182,7 +182,7 @@ class _Schedule:
         return self._turn
 
     def _is_whole(self, group: Array) -> bool:
-        """Tell whether a group has all living threads of the warps that it has threads of."""
+        """Tell whether a group includes all running threads of each of its warps."""
         warps = (-1, WARP)
         here, alive = group.reshape(warps), self._live.reshape(warps)
         return bool(((here == alive).all(axis=1) | ~here.any(axis=1)).all())
@@ -289,7 +289,7 @@ class _Schedule:
                 self._waiting = None
 
     def _check_alike(self, released: Array) -> None:
-        """Report threads of one block that pass one barrier by different instructions."""
+        """Report threads of one block that pass a barrier by different instructions."""
         waiting = self._waiting
         assert waiting is not None
         steps = waiting.step
@@ -338,7 +338,7 @@ class _Waiting:
         self._known: dict[int, Array] = {}
 
     def arrive(self, request: BarrierRequest, group: Array, block: int, step: int) -> None:
-        """Note that a group has come to a barrier."""
+        """Record that a group has reached a barrier."""
         names = np.broadcast_to(request.name, group.shape)
         if request.arrive_only:
             for name in np.unique(names[group]).tolist():
@@ -357,14 +357,14 @@ class _Waiting:
             self.results[step] = (request.operation, request.result)
 
     def learn(self, request: BarrierRequest, known: Array | None) -> None:
-        """Keep what threads knew that arrived without waiting."""
+        """Store the clocks of threads that arrived without waiting."""
         if known is not None and request.name.size == 1:
             name = int(request.name.flat[0])
             before = self._known.get(name)
             self._known[name] = known if before is None else np.maximum(before, known)
 
     def released(self, live: Array) -> list[tuple[Array, Array | None]]:
-        """Find whom the barriers let go on, and what those knew that only arrived."""
+        """Find the warps that barriers release, and the clocks of threads that only arrived."""
         found: list[tuple[Array, Array | None]] = []
         waits = self.block >= 0
         for name in np.unique(self.name[waits]).tolist():
@@ -397,7 +397,7 @@ class _Waiting:
 
 
 def _waiting_blocks(program: Program, blocks: Blocks) -> list[bool]:
-    """Mark blocks in which a thread may wait for another: atomics, volatile loads, in a loop."""
+    """Mark basic blocks where a thread may wait for another: atomics, volatile loads, in loops."""
     words = {"volatile", "acquire", "relaxed", "mbarrier", "try_wait", "test_wait"}
     found = []
     for start, end in zip(blocks.starts, blocks.ends, strict=True):
@@ -412,7 +412,7 @@ def _waiting_blocks(program: Program, blocks: Blocks) -> list[bool]:
 
 
 def _collective_blocks(program: Program, blocks: Blocks) -> list[bool]:
-    """Mark blocks that threads of a warp must enter together."""
+    """Mark basic blocks that the threads of a warp must enter together."""
     return [
         any(
             "sync" in step.opcode.segments or step.opcode.base in ("mma", "ldmatrix", "wmma")

@@ -110,7 +110,7 @@ def gather_b(registers: Sequence[Array], form: MatrixForm) -> Array:
 
 
 def _accumulator_places(form: MatrixForm) -> list[tuple[Array, Array]]:
-    """Give row and column by lane of each accumulator element in order."""
+    """Return the row and column, by lane, of each accumulator element."""
     return [(_G + 8 * (i // 2), 2 * _T + i % 2) for i in range(form.m * form.n // WARP)]
 
 
@@ -183,7 +183,7 @@ class Matrices(TensorCopies):
         ]
 
     def _rows(self, address: Array, number: int) -> Array:
-        """Give the row addresses of the number-th 8x8 matrix, by (blocks, warps, 8)."""
+        """Return the row addresses of one 8x8 matrix, in the shape (blocks, warps, 8)."""
         return self.by_warp(address)[:, :, 8 * number : 8 * number + 8]
 
     def load_matrices(

@@ -71,7 +71,7 @@ class Mbarriers(Asynchronous):
         return old
 
     def _places(self, space: str, address: Array, active: Array) -> Array:
-        """Give where barrier objects lie in the batch's shared memory, by active lane."""
+        """Return the offsets of barrier objects in the batch's shared memory, by active lane."""
         offsets = self.spread(address)
         if space == "generic":
             offsets = offsets & np.uint64((1 << 36) - 1)
@@ -94,7 +94,7 @@ class Mbarriers(Asynchronous):
         self._arrivals.append(_CopyArrival(active, space, self.spread(address), step))
 
     def _deliver_arrivals(self, waited: Array) -> None:
-        """Deliver the copies that arrive at some barrier objects, and the arrivals."""
+        """Deliver pending copies to some barrier objects, and count their arrivals."""
         left = []
         for arrival in self._arrivals:
             places = np.full(self.full.shape, -1, np.int64)

@@ -59,7 +59,7 @@ def find_order_dependence(
 
 
 def _difference(first: Array, second: Array) -> tuple[int, int]:
-    """Give the first element that differs, and how many do."""
+    """Return the first differing element, and the number of differences."""
     raw = [np.ascontiguousarray(x).view(np.uint8).reshape(x.size, -1) for x in (first, second)]
     places = np.flatnonzero((raw[0] != raw[1]).any(axis=1))
     return int(places[0]), len(places)

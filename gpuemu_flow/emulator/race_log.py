@@ -142,7 +142,7 @@ class LoggedRaces(SharedRaces):
         )  # fmt: skip
 
     def _whole(self, event: _Access) -> tuple[Lanes, Array | None]:
-        """Give an offset to every lane of a load that lanes made together."""
+        """Repeat the offset of a load shared by all lanes for every lane."""
         lanes, good = event.lanes, event.good
         full = self._s.full.shape
         if lanes.mask is not None or lanes.offsets.size == self._s.full.size:
@@ -158,12 +158,12 @@ class LoggedRaces(SharedRaces):
         return [first + k for k in range(max(1, size // self._grain))]
 
     def _owners(self, lanes: Lanes, good: Array | None) -> Array:
-        """Give the number of each active lane, from 1 on."""
+        """Return the number of each active lane, beginning with 1."""
         me = self._everyone if lanes.mask is None else self._everyone[lanes.mask.reshape(-1)]
         return me if good is None else me[good]
 
     def _are_apart(self, accesses: list[_Access]) -> bool:
-        """Tell whether nobody touched what another thread wrote."""
+        """Tell whether no thread accessed bytes that another thread wrote."""
         owner = self._owner
         written: list[Array] = []
         apart = True

@@ -17,7 +17,7 @@ _ACCESSES = frozenset({"ld", "st", "ldu", "atom", "red"})
 
 
 def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable[[Array], Array]:
-    """Make a filter of the lanes that write something else than what is there.
+    """Make a filter of the lanes that change the stored value.
 
     It is looked up when a lane is in doubt, for most accesses never.
     """
@@ -245,7 +245,7 @@ class SharedRaces:
 
 
 class _Trace:
-    """The last access of a kind to each cell: who, when, where, and whether it was strong."""
+    """The last access of one kind to each cell: lane, time, instruction and strength."""
 
     def __init__(self, cells: int) -> None:
         self.who: Array = np.full(cells, -1, np.int32)
@@ -260,7 +260,7 @@ class _Trace:
         self._strong[cells] = strong
 
     def unordered(self, races: SharedRaces, cells: Array, row: Array, warp: Array) -> Array:
-        """Tell which cells' last accesses are not ordered before some lanes."""
+        """Mark the cells whose last access is not ordered before some lanes."""
         who = self.who[cells]
         known = races.knows(row, warp, np.maximum(who, 0))
         return (who >= 0) & (self._when[cells] >= known)
@@ -269,7 +269,7 @@ class _Trace:
         self, races: SharedRaces, cells: Array, me: Array, row: Array, warp: Array, strong: bool,
         step: int, verb: str, write: bool, offsets: Array,
     ) -> None:  # fmt: skip
-        """Report lanes whose access the last one of another thread is not ordered with."""
+        """Report lanes whose access is not ordered with the last one of another thread."""
         who = self.who[cells]
         bad = (who >= 0) & (who != me)
         if not bad.any():

@@ -46,7 +46,7 @@ class SharedMemory(GlobalMemory):
         return far, good
 
     def _back(self, chosen: Array, lanes: Lanes) -> Array:
-        """Put a value per active lane back to the shape of lanes."""
+        """Scatter one value per active lane to the shape of all lanes."""
         if lanes.mask is None:
             return chosen.reshape(lanes.shape)
         out = np.zeros(self.full.shape, bool)

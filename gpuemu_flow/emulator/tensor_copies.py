@@ -71,7 +71,7 @@ class TensorCopies(Bulk):
     def _of_box(
         self, copy: BulkCopy, tensor: TensorMap, near: int, corner: list[int], operation: str
     ) -> BulkCopy:
-        """Give a copy the bytes of a box."""
+        """Set the bytes of a box in a copy."""
         places, inside = tensor.elements(corner)
         far = (places - GLOBAL_BASE)[:, None] + np.arange(tensor.item)
         far = np.where(inside[:, None], np.maximum(far, 0), -1).reshape(-1)
@@ -96,7 +96,7 @@ class TensorCopies(Bulk):
         )
 
     def _usable_map(self, copy: BulkCopy, address: int, dimensions: int) -> TensorMap | None:
-        """Read a map that a copy names; None, and a finding, for one that it cannot use."""
+        """Read the map of a copy; report a finding and return None if the copy cannot use it."""
         arena = self.launch.arena
         start = address - GLOBAL_BASE
         if (

@@ -136,7 +136,7 @@ def find_flips(
 def _difference(
     kernel: Kernel, first: LaunchResult, second: LaunchResult, arguments: Sequence[Argument]
 ) -> str:
-    """Say what differs between two launches; an empty string for nothing that matters."""
+    """Describe the relevant difference between two launches; empty if there is none."""
     places = [{(f.check, f.rule, f.place.where) for f in r.findings} for r in (first, second)]
     if places[0] != places[1]:
         check, rule, where = sorted(places[0] ^ places[1])[0]

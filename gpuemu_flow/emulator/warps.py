@@ -18,7 +18,7 @@ class Warps(Atomics):
         return self.spread(x).reshape(self.count, -1, WARP)
 
     def _by_lane(self, x: Array) -> Array:
-        """Give every lane of a warp the warp's value."""
+        """Repeat each warp's value for all of its lanes."""
         return np.repeat(x, WARP, axis=1)
 
     def shuffle(

@@ -158,7 +158,7 @@ class Compiler:
         )
 
     def _kernels(self) -> KernelTasks | None:
-        """Build, lint and diff of the configured kernels; None where there are none."""
+        """Make the tasks of the configured kernels; None if there are no kernels."""
         if not self._config.kernels:
             return None
         from gpuemu_flow.engine.compile_kernels import kernel_tasks  # noqa: PLC0415
@@ -173,7 +173,7 @@ class Compiler:
             self._groups.setdefault(name, []).extend(members)
 
     def _master_seed(self, overrides: Overrides) -> int:
-        """Return the command line's seed, else the file's; its 0 draws one anew for every run."""
+        """Return the command line's seed, else the file's, in which 0 means a new one per run."""
         if overrides.seed is not None:
             return overrides.seed
         wanted = (
@@ -269,7 +269,7 @@ class Compiler:
         )
 
     def _code(self, ref: ProgramRef, kernels: KernelTasks | None) -> TaskSpec | None:
-        """The task that makes the compiled code that a program is; None for other programs."""
+        """Return the task that makes a program's compiled code; None for other programs."""
         spec = kernels.code_of(ref.kernel, ref.arch) if kernels and ref.kernel else None
         if spec is not None:
             self._tasks.update((made.name, made) for made in self._makers(spec, kernels))
@@ -277,13 +277,13 @@ class Compiler:
 
     @staticmethod
     def _makers(spec: TaskSpec, kernels: KernelTasks | None) -> list[TaskSpec]:
-        """Return a task and those before it: the graph holds them before whoever reads them."""
+        """Return a task and those before it, which the graph must contain before their readers."""
         needed = {spec.name, *(source.task for source in spec.inputs)}
         return [task for task in kernels.tasks if task.name in needed] if kernels else []
 
     @staticmethod
     def _what_it_computes(program: Mapping[str, Json]) -> dict[str, Json]:
-        """Return a program's conditions without those that only limit it."""
+        """Return a program's properties without those that only limit it, such as timeouts."""
         limits = ("timeout", "timeout_grows", "memory_limit", "isolation")
         return {name: value for name, value in program.items() if name not in limits}
 
@@ -319,7 +319,7 @@ class Compiler:
         )
 
     def _program_files(self, op: OpConfig, *programs: ProgramRef) -> Closure:
-        """Files that decide what programs compute: their closures and the op's ``depends``."""
+        """Return the files that decide a program's results: its closure, and matches of ``depends``."""
         files: set[str] = set()
         packages: set[str] = set()
         for program in programs:
@@ -414,7 +414,7 @@ class Compiler:
         ).to_json()
 
     def _generators(self, op: OpConfig, program: ProgramRef) -> dict[str, Json]:
-        """Return the functions that return values of inputs, kept from what the op is kept from."""
+        """Return the functions that generate inputs, with the op's own restrictions."""
         kept_away = self._off_limits(program, op.reference, op.compares)
         made = {
             label: self._program(

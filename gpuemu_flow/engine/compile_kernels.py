@@ -199,7 +199,7 @@ class _KernelCompiler:
         return self._out
 
     def _kind(self, kernel: KernelConfig) -> str:
-        """Name the way in which a kernel's artifacts are had; empty when there is none."""
+        """Name the way in which a kernel's artifacts are made; empty if there is none."""
         if kernel.build.command:
             return COMMAND
         if kernel.triton is not None:
@@ -308,7 +308,7 @@ class _KernelCompiler:
         )
 
     def _with_outputs(self, wall: Sandbox, kernel: KernelConfig) -> Sandbox:
-        """Let a command write what it promises, and the folders of that, but for programs there."""
+        """Allow a command to write its promised files and their folders, except programs there."""
         outputs = {path for path in (kernel.ptx, kernel.cubin) if path is not None}
         kept = {file.path for file in self._config.files}
         for op in self._config.ops:
@@ -350,7 +350,7 @@ class _KernelCompiler:
         return ptx, cubin
 
     def _files(self, kernel: KernelConfig, kind: str) -> tuple[list[str], tuple[str, ...]]:
-        """Return files that decide what a build gives, and packages."""
+        """Return the files and packages that decide the result of a build."""
         files: set[str] = set()
         packages: tuple[str, ...] = ()
         if kernel.source is not None:

@@ -118,7 +118,7 @@ class Discovery:
         )
 
     def _others(self, paths: frozenset[str]) -> frozenset[str]:
-        """Return the members of a set that stand for paths, without our own and Python's."""
+        """Return the members of a set that are paths, without our own and Python's."""
         kept = (p for p in paths if not self._is_ours(p) and not self._stdlib_of(p))
         return frozenset(map(self._encode, kept))
 
@@ -303,7 +303,7 @@ _STATES = {
 
 
 def _variables(seen: Observation, given: Given) -> frozenset[str]:
-    """Return the variables that a program depends on: what does not reach it is never another."""
+    """Return the variables on which a program depends; those withheld from it never change."""
     read = {
         name
         for name in seen.variables
@@ -368,7 +368,7 @@ SHOWN: dict[str, Callable[[str], object]] = {
 
 
 def _source_of(path: str) -> str:
-    """Return the source that compiled code was made from, where it is there."""
+    """Return the source from which compiled code was made, if it exists."""
     match = _PYC.fullmatch(path)
     source = f"{match[1]}/{match[2]}.py" if match is not None else path
     return source if match is None or os.path.exists(source) else path  # noqa: PTH110

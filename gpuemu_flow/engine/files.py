@@ -106,7 +106,7 @@ class FileTable:
 
 
 def _digest_file(path: str, flags: int = 0, limit: float = math.inf) -> str | None:
-    """Return the sha256 of a regular file; None where there is none of at most `limit` bytes."""
+    """Return the sha256 of a regular file of at most `limit` bytes; else None."""
     found = hashlib.sha256()
     try:
         # A pipe that somebody put there must not be waited for.

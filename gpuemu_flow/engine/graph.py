@@ -127,7 +127,7 @@ class Graph:
         return chosen
 
     def _named(self, word: str) -> set[str] | None:
-        """Return the tasks that a word or a pattern names; None where there is nothing such."""
+        """Return the tasks that a word or a pattern names; None if it names none."""
         if word in self.tasks:
             return {word}
         if word in self.groups:
@@ -151,7 +151,7 @@ class Graph:
 
 
 def _reached(names: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
-    """Return `names` and all that `following` leads to from them, in any number of steps."""
+    """Return `names` and everything reachable from them by `following`."""
     found: set[str] = set()
     pending = list(names)
     while pending:

@@ -65,7 +65,7 @@ def relative(path: Path, root: Path) -> str:
 
 
 def _normal(path: Path) -> Path:
-    """Return it without ``..``, links left as they are: the name that the compiler would show."""
+    """Return a path without ``..`` but with its links, as the compiler would show it."""
     import os.path  # noqa: PLC0415 - pathlib has no such function
 
     return Path(os.path.normpath(path))

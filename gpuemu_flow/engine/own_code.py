@@ -59,7 +59,7 @@ _LENGTH = 16
 
 @cache
 def _folders() -> dict[str, str]:
-    """Return absolute folder to its name, as it is named and as it is behind links."""
+    """Map folders to their names in keys, by their own path and by the path without links."""
     found = {}
     for name in _FOLDERS:
         folder = _PACKAGE / name

@@ -249,7 +249,7 @@ def is_damaged(plan_path: str) -> bool:
 
 
 def _stamps(folder: str, names: list[str]) -> str:
-    """Return the stamps of files of one folder as a plan holds them; OSError where one is gone."""
+    """Return the stamps of one folder's files in the plan's form; OSError if one is missing."""
     # By descriptor: the kernel then need not walk the whole path again for every file. By name: to
     # list the folder first would cost a quarter more.
     descriptor, stat = os.open(folder or "/", os.O_RDONLY), os.stat

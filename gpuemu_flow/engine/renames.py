@@ -114,7 +114,7 @@ def _by_subject(specs: Iterable[TaskSpec]) -> dict[str, list[TaskSpec]]:
 
 
 def _nameless(specs: Iterable[TaskSpec]) -> list[bytes]:
-    """Return the tasks of one op without its name; none where their manifests may hold it.
+    """Return one op's tasks without its name; none if their manifests may contain the name.
 
     They are compared as bytes: a task that was read from a snapshot has lists where a new one has
     tuples.
@@ -132,7 +132,7 @@ def _nameless(specs: Iterable[TaskSpec]) -> list[bytes]:
 
 
 def _copy(cache: WorkspaceCache, source: TaskSpec, target: TaskSpec, digest: str) -> bool:
-    """Copy a manifest unless it is another than the one that was recorded."""
+    """Copy a manifest if it is still the recorded one."""
     try:
         data = cache.files.read(cache.folder / source.target)
     except OSError:

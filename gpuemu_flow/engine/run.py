@@ -38,7 +38,7 @@ Action = Callable[[TaskSpec, StageContext, KeyParts], StageResult]
 
 
 def _consists_of(parts: KeyParts) -> dict[str, str]:
-    """Name all that a program consists of: its sources, and code that another task compiled."""
+    """List the parts of a program: its sources, and code that another task compiled."""
     made = {role: digest for role, digest in parts.input.items() if role == stages.CODE}
     return {**parts.code, **made}
 
@@ -160,7 +160,7 @@ class _Reporter(ZeroReporter):  # type: ignore[misc]
 
 
 class _WakingQueue(queue.Queue[Any]):
-    """Wakes now and then: a signal that comes as the main thread falls asleep is handled then."""
+    """A queue whose `get` wakes periodically, so that signals are handled in time."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Get an item, as `queue.Queue.get` does."""
@@ -286,7 +286,7 @@ class Executor:
         return dict(vars(result))
 
     def _act_on_one_state(self, spec: TaskSpec) -> StageResult:
-        """Run the action until no source changed meanwhile: a result is recorded under their key.
+        """Repeat the action until no source changes during it: the sources are in the key.
 
         Raises
         ------
@@ -322,7 +322,7 @@ class Executor:
         )
 
     def _wait_until_after(self, begun: int) -> None:
-        """Let the file system's clock go on, which counts in ticks of some ms.
+        """Wait until the file system's clock, whose ticks take some ms, has advanced.
 
         Restored results are there at once: all attempts would lie in the tick in which somebody
         installed a package or replaced a link just before.

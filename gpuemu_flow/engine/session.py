@@ -174,7 +174,7 @@ def count_jobs(workspace: Workspace, options: RunOptions) -> int:
 
 
 def _ignored_changes(workspace: Workspace, options: RunOptions, left: set[str]) -> list[Problem]:
-    """Return a warning when narrowed triggers let tasks stand that would otherwise run."""
+    """Return a warning if restricted triggers skip tasks that would otherwise run."""
     if set(options.triggers) == set(TRIGGERS) or options.force:
         return []
     states, tasks = workspace.states(), workspace.graph.tasks
@@ -203,7 +203,7 @@ def _explain_all(
 
 
 def _check_fence(workspace: Workspace) -> None:
-    """Refuse to run ops without the fence that is required; RunnerError ``sandbox-missing``."""
+    """Raise RunnerError ``sandbox-missing`` if a required sandbox is not available."""
     level = workspace.snapshot.basis.sandbox
     if workspace.settings.sandbox == "require" and lacks(level):
         raise RunnerError(missing_problem(level))
@@ -277,7 +277,7 @@ def _time_limit(seconds: float | None, executor: Executor) -> Iterator[threading
 
 
 def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
-    """Move manifests away that are not what their tasks wrote; ``diff`` reads its own last one."""
+    """Set aside manifests that were changed since their tasks wrote them."""
     states = workspace.states()
     for name in todo:
         spec, record = workspace.graph.tasks[name], states.record(name)
@@ -307,7 +307,7 @@ def _context(
 
 
 def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
-    """Keep the snapshot; tasks that ended well are current until a file changes."""
+    """Store the snapshot, in which tasks that succeeded are current."""
     states = workspace.states()
     ended = {name for name, status in outcome.status.items() if status in ("ran", "restored")}
     current = workspace.snapshot.current - workspace.graph.downstream(ended)

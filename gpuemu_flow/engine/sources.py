@@ -163,7 +163,7 @@ class SourceIndex:
 
 
 def _imported_names(tree: ast.Module) -> set[tuple[int, str]]:
-    """(level, dotted name) of every import; ``from a import b`` may mean the module ``a.b``."""
+    """Yield the level and dotted name of every import, and ``a.b`` too for ``from a import b``."""
     names: set[tuple[int, str]] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -230,7 +230,7 @@ class TaskStates:
 
 
 def _once(changes: Iterable[BuildReason]) -> list[BuildReason]:
-    """Drop what was seen to change of a source that is named as such: it is in a key twice."""
+    """Drop observed changes of declared sources, which would otherwise be reported twice."""
     found = list(changes)
     twice = {f"file {change.name}" for change in found if change.part == "code"}
     return [c for c in found if c.part != OBSERVED or c.name not in twice]

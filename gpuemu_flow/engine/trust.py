@@ -144,7 +144,7 @@ def remembered(environ: Mapping[str, str]) -> list[Stranger]:
 
 
 def _remember(stranger: Stranger, environ: Mapping[str, str]) -> None:
-    """Keep it; a home folder that cannot be written means being asked again."""
+    """Store the trusted workspace; if the home folder is not writable, do nothing."""
     known = [one for one in remembered(environ) if one.path != stranger.path]
     content = {"trusted": [asdict(one) for one in [*known, stranger][-MOST_REMEMBERED:]]}
     path = trusted_file(environ)
@@ -154,7 +154,7 @@ def _remember(stranger: Stranger, environ: Mapping[str, str]) -> None:
 
 
 def _ask_on_terminal(question: str) -> bool:
-    """Ask where somebody can answer; no answer is no."""
+    """Ask the user on the terminal; return False without an answer."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     sys.stderr.write(question)

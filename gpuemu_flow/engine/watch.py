@@ -133,7 +133,7 @@ class FileWatch:
 def _observed(
     workspace: Workspace, tasks: Iterable[str]
 ) -> tuple[dict[str, Stamp | None], dict[tuple[str, str], object]]:
-    """List the inputs of programs: files as the engine last read them, and looks at paths.
+    """List observed inputs: files with the stamps last read, and paths that were looked up.
 
     The latter by its kind of `SHOWN` and its path.
     """
@@ -171,7 +171,7 @@ def _look_into(folder: str) -> tuple[Stamp | None, frozenset[str]]:
 
 
 def _is_past(stamp: Stamp | None) -> bool:
-    """Tell whether a later change must have another stamp; file systems count ticks of some ms."""
+    """Tell whether a stamp is so old that any later change must get another one."""
     return stamp is None or max(stamp[:2]) < time.time_ns() - _TICKS_NS
 
 

@@ -91,7 +91,7 @@ class Workspace:
         self.snapshot = known
 
     def _names_own_cache(self, known: Snapshot) -> bool:
-        """Tell whether a snapshot's cache folder is in the workspace, or is the configuration's.
+        """Tell whether a snapshot's cache folder lies in the workspace or is the configured one.
 
         A snapshot that somebody else wrote could name any folder, and cleaning would empty it.
         """
@@ -263,7 +263,7 @@ class Workspace:
             self.cache.files.remove(probe)
 
     def _still_holds(self, known: Snapshot) -> bool:
-        """Tell whether a compiled graph is what compiling now would give."""
+        """Tell whether a compiled graph is the one that compiling now would give."""
         basis = known.basis
         return bool(
             known.settings.drawn_seed is None
@@ -309,7 +309,7 @@ class Workspace:
         return True
 
     def _compile(self, old: Snapshot | None) -> Snapshot:
-        """Read the configuration and build the graph; what is still true of `old` is kept."""
+        """Read the configuration and build the graph; reuse the valid parts of `old`."""
         config = self.config
         if config.cache.dir is not None:
             self.cache = WorkspaceCache(config.cache.dir)
@@ -366,7 +366,7 @@ class Workspace:
 
 
 def _target(path: str) -> str:
-    """Return the path that a link leads to; empty when it is no link."""
+    """Return the path to which a link leads; empty if it is no link."""
     try:
         return os.readlink(path)  # noqa: PTH115 - for every link of a workspace
     except OSError:
@@ -385,7 +385,7 @@ def _scanned(index: SourceIndex, path: Path) -> list[str]:
 
 
 def _package_files() -> list[str]:
-    """Return files that change when a package that all results depend on is installed anew."""
+    """Return the files that change when a package behind all results is reinstalled."""
     import importlib.util  # noqa: PLC0415
 
     found = []
@@ -397,7 +397,7 @@ def _package_files() -> list[str]:
 
 
 def _record_file(package: str) -> str:
-    """The file that is written anew when a package is installed anew; empty when there is none."""
+    """Return the file that each installation of a package rewrites; empty if there is none."""
     import importlib.metadata  # noqa: PLC0415
 
     try:

@@ -97,7 +97,7 @@ def read_body(function: Function) -> Body:
 
 
 def _skip(function: Function, body: Body, position: int) -> int:
-    """Record what is no statement at `position`; returns where reading goes on."""
+    """Record text that is no statement at `position`; return the position to continue from."""
     source = function.module.source
     while source.text[position : position + 1].isspace():
         position += 1
@@ -118,7 +118,7 @@ def _skip(function: Function, body: Body, position: int) -> int:
 
 
 class _State:
-    """The rarer statements of a body: everything that is no instruction."""
+    """State of reading the rarer statements of a body: all but instructions."""
 
     def __init__(self, body: Body) -> None:
         self._body = body
@@ -127,7 +127,7 @@ class _State:
         self._depth = 0
 
     def locate(self, numbers_text: str) -> int:
-        """Return number of a ``.loc``; equal ones share a number."""
+        """Return the number of a ``.loc``; equal ones share a number."""
         known = self._location_numbers.get(numbers_text)
         if known is not None:
             return known
@@ -147,12 +147,12 @@ class _State:
         return number
 
     def label(self, name: str, scope: int) -> None:
-        """A label stands before the next instruction, or names the table that follows it."""
+        """Record a label of the next instruction or of the table that follows."""
         self._body.labels[(scope, name)] = len(self._body.instructions)
         self._last_label = (scope, name)
 
     def brace(self, brace: str, scope: int) -> int:
-        """Open or close a scope; returns the scope now in force.
+        """Open or close a scope, and return the present scope.
 
         Below `MAX_DEPTH` no new scopes are made, so that looking a name up stays short.
         """
@@ -166,7 +166,7 @@ class _State:
         return scope if self._depth >= MAX_DEPTH else max(scopes[scope].parent, 0)
 
     def directive(self, statement: str, offset: int, scope: int) -> None:
-        """``.reg``, variables, ``.branchtargets`` and ``.pragma``; others carry nothing we use."""
+        """Read ``.reg``, variables, ``.branchtargets`` and ``.pragma``; ignore other directives."""
         body = self._body
         if statement.startswith(".reg"):
             body.scopes[scope].registers.extend(parse_registers(statement))

@@ -146,7 +146,7 @@ def build_cfg(body: Body) -> ControlFlowGraph:
 
 
 def _target_names(body: Body, branch: Instruction) -> tuple[str, ...]:
-    """Return labels that a branch may go to; none when its table does not exist."""
+    """Return the labels that a branch may go to; empty if its table does not exist."""
     if branch.opcode.base == "bra":
         return (branch.text.strip(),)
     operands = split_operands(branch.text)

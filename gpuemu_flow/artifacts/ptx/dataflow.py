@@ -88,7 +88,7 @@ class _Resolver:
             self.widths += [REGISTER_WIDTHS.get(type_name, 1) * lanes] * len(names)
 
     def table(self, scope: int) -> _ScopeTable:
-        """Name to number for one scope; scopes that declare nothing share their parent's."""
+        """Return the table from names to numbers of a scope; without declarations the parent's."""
         while scope > 0 and not self._declared[scope]:
             scope = self._body.scopes[scope].parent
         table = self.tables.get(scope)
@@ -97,7 +97,7 @@ class _Resolver:
         return table
 
     def resolve(self, name: str, scope: int) -> int:
-        """Return number of the register that `name` means, or -1."""
+        """Return the number of the register that `name` means, or -1."""
         if name[:1].isdigit():
             return _NOT_A_REGISTER
         outermost = self.table(0)
@@ -195,7 +195,7 @@ def analyse_dataflow(body: Body) -> Dataflow:
 def _other_forms(
     kind: Destination, text: str, lookup: Callable[[str], int]
 ) -> tuple[Registers, list[int]]:
-    """Return vector and paired destinations, calls, and destinations that are read too."""
+    """Find definitions and uses of vector and paired destinations, calls, and read destinations."""
     first = first_operand(text)
     in_first = [number for number in map(lookup, _TOKENS.findall(first)) if number >= 0]
     after = text[text.find(first) + len(first) :]

@@ -54,7 +54,7 @@ def read_ptx(data: bytes, file: str = "") -> PtxFile:
 
 
 class _NextWord:
-    """Next occurrence of a word after a growing offset, each character looked at once."""
+    """Search for the next occurrence of a word at growing offsets, in linear time overall."""
 
     def __init__(self, text: str, word: str) -> None:
         self._text = text
@@ -62,7 +62,7 @@ class _NextWord:
         self._found = -2
 
     def after(self, offset: int) -> int:
-        """Offset of the word (then a space or parenthesis) at or after `offset`; -1 for none."""
+        """Return the offset of the word (then a space or parenthesis) from `offset` on, or -1."""
         while self._found != -1 and self._found < offset:
             self._found = self._text.find(self._word, max(offset, self._found + 1))
             end = self._found + len(self._word)
@@ -162,7 +162,7 @@ class _Reader:
         return match.end()
 
     def _statement(self, match: re.Match[str], pending: int, module: Module) -> tuple[int, int]:
-        """Take one statement or function; returns the next position and the pending header."""
+        """Read one statement or function; return the next position and the pending header."""
         end = match.group("end")
         after = match.end()
         ends_in_pragma = end == ";" and _TRAILING_PRAGMA.search(match.group("head")) is not None
@@ -222,7 +222,7 @@ class _Reader:
         return after
 
     def _find_body_end(self, start: int) -> tuple[int, int, bool]:
-        """Return offset of the closing brace, where to go on, and whether there is such a brace.
+        """Return the offset of the closing brace, the next position, and whether the brace exists.
 
         Functions do not nest: a body that meets another header, or the end, is not closed.
         """

@@ -71,7 +71,7 @@ def _is_scalar_global(opcode: Opcode) -> bool:
 
 
 def _last_definitions(analysis: KernelAnalysis, accesses: list[int]) -> dict[int, int]:
-    """For each access the last instruction before it that wrote a register it reads.
+    """Find for each access the last instruction before it that wrote a register it reads.
 
     Two accesses with the same base and the same answer see the same address value.
     """
@@ -90,7 +90,7 @@ def _last_definitions(analysis: KernelAnalysis, accesses: list[int]) -> dict[int
 
 
 def _runs(accesses: dict[int, int], size: int) -> list[int]:
-    """Return first instruction of each run of `_RUN` consecutive displacements."""
+    """Return the first instruction of each run of `_RUN` consecutive displacements."""
     offsets = sorted(accesses)
     starts = []
     position = 0

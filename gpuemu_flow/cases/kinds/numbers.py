@@ -50,7 +50,7 @@ def _above_zero(values: Array, setting: Setting) -> Array:
 
 
 def _steps(setting: Setting) -> tuple[int, int]:
-    """Return the ends of quantized values."""
+    """Return the smallest and largest quantized value."""
     signed = DTYPES[setting.dtype].kind != "uint"
     bits = setting.rule.bits or 8 * DTYPES[setting.dtype].itemsize
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
@@ -103,7 +103,7 @@ def _packed(setting: Setting) -> Array:
 
 
 def _scalar(setting: Setting) -> Array:
-    """Return the value that the strategy names, or one of the range."""
+    """Return the value that the strategy prescribes, or one of the range."""
     values = setting.rule.values
     if values:
         at = int(setting.pattern[4:]) if setting.pattern.startswith("pick") else 0

@@ -28,7 +28,7 @@ def _permutation(setting: Setting) -> Array:
 
 
 def _ranked(values: Array, setting: Setting) -> Array:
-    """Return a permutation whose elements stand in the same order."""
+    """Return the permutation with the same order as the given values."""
     rows = values.reshape(-1, setting.width)
     order = np.argsort(rows, axis=1, kind="stable")
     return np.argsort(order, axis=1, kind="stable").reshape(values.shape)
@@ -94,7 +94,7 @@ def _unique_floats(setting: Setting) -> Array:
 
 
 def _distinct(setting: Setting, first: int, last: int) -> Ints:
-    """Return rows of different integers of [first, last]; as many as there are, then repeated."""
+    """Draw rows of distinct integers of [first, last], repeated if there are too few."""
     rows, width = setting.rows, setting.width
     span = last - first + 1
     if setting.pattern in ("consecutive", "descending"):

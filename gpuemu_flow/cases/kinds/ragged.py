@@ -79,7 +79,7 @@ def _length_bounds(setting: Setting) -> tuple[int, int]:
 
 
 def _of_total(setting: Setting, least: int, most: int) -> Array:
-    """Return rows of lengths with the wanted sum over all; as near as the bounds allow."""
+    """Draw rows of lengths with the wanted total, or as near to it as the bounds allow."""
     total = setting.total or 0
     count, rows = setting.count, setting.rows
     rest = min(max(total - least * count, 0), (most - least) * count)
@@ -106,7 +106,7 @@ def _of_total(setting: Setting, least: int, most: int) -> Array:
 
 
 def _spread(values: Ints, most: int) -> Ints:
-    """Return the values, none above `most`: what is too much goes to the first with room."""
+    """Limit values to `most`, and add the excess to the first ones that have room."""
     excess = int(np.maximum(values - most, 0).sum())
     values = np.minimum(values, most)
     room = most - values

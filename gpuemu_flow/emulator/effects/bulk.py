@@ -30,7 +30,7 @@ _WORDS = frozenset(
 
 
 def _directions(step: Step) -> tuple[str, str]:
-    """Give the spaces that a copy goes to and comes from."""
+    """Return the destination and source spaces of a copy."""
     spaces = [w.partition("::")[0] for w in step.opcode.segments]
     found = [s for s in spaces if s in ("shared", "global")]
     return (found[0], found[1]) if len(found) == 2 else ("", "")
@@ -57,7 +57,7 @@ def emit_arrival(emitter: Emitter, step: Step, index: int) -> None:
 
 
 def _reduction(step: Step) -> tuple[str, str]:
-    """Give what a copy does with what lies in global memory, and the type; empty for a copy."""
+    """Return the reduction of a copy and its type; both empty for a plain copy."""
     if step.opcode.segments[1] != "reduce":
         return "", ""
     return next((w for w in step.opcode.segments if w in REDUCTIONS), ""), step.opcode.type

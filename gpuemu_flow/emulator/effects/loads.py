@@ -61,7 +61,7 @@ def _access_problem(step: Step, address_at: int, check: Callable[[Operand, str],
 
 
 def _where(emitter: Emitter, step: Step, address: Memory, index: int) -> tuple[str, str, str]:
-    """Write an access's space, address, and the arguments that end its call."""
+    """Write the space, the address and the last arguments of an access."""
     strong = bool(STRONG.intersection(step.opcode.segments))
     tail = f"{emitter.mask(step)}, {index}, {strong})"
     return space_of(step, address), emitter.address(address), tail
@@ -72,7 +72,7 @@ def _load_problem(step: Step) -> str:
 
 
 def _parameter_offset(emitter: Emitter, address: Memory, size: int) -> int | None:
-    """Give where a load reads the parameter block; None for one that reads anything else."""
+    """Return the offset in the parameter block that a load reads; None for other loads."""
     base = address.base
     if not isinstance(base, Symbol) or base.space != "param":
         return None
@@ -112,7 +112,7 @@ def _emit_store(emitter: Emitter, step: Step, index: int) -> None:
 
 
 def _always(step: Step) -> str:
-    """Give no problem: whatever the operands are, no value depends on them."""
+    """Return no problem, since no value depends on the operands."""
     return ""
 
 

@@ -36,7 +36,7 @@ _FLOAT_ONLY = frozenset(["equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"]
 
 
 def _comparison(step: Step) -> tuple[str, str, str]:
-    """Read a comparison's operator, how it is combined, and its type."""
+    """Read a comparison's operator, its combination with a predicate, and its type."""
     words = step.opcode.segments[1:]
     name = words[0] if words else ""
     combined = next((w for w in words[1:] if w in _COMBINE), "")

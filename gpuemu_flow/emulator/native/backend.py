@@ -122,7 +122,7 @@ class Native:
 
 
 def _weigh(blocks: Blocks) -> int:
-    """Count the steps that a thread may take: those in loops several times."""
+    """Estimate the number of steps of a thread, counting those in loops several times."""
     depth = [0] * len(blocks.starts)
     for b, follow in enumerate(blocks.successors):
         for target in follow:

@@ -99,7 +99,7 @@ def _known(path: str, stamp: tuple[int, int]) -> Compiler | None:
 
 
 def _machine_flags() -> tuple[str, ...]:
-    """List flags for what this processor has; a cache that machines share tells them apart."""
+    """List flags for this processor's features, which are part of the cache's key."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return ()
     try:
@@ -164,7 +164,7 @@ def _make_private(folder: Path) -> None:
 
 
 def _is_sound(path: Path) -> bool:
-    """Tell whether a library is ours, private, and ends in its own digest."""
+    """Tell whether a library is the user's, private, and ends with its own digest."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -180,7 +180,7 @@ def _is_sound(path: Path) -> bool:
 
 
 def _build(source: str, compiler: Compiler, target: Path) -> None:
-    """Compile into a folder of its own beside the target, and move the library there whole."""
+    """Compile in a temporary folder beside the target, and move the finished library into place."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder) / "kernel.so"
         command = [compiler.path, *compiler.flags, "-x", "c", "-", "-o", str(made), "-lm"]

@@ -21,7 +21,7 @@ _PAD = 64
 
 
 class _Args(ctypes.Structure):
-    """The generated C's ``Args``."""
+    """The structure ``Args`` of the generated C."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("g", "gs")),
@@ -128,7 +128,7 @@ def _arguments(launch: Launch, ids: Array) -> tuple[list[Array], _Args]:
 
 
 def _shared_template(launch: Launch, unwritten: int) -> Array:
-    """Make the shadow of one block's shared memory: nothing between variables, and a pad."""
+    """Make the shadow of one block's shared memory, which marks the bytes of its variables."""
     program = launch.program
     size = program.shared_bytes
     if launch.dynamic_shared:

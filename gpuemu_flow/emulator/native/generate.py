@@ -33,7 +33,7 @@ MAX_STEPS = 12_000
 
 @dataclass
 class _Segment:
-    """One generated function, before it is known which registers lie in arrays."""
+    """One generated function, before it is decided which registers are stored in arrays."""
 
     number: int
     writers: tuple[Writer, ...]
@@ -202,7 +202,7 @@ def _function(program: Program, blocks: Blocks, segment: _Segment, kept: set[int
 
 
 def _result(step: Step) -> int:
-    """Give the register that a reducing barrier writes; -1 for none."""
+    """Return the register that a reducing barrier writes; -1 if there is none."""
     if is_barrier(step) and "red" in step.opcode.segments:
         first = step.operands[0]
         return first.number if isinstance(first, Register) else -1

@@ -12,7 +12,7 @@ _SUFFIX = {"f32": "f", "f64": "d"}
 
 
 def _flagged(kind: str, words: Words, inner: str) -> str | None:
-    """Add what ``.ftz`` and ``.sat`` do to a result; operands are flushed before."""
+    """Apply ``.ftz`` and ``.sat`` to a result, whose operands are already flushed."""
     if kind == "f64":
         if words & {"ftz"}:
             return None

@@ -256,7 +256,7 @@ def _store(writer: Writer, step: Step) -> None:
 
 
 def _new_value(operation: str, kind: str, old: str, values: list[str]) -> str:
-    """Write what one turn of an atomic makes of the old value."""
+    """Write the expression for an atomic's new value, given the old one."""
     first = values[0]
     if kind in ("f32", "f64"):
         if operation == "exch":

@@ -87,7 +87,7 @@ def add(mode: str, dtype: str) -> Lanes:
 
 
 def _signed_zero_sum(out: Array, a: Array, b: Array, mode: str) -> Array:
-    """Give an exact cancellation the sign that the mode wants: minus when rounding down."""
+    """Set the sign of an exact cancellation by the rounding mode: minus when rounding down."""
     if mode != "rm":
         return out
     cancelled = (out == 0) & (np.signbit(a) != np.signbit(b)) & (a == -b)
@@ -105,7 +105,7 @@ def _directed_sum(a: Array, b: Array, mode: str) -> Array:
 
 
 def _overflow(value: Array, mode: str) -> Array:
-    """Give what a finite result beyond the range becomes in a directed mode."""
+    """Return the value of a finite result beyond the range in a directed rounding mode."""
     largest = np.copysign(np.finfo(np.float64).max, value)
     keep = (mode == "rm") & (value < 0) | (mode == "rp") & (value > 0)
     return np.where(keep, value, largest)

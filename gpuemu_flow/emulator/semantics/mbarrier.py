@@ -41,7 +41,7 @@ def fresh(count: Array) -> Array:
 
 
 def _changed(word: Array, arrivals: Array, awaited: Array, dropped: Array) -> Array:
-    """Count arrivals and bytes; a phase that waits for neither ends, and the next begins."""
+    """Count arrivals and bytes; begin the next phase if none are pending."""
     left = np.maximum(pending(word).astype(np.int64) - arrivals, 0)
     expected = (word >> _EXPECTED_AT & _COUNT).astype(np.int64)
     expected = np.maximum(expected - dropped, 0)
@@ -67,7 +67,7 @@ def _drop(old: Array, count: Array, nbytes: Array) -> Array:
 
 
 def _more(old: Array, count: Array, _: Array) -> Array:
-    """Await more arrivals in this phase (``cp.async.mbarrier.arrive`` without ``.noinc``)."""
+    """Expect more arrivals in this phase (``cp.async.mbarrier.arrive`` without ``.noinc``)."""
     return old + (count & _COUNT)
 
 
