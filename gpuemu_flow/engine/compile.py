@@ -319,7 +319,7 @@ class Compiler:
         )
 
     def _program_files(self, op: OpConfig, *programs: ProgramRef) -> Closure:
-        """Return the files that decide a program's results: its closure, and matches of ``depends``."""
+        """Return files that decide a program's results: its imports and matches of ``depends``."""
         files: set[str] = set()
         packages: set[str] = set()
         for program in programs:

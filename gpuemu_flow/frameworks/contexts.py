@@ -174,7 +174,7 @@ def validating(
 
 
 def _judge(client: Any, ref_fn: Any) -> AbstractContextManager[Any]:
-    """Choose the judge: the client given, one of our own, or none."""
+    """Choose the judge: the given client, a new one, or none."""
     if client is not None or ref_fn is not None:
         return nullcontext(client)
     from gpuemu_flow.client.api import Client  # noqa: PLC0415 - not needed with a reference

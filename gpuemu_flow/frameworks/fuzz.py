@@ -67,7 +67,7 @@ class CheckFailedError(Exception):
 
 @dataclass
 class _Tried:
-    """The op as the fuzzers call it: with tensors of a framework, and with its checks."""
+    """The op in the form that fuzzers call, with a framework's tensors and checks."""
 
     adapter: FrameworkAdapter
     op: Callable[..., Any]

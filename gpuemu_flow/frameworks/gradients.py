@@ -135,7 +135,7 @@ class GradientChecker:
         index: tuple[int, ...],
         here: float,
     ) -> tuple[float, bool]:
-        """The derivative, and whether there is one: both steps, and both sides, tell the same.
+        """Return the derivative, and whether two step sizes and both sides agree that it exists.
 
         The slopes to either side of a smooth function draw together as the step shrinks; those at a
         kink stay apart.

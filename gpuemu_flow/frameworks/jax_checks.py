@@ -30,7 +30,7 @@ def tensors_of(inputs: Inputs) -> dict[str, Any]:
 
 
 def _outcome(what: str, check: Callable[[], CheckOutcome]) -> CheckOutcome:
-    """Return a check whose exceptions are its failures."""
+    """Wrap a check so that its exceptions become failures."""
     try:
         return check()
     except Exception as error:

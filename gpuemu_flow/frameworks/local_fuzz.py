@@ -72,7 +72,7 @@ def fuzz_locally(
 
 
 class _Limits(NamedTuple):
-    """The tolerance in force."""
+    """The tolerance of one comparison."""
 
     atol: float | None
     rtol: float | None
@@ -139,7 +139,7 @@ def error_result(
 
 
 def _finite_only(outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[FailureInfo]:
-    """Return NaN and Inf in outputs of an op without a reference, whose inputs hold none."""
+    """Report NaN and Inf in outputs of an op without reference whose inputs contain none."""
     if not all(np.isfinite(to_float64(a)).all() for a in inputs.values()):
         return []
     return [

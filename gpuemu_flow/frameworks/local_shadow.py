@@ -53,7 +53,7 @@ class Versions:
 
 
 class _World:
-    """Copies of functions, of what they close over and of the globals that they name."""
+    """Copies of functions, their closures, and the globals that they use."""
 
     def __init__(self, wrap: str) -> None:
         self.rewrote = False
@@ -66,7 +66,7 @@ class _World:
         self._depth = 0
 
     def value(self, value: Any) -> Any:
-        """Return the stand-in for a value: a copy in float32, or the very same one."""
+        """Return the substitute for a value: a copy in float32, or the value itself."""
         if self._depth >= _MAX_DEPTH:
             return value
         self._depth += 1
@@ -149,7 +149,7 @@ class _World:
         return made.__dict__
 
     def _fill(self, old: dict[str, Any], new: dict[str, Any], names: set[str]) -> None:
-        """Replace the globals of these names by what stands for them."""
+        """Replace the globals of these names by their substitutes."""
         for name in names:
             source = name if name in old else _NARROWED.get(name, name)
             if source not in old:
@@ -174,7 +174,7 @@ class _World:
         return self._modules[id(old)]
 
     def _code(self, code: CodeType) -> CodeType:
-        """Find the code in its file's rewritten source, or return it as it is."""
+        """Find the code in its file's rewritten source, or return it unchanged."""
         path = code.co_filename
         if path not in self._codes:
             self._codes[path] = self._compile(path)
@@ -206,7 +206,7 @@ class _World:
 
 
 def _is_the_place(old: CodeType, code: CodeType) -> bool:
-    """Tell whether code was compiled from the source as it is now, there.
+    """Tell whether code was compiled from a place in the present source.
 
     pytest rewrites ``assert`` statements: such code is known by its name and line alone.
     """

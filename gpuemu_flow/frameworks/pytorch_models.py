@@ -153,7 +153,7 @@ class _Twin:
     def outputs(
         self, args: Any, kwargs: Any, arrays: Mapping[str, Any], *, keep: bool = False
     ) -> list[Any]:
-        """Return tensors that it gives where `arrays` stand for the call's own, by place or name.
+        """Return the layer's output tensors, given `arrays` in place of the call's own tensors.
 
         With `keep`, buffers that the call changes, such as running means, stay changed.
         """
@@ -178,7 +178,7 @@ class _Twin:
 
 
 class _Versions(Versions):
-    """A twin, and its own copy in float32; a layer's steps cannot be rewritten."""
+    """A twin and its copy in float32; single steps of a layer cannot be rewritten."""
 
     def __init__(self, twin: Any) -> None:
         super().__init__(twin)

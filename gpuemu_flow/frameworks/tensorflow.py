@@ -30,7 +30,7 @@ from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, numpy_dtype
 
 
 class _Tape:
-    """A gradient tape that has already begun, and may be entered again all the same."""
+    """A gradient tape that already records and may still be entered again."""
 
     def __init__(self, tape: Any) -> None:
         self._tape = tape

@@ -38,7 +38,7 @@ def _interpreter() -> Interpreter:
 
 
 def _function_of(program: str, relative_to: str | Path) -> Callable[..., Any]:
-    """The function that ``path.py:function`` names, imported with the interpreter switched on."""
+    """Import the function ``path.py:function`` with Triton's interpreter switched on."""
     path, colon, name = program.rpartition(":")
     file = (Path(relative_to) / path).resolve()
     if not colon or not file.is_file():
@@ -135,7 +135,7 @@ class TritonOp:
         return returned, found
 
     def _again(self, seed: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Return outputs of the same call with other values in new memory; None where it fails."""
+        """Repeat the call with other values in new memory; return None if it fails."""
         try:
             with _interpreter().running(seed, run=1):
                 return outputs_by_name(self.function(*args, **kwargs))
@@ -199,7 +199,7 @@ class TritonOp:
 
 
 def _tensor(value: Any) -> Any:
-    """Return arrays as tensors on memory of their own, also in mappings; anything else as it is."""
+    """Convert arrays, also in mappings, to tensors with their own memory; keep all else."""
     if isinstance(value, np.ndarray):
         return _ADAPTER.from_numpy(value)
     if isinstance(value, Mapping):
@@ -208,7 +208,7 @@ def _tensor(value: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """Return tensors as copies, also in mappings; anything else as it is."""
+    """Copy tensors, also those in mappings; return everything else unchanged."""
     if isinstance(value, Mapping):
         return {name: _copied(member) for name, member in value.items()}
     if not hasattr(value, "detach"):

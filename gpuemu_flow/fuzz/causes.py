@@ -213,7 +213,7 @@ def causes_of(
 
 
 def _families(failing: Sequence[Judged]) -> dict[str, list[Judged]]:
-    """Return the failing cases by kind of failure, but for those whose inputs were not made.
+    """Group the failing cases by kind of failure, without those whose inputs could not be made.
 
     What a function that returns inputs did wrong, its error says; one that hangs would take an
     experiment's time many times over.
@@ -237,7 +237,7 @@ def _key(
 
 
 def _with_members(cause: Cause, failing: Sequence[Case]) -> Cause:
-    """Return the cause with the failing cases that it stands for."""
+    """Return the cause with the failing cases that it explains."""
     from gpuemu_flow.cases.beliefs import holds  # noqa: PLC0415
     from gpuemu_flow.cases.cause import case_id  # noqa: PLC0415
     from gpuemu_flow.cases.measured import facts_of  # noqa: PLC0415
@@ -330,7 +330,7 @@ class _Judge:
 
 
 class _Reference:
-    """The reference, evaluated on other inputs within a number of calls and a time."""
+    """The reference, evaluated on other inputs within limits of calls and time."""
 
     def __init__(self, evaluator: CaseEvaluator, budget: Budget) -> None:
         self._evaluator = evaluator
@@ -338,7 +338,7 @@ class _Reference:
         self._left = RERUNS * budget.left
 
     def ask(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]] | None:
-        """Return its outputs; None where it refuses the inputs or has been asked often enough."""
+        """Return the reference's outputs; None if it refuses the inputs or a limit is reached."""
         from gpuemu_flow.numerics.dtypes import to_float64  # noqa: PLC0415
 
         if self._left <= 0 or self._budget.late():

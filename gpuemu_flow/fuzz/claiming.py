@@ -111,7 +111,7 @@ class Claimant:
         return None
 
     def _tell_apart(self) -> None:
-        """Choose values for the inputs that claims are about: the wrong claims will not hold."""
+        """Choose input values for which wrong claims fail, and drop those claims."""
         rivals = [claim for claim in claims(self._seen) if not claim.feature.of_place]
         for claim in {each.feature: each for each in reversed(rivals[:MOST_CLAIMS])}.values():
             self._sweep(claim)
@@ -147,7 +147,7 @@ class Claimant:
         return Cause(True, sentence_of(claim), relation=named, counts=counts)
 
     def _refuted(self, claim: Claim) -> bool:
-        """Take every other row out of a claim on rows, by what it names alone: it must be right.
+        """Test a claim about rows: change every other row so that the claim calls it right.
 
         What else the rows have in common with wrong ones stays as it was.
         """
@@ -171,7 +171,7 @@ class Claimant:
         return int(np.count_nonzero(wrong)) > MOST_WRONG_OUTSIDE * wrong.size
 
     def _sharpened(self, claim: Claim) -> Claim | None:
-        """Choose values next to a claim's border until it is known; None where it does not hold."""
+        """Choose values near a claim's border until it is known; return None if the claim fails."""
         for _ in range(0 if claim.feature.of_place else SWEEPS):
             if is_sharp(claim):
                 break
@@ -185,7 +185,7 @@ class Claimant:
         return claim
 
     def _telling(self, claim: Claim, new: Iterator[Case]) -> Iterator[Case]:
-        """Select new cases: three of four so large that the claim's place is in their output."""
+        """Select new cases, three of four so large that their output includes the claim's place."""
         least = min((tried.case.numel for tried in self._failed), default=0)
         for number in range(MOST_TRIED):
             for case in itertools.islice(new, PATIENCE):
@@ -196,11 +196,11 @@ class Claimant:
                     break
 
     def _relearned(self, claim: Claim) -> Claim | None:
-        """Return the claim as all cases together have it; None where they contradict it."""
+        """Return the claim learned from all cases together; None if they contradict it."""
         return next((each for each in claims(self._seen) if each.about == claim.about), None)
 
     def _sweep(self, claim: Claim) -> Tried | None:
-        """Run a known case again, its input filled with values about the claim's border."""
+        """Run a known case again with its input filled with values around the claim's border."""
         name, ends = claim.feature.subject, claim.low or claim.high
         if len(ends) != 2 or not self._failed:
             return None
@@ -227,7 +227,7 @@ class Claimant:
 
 
 def _moved_out(rows: NDArray[np.float64], claim: Claim) -> NDArray[np.float64]:
-    """Return rows of which none is as a claim on rows says, changed in no more than that needs."""
+    """Return rows changed as little as possible so that a claim about rows covers none."""
     moved: NDArray[np.float64] = rows.copy()
     kind = claim.feature.kind
     if claim.high:
@@ -259,7 +259,7 @@ def _counted(counts: Counts, *, failed: bool, told: bool) -> Counts:
 
 
 def _between(ends: tuple[float, ...], count: int, largest: float) -> NDArray[np.float64]:
-    """Return values from one end of a border to the other, close together near 0."""
+    """Return values between both ends of a border, denser near 0."""
     low, high = np.clip(sorted(ends), -largest, largest)
     count = min(max(count, 2), 4096)
     if low * high > 0 and max(low / high, high / low) > 2.0:
@@ -272,7 +272,7 @@ def _between(ends: tuple[float, ...], count: int, largest: float) -> NDArray[np.
 def _rows(
     values: NDArray[np.float64], chosen: NDArray[np.float64], kind: str
 ) -> NDArray[np.float64]:
-    """Return rows whose largest (or least) element is the first of the chosen ones."""
+    """Return rows whose largest (or smallest) element is the first of the chosen values."""
     target = chosen[..., :1]
     if kind == "top":
         limited = np.minimum(values, target)
@@ -285,7 +285,7 @@ def _rows(
 
 
 def _diverse(cases: Sequence[Case], most: int) -> list[Case]:
-    """Select cases of different strategies first, small ones of each, but not the smallest."""
+    """Select cases of different strategies first, each small but not the smallest."""
     by_strategy: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
         if 0 < case.numel <= MOST_ELEMENTS:

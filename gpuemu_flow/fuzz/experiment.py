@@ -176,7 +176,7 @@ class Experiment:
     # Claims
 
     def _claim(self) -> Cause | None:
-        """Return a claim on the wrong elements of all failing cases."""
+        """Find a claim about the wrong elements of all failing cases."""
         failing, passing = (
             [case for case in cases if case.seed not in self._run_already]
             for cases in (self._failing, self._passing)
@@ -196,7 +196,7 @@ class Experiment:
     # Relations
 
     def _relation(self) -> Cause | None:
-        """Return a relation of all failing cases with plain values."""
+        """Find a relation that all failing cases with plain values share."""
         chosen = self._relater.candidates(self._failing)
         for case in chosen:
             tried = self._try(case)
@@ -274,7 +274,7 @@ class Experiment:
         return None
 
     def _is_trivial(self, belief: Belief) -> bool:
-        """Tell whether hardly a case lies outside: these may be too small to be wrong."""
+        """Tell whether nearly all cases meet a condition; the others may be too small to fail."""
         return belief.outside < TELLING * (belief.inside + belief.outside)
 
     def _pool(self) -> Iterator[tuple[Case, CaseFacts]]:
@@ -293,7 +293,7 @@ class Experiment:
         return None
 
     def _confirm(self, belief: Belief) -> Counts | None:
-        """Run new cases inside and outside in turn; None as soon as they speak against it.
+        """Run new cases that meet a condition and others in turn; return None once they refute it.
 
         Of two conditions each quadrant is tried: where the first holds alone, the second alone, and
         neither.
@@ -350,7 +350,7 @@ class Experiment:
 
 
 def _is_vague(belief: Belief) -> bool:
-    """Tell whether a condition is but a list of nearly all strategies."""
+    """Tell whether a condition is only a list of nearly all strategies."""
     return any(
         each.kind == "strategy"
         and isinstance(each.value, tuple)

@@ -261,7 +261,7 @@ def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, O
 
 
 def _first(workspace: Workspace, record: FailureRecord) -> FailureRecord:
-    """Find the failure that a shrunk one was shrunk from; itself where there is none."""
+    """Find the original of a shrunk failure; return the failure itself if there is none."""
     store, seen = FailureStore(workspace.cache), {record.id}
     while record.minimized_from is not None and record.minimized_from not in seen:
         seen.add(record.minimized_from)

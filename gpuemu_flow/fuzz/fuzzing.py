@@ -88,7 +88,7 @@ def verdict_key(subject: OpSubject) -> str:
 
 
 class _FuzzWorker:
-    """One thread's programs of one subject, and the cases that wait to go to them together."""
+    """One thread's warm programs of one subject, and the cases that wait for the next batch."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class _FuzzWorker:
 
     @cached_property
     def evaluator(self) -> CaseEvaluator:
-        """Opened when a verdict is not known yet."""
+        """Return the evaluator, opened when the first unknown verdict is needed."""
         return self._stack.enter_context(self._opening)
 
     def learn(self) -> None:
@@ -221,7 +221,7 @@ class Fuzzer:
         return CaseSource(streams, iterations=options.iterations, time_limit=options.time_limit)
 
     def _work(self, pool: Pool, source: CaseSource, outcome: FuzzOutcome) -> None:
-        """One thread's share of the cases."""
+        """Judge one thread's share of the cases."""
         with ExitStack() as stack:
             lanes: dict[int, _FuzzWorker] = {}
             try:
@@ -256,7 +256,7 @@ class Fuzzer:
             source.stop()
 
     def _judged(self, fuzz_worker: _FuzzWorker, number: int, case: Case) -> Iterator[Judged]:
-        """Yield the verdict if it is known once a case is taken up; a waiting case has none yet."""
+        """Take up one case, and yield each verdict that is known by then."""
         key: list[Json] = [checks_for(number) is FULL_CHECKS, case.identity()]
         known = fuzz_worker.inputs.find(
             lambda b: cached_verdict(self._cache, digest_json([b, *key]))
@@ -297,7 +297,7 @@ class Fuzzer:
         return Judged(number, evaluated.case, evaluated.result)
 
     def _write(self, *records: tuple[SeenInputs, list[Json], Json], force: bool = False) -> None:
-        """Keep verdicts, some at a time: one transaction costs more than judging a tiny case.
+        """Store verdicts in groups, since one transaction costs more than judging a tiny case.
 
         Those are dropped whose programs, or what they read, were edited meanwhile.
         """

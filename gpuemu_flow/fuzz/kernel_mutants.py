@@ -112,7 +112,7 @@ def _try_triton(
     pool: Pool, subject: Subject, folder: Path, cases: Sequence[Case], cancel: Event | None,
     found: KernelMutation,
 ) -> None:  # fmt: skip
-    """Try bugs in the PTX that Triton makes; it compiles once, as one worker runs them all."""
+    """Try bugs in the PTX that Triton makes, in one worker, so that Triton compiles only once."""
     (folder / RECORD).mkdir()
     program = replace(subject.op, argv=(*subject.op.argv, str(folder)))
     if program.sandbox is not None:
@@ -137,7 +137,7 @@ def _try_triton(
 
 
 def _passing(evaluator: CaseEvaluator, cases: Sequence[Case]) -> list[Case]:
-    """Choose the cases that pass as the op is."""
+    """Choose the cases that the unchanged op passes."""
     return [c for c in cases if evaluator.judge(c).result.verdict is Verdict.PASSED]
 
 

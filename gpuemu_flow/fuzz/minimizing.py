@@ -131,7 +131,7 @@ def _only_slow(record: FailureRecord, timeout: float) -> Problem:
 
 
 def _failing_position(schema: OpSchema | None, record: FailureRecord) -> dict[str, int] | None:
-    """Locate the failing element along each dim: slices about it are tried first."""
+    """Locate the failing element along each dim, around which slices are tried first."""
     first = next(iter(CheckResult.from_json(record.result).failures), None)
     if schema is None or first is None or first.index is None:
         return None
@@ -139,7 +139,7 @@ def _failing_position(schema: OpSchema | None, record: FailureRecord) -> dict[st
 
 
 class _Shrinker:
-    """Asks of candidates whether they fail for the original's reason, in the plainest setting."""
+    """Tests whether candidates fail for the original's reason, in the simplest setting."""
 
     def __init__(
         self, pool: Pool, subject: Subject, record: FailureRecord, cancel: Event | None
@@ -180,11 +180,11 @@ class _Shrinker:
         return fails_alike(self._record, self._judge(evaluator, candidate).result)
 
     def judge_patiently(self, candidate: Candidate) -> EvaluatedCase:
-        """Evaluate one case in a process of its own, with the op's whole time."""
+        """Evaluate one case in a separate process, with the op's full time limit."""
         with self._evaluator(self._patient) as evaluator:
             return self._judge(evaluator, candidate)
 
     def fails_alone(self, candidate: Candidate) -> bool:
-        """Tell whether it fails in a process of its own."""
+        """Tell whether the case fails in a separate process."""
         with self._evaluator() as evaluator:
             return self._fails(evaluator, candidate)

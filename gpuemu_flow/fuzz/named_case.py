@@ -77,7 +77,7 @@ def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
 
 
 def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...]) -> Case:
-    """Return the case of such inputs; which one it is about shows in what it has of its own."""
+    """Return the case of these inputs; infer its target from the input that differs."""
     special = [i for i in inputs if i.layout != "contiguous"] or [
         i for i in inputs if i.strategy != "normal"
     ]
@@ -102,7 +102,7 @@ def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...
 
 
 def _dims(schema: OpSchema, seen: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return the sizes of all dims; those that no shape has are found by trying."""
+    """Return the sizes of all dims; find those that no shape shows by trying."""
     known = {dim.name: seen[dim.name] for dim in schema.dims if dim.name in seen}
     if not (schema.derived or schema.limits):
         return tuple(known.items())

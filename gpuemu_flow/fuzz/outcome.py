@@ -103,7 +103,7 @@ class FuzzOutcome:
             self.margins[min(MARGIN_BUCKETS - 1, int(share * MARGIN_BUCKETS))] += 1
 
     def _take_sample(self, number: int, case: Case) -> None:
-        """Keep the cases with the lowest seeds: any order of judging leaves the same ones."""
+        """Keep the cases with the lowest seeds, which do not depend on the order of judging."""
         entry = (-case.seed, -number, case)
         if len(self._sample) < MOST_PASSING:
             heapq.heappush(self._sample, entry)

@@ -186,7 +186,7 @@ class OwnOutputs:
         return replace(made.subject, samples=samples)
 
     def _evaluator(self, subject: Subject, tolerance: object) -> CaseEvaluator:
-        """Return warm programs; those that were not used for longest make room."""
+        """Return warm programs, and close those that were unused for longest."""
         key = subject.name, subject.dtype, tolerance, repr(subject.reference), repr(subject.compare)
         if key in self._warm:
             self._warm.move_to_end(key)

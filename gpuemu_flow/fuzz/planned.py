@@ -38,7 +38,7 @@ class CaseSequence:
 
 @dataclass
 class _Planned:
-    """A sequence as far as it has been asked for."""
+    """A case sequence with the cases planned so far."""
 
     more: Iterator[Case]
     cases: list[Case] = field(default_factory=list)

@@ -136,7 +136,7 @@ class Relater:
         return True if True in told else False if False in told or not told else None
 
     def _begin(self, seen: Observation) -> bool:
-        """Look for relations in a failing case; True when there are any."""
+        """Find the relations of a first failing case; tell whether there are any."""
         if self._begun >= FIRST - 1:
             return False
         found = mask_relations(seen, self._ask)
@@ -204,7 +204,7 @@ class Relater:
         return best if len(alike) == 1 else None
 
     def _has_rival(self, best: Relation) -> bool:
-        """Tell whether no case tells a relation from one that is alike for nearly all inputs."""
+        """Tell whether no case distinguishes a relation from a similar one."""
         return any(
             other.kind in RIVALS.get(best.kind, ())
             and other.subject == best.subject
@@ -245,7 +245,7 @@ def _floats(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]
 
 
 def _how_telling(case: Case) -> tuple[bool, bool, int]:
-    """Sort key: what is of size 1 hides what is done along it."""
+    """Return the sort key of cases: dims of size 1 hide errors along them."""
     return any(size == 1 for _, size in case.dims), case.numel < 64, case.numel
 
 

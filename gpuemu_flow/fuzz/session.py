@@ -168,7 +168,7 @@ def _causes(
 def _groups(
     log: FailureLog, op: str, outcome: FuzzOutcome, known_causes: Sequence[Cause]
 ) -> list[CauseGroup]:
-    """Return failures by cause; each record learns its cause."""
+    """Group failures by cause, and store the cause in each record."""
     by_reason: dict[str, list[Judged]] = {}
     stated = {each: c for c in reversed(known_causes) if c.stated for each in c.members}
     by_cause: dict[Cause, list[Judged]] = {}
@@ -207,7 +207,7 @@ def _group(
     outcome: FuzzOutcome,
     text: str,
 ) -> CauseGroup:
-    """Return failures that belong together, smallest first; each record is told why."""
+    """Return one group's failures, smallest first, and store the group's cause in each record."""
     records = [_record(log, known, op, judged, text) for judged in members]
     smallest = members[0].result
     return CauseGroup(
@@ -220,13 +220,13 @@ def _group(
 
 
 def _shape_classes(failing: Iterable[Case], passed: Counter[str]) -> dict[str, tuple[int, int]]:
-    """Return failing and passing cases in each class of shapes."""
+    """Count failing and passing cases in each class of shapes."""
     failed = Counter(case.shape_class for case in failing)
     return {name: (failed[name], passed[name]) for name in sorted({*failed, *passed})}
 
 
 def _recorded(log: FailureLog, op: str) -> dict[str, str]:
-    """Return ids of the op's recorded failures by their cases."""
+    """Map cases to the ids of the op's recorded failures."""
     return {
         digest_json(record.case): record.id
         for record in reversed(log.store.list(op))
@@ -237,7 +237,7 @@ def _recorded(log: FailureLog, op: str) -> dict[str, str]:
 def _record(
     log: FailureLog, known: Mapping[str, str], op: str, judged: Judged, cause: str
 ) -> FailureRecord:
-    """The stored record of a failing case, told its cause; made anew for a cached verdict."""
+    """Store the cause in a failing case's record, which is made anew for a cached verdict."""
     failure_id = known.get(digest_json(judged.case.to_json()))
     if failure_id is None:
         failure_id = log.add(op, judged.case, judged.result, source="fuzz", cause=cause)

@@ -11,7 +11,7 @@ from gpuemu_flow.store.results import StoredResult
 
 @dataclass
 class _Run:
-    """Submissions of one process by one state of one code: its digest, first and last time."""
+    """Submissions of one process with one state of its code: digest, first and last time."""
 
     code: str
     first: int

@@ -248,7 +248,7 @@ class Subjects:
         return digest_json([repr(query.key()[1:]), *parts, *made_of])  # but for the op's name
 
     def _as_queried(self, query: Query, compiled: _Compiled) -> Subject:
-        """Return the subject of an op with what a request changes of it."""
+        """Return the subject of an op with the changes of a request."""
         op, subject = self._config.op(query.op), compiled.subject
         kwargs = _typed(query.kwargs, op.kwargs, subject.reference.kind)
         names = query.input_names or subject.reference.input_names
@@ -299,7 +299,7 @@ class Subjects:
             return known
 
     def _compile(self, op: OpConfig, dtype: str) -> _Compiled:
-        """Make programs by way of the graph's compiler, the only place that does."""
+        """Compile an op in one dtype by the graph's compiler."""
         stand_in = replace(op, op=op.op or op.reference, dtypes=(dtype,), skip_reason="")
         config = replace(self._config, ops=(stand_in,), targets={})
         graph = Compiler(config, self._cache, Overrides(), self._version).graph()
@@ -330,7 +330,7 @@ class Subjects:
         )
 
     def _compiled_code(self, graph: Graph, specs: Iterable[TaskSpec]) -> set[str]:
-        """Build the compiled parts of programs; return the sources of the builds, and the PTX."""
+        """Build compiled parts of programs; return the builds' sources and the PTX files."""
         found: set[str] = set()
         for spec in specs:
             build_code(self._workspace, spec, graph)
@@ -343,7 +343,7 @@ class Subjects:
 
 
 def _typed(given: Mapping[str, Json], configured: Mapping[str, Json], kind: str) -> dict[str, Json]:
-    """Return keyword arguments of the wire, which all are strings, with types where these are sure.
+    """Convert keyword arguments of the wire, all strings, to other types where certain.
 
     A callable gets numbers, booleans and None; a script gets the text that was sent, whatever
     becomes of it on the way.

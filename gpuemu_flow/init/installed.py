@@ -77,7 +77,7 @@ def find_origin(version: str = gpuemu_flow.__version__) -> Origin:
 
 
 def _direct_url(installed: Distribution) -> dict[str, Any]:
-    """Read the record that PEP 610 asks for where an installation came from no index."""
+    """Read the record that PEP 610 requires of an installation from outside of an index."""
     try:
         found = json.loads(installed.read_text("direct_url.json") or "{}")
     except ValueError:
@@ -111,7 +111,7 @@ def _from_git(address: str, commit: str) -> Origin | None:
 
 
 def _without_user(address: str) -> str:
-    """The address that everybody can use, without a user and a password; empty if there is none."""
+    """Return an address without user and password; empty if there is none for everybody."""
     if address.startswith("https://"):
         rest = address.removeprefix("https://")
         host, slash, path = rest.partition("/")

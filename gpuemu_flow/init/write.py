@@ -82,7 +82,7 @@ def _disk_problem(error: OSError, target: Path) -> Problem:
 
 
 def _look(files: Mapping[str, bytes], target: Path, replaceable: Collection[str]) -> list[str]:
-    """Return the paths to write; a UsageError that names every reason not to."""
+    """Return the paths to write; raise a UsageError with every reason against it."""
     problems, todo = [], []
     root = Path(os.path.realpath(target))
     for path, content in files.items():
@@ -122,7 +122,7 @@ def _holds(place: Path, content: bytes) -> bool:
 
 
 def _move(made: Path, place: Path, kept: Path | None, undo: list[Callable[[], object]]) -> None:
-    """Move a file to its place, what is there to `kept`; how to take it back goes to `undo`."""
+    """Move a file to its place and an existing one to `kept`; record the reversal in `undo`."""
     for folder in reversed([p for p in place.parents if not p.exists()]):
         folder.mkdir()
         undo.append(folder.rmdir)

@@ -91,7 +91,7 @@ class CaseEvaluator:
 
     @property
     def _op(self) -> ProgramSession:
-        """The op's session; outputs that someone else computed are judged without one."""
+        """Return the op's session, opened on first use."""
         if self._opened_op is None:
             self._opened_op = self._session(self.subject.op)
         return self._opened_op
@@ -169,7 +169,7 @@ class CaseEvaluator:
             yield evaluated
 
     def _try_all(self, cases: Sequence[Case]) -> list[CheckResult | None]:
-        """Verdicts on the first cases, as far as all went well."""
+        """Judge the first cases of a batch up to one with trouble, and return their verdicts."""
         arena = self._op.arena()
         if arena is None:
             return []
@@ -206,7 +206,7 @@ class CaseEvaluator:
         ]
 
     def _try(self, case: Case, inputs: Arrays | None, checks: Checks) -> EvaluatedCase:
-        """Run both programs beside each other, then judge where the reference is."""
+        """Run both programs in parallel, then judge in the reference's worker."""
         arena = self._op.arena()
         files = self._files([case]) if inputs is None else {}
         about = PreparedBatch([case], inputs, arena, give=inputs is None, **files)
@@ -230,7 +230,7 @@ class CaseEvaluator:
         return EvaluatedCase(case, result, actual, inputs, lambda: self._expected(about))
 
     def _modified(self, changed: Iterable[Failure]) -> list[Failure]:
-        """Return the changes to inputs that are to stay as they are."""
+        """Return the changes to inputs that the op must not modify."""
         mutates = self.subject.op.mutates
         return [failure for failure in changed if failure.output not in mutates]
 
@@ -246,7 +246,7 @@ class CaseEvaluator:
         return SharedInputs(about.peer, about.slots[0], lambda: materialise(case))
 
     def _settle(self, judge_request: JudgeRequest, actual: Arrays, outcome: Outcome) -> CheckResult:
-        """The verdict, once the op is done."""
+        """Return the verdict once the op has finished."""
         call = self._op.done
         if outcome.error is not None:
             judge_request.method, judge_request.bring = "expected", False
@@ -265,14 +265,14 @@ class CaseEvaluator:
     def _without_comparison(
         self, attempt: Attempt, judge_request: JudgeRequest, op: RunError | None
     ) -> CheckResult | None:
-        """The verdict where no outputs were compared; None where the request has results."""
+        """Return the verdict if no outputs were compared; None if the request has results."""
         if attempt.ended:
             judge_request.method = "judge"
             return judge_in_steps(self._reference, self._setup, judge_request, op)
         return without_outputs(attempt.outcome.error, op)
 
     def _files(self, cases: Sequence[Case]) -> dict[str, Any]:
-        """Tell where the reference's outputs lie, or may be left."""
+        """Return the files with the reference's stored outputs, and places for new ones."""
         if self._expected_cache is None:
             return {}
         found = [self._expected_cache.find(case) for case in cases]
@@ -284,7 +284,7 @@ class CaseEvaluator:
         return {"known": [None if path is None else str(path) for path in found], "stage": stage}
 
     def _learn(self, judge_request: JudgeRequest) -> None:
-        """Keep what will spare another run of the reference."""
+        """Store outputs and facts that make another run of the reference unnecessary."""
         news = self._setup.facts != judge_request.facts
         self._setup.facts = judge_request.facts
         if self._expected_cache is None:
@@ -386,7 +386,7 @@ class CaseEvaluator:
 
 
 def _not_run(case: Case) -> EvaluatedCase | None:
-    """Return the outcome of a case of which an input could not be made; None for others."""
+    """Return the outcome of a case whose input could not be made; None for other cases."""
     error = input_error(case)
     if error is None:
         return None
@@ -394,7 +394,7 @@ def _not_run(case: Case) -> EvaluatedCase | None:
 
 
 def _demand(attempt: Attempt) -> None:
-    """RunnerError ``reference-failed`` where the reference gave nothing."""
+    """Raise RunnerError ``reference-failed`` if the reference gave no outputs."""
     error = attempt.outcome.error
     if error is not None:
         raise RunnerError(Problem("reference-failed", error.message))

@@ -110,7 +110,7 @@ class CompareFunctions:
         return self._loaded[ref]
 
     def _place(self, error: Exception) -> str:
-        """Return the last line of the workspace that an exception came from."""
+        """Return the innermost line of the workspace in an exception's traceback."""
         below = self._root.rstrip(os.sep) + os.sep
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if frame.filename.startswith(below)]

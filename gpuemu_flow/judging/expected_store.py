@@ -201,7 +201,7 @@ class ExpectedStore:
         return get(self._reference_key) if self.inputs is None else self.inputs.find(get)
 
     def _put(self, kind: str, what: Json, value: Json) -> None:
-        """Keep a value, unless something that it depends on was written to meanwhile."""
+        """Store a value unless one of its inputs was written to meanwhile."""
         base = self._reference_key if self.inputs is None else self.inputs.key()
         if base is not None:
             self._cache.actions.put(_key(base, kind, what), value)

@@ -97,7 +97,7 @@ def _call_of(case: Case, spec: InputSpec) -> GeneratorCall:
 
 
 def _checked(spec: InputSpec, given: GivenValues) -> GivenValues:
-    """Return values only if they can be read: they come from a process of the user's."""
+    """Check that values from the user's process can be read, and return them."""
     if given.slug:
         return given
     try:
@@ -108,7 +108,7 @@ def _checked(spec: InputSpec, given: GivenValues) -> GivenValues:
 
 
 class _Asker:
-    """Asks one function for values; what spoils a worker costs only the case at hand."""
+    """Calls one function for values, so that a broken worker costs only one case."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class _Asker:
 
 
 def _read(answer: Json) -> list[GivenValues]:
-    """Return the answers; none if they are not of their form."""
+    """Parse the answers of a worker; return none if they are malformed."""
     kinds = {name: type(value) for name, value in vars(GivenValues()).items()}
     if not isinstance(answer, list):
         return []

@@ -198,7 +198,7 @@ class Judge:
     def _check_own(
         self, case: Case, actual: Arrays, expected: Arrays, inputs: Arrays, *, explain: bool
     ) -> CheckResult:
-        """The verdict on one set of outputs."""
+        """Judge one set of outputs."""
         criteria = self.criteria(case, expected, inputs, actual)
         seen = None
         if not criteria.contracts:
@@ -220,7 +220,7 @@ class Judge:
     def _compared(
         self, actual: Arrays, expected: Arrays, inputs: Arrays, criteria: Criteria
     ) -> CheckResult:
-        """Compare outputs; those that contracts are about as they say."""
+        """Compare outputs, those with contracts by their contracts."""
         contracts = criteria.contracts
         if not contracts:
             return check_outputs(
@@ -247,7 +247,7 @@ class Judge:
     def _apart(
         self, contract: OutputContract, actual: Arrays, inputs: Arrays, criteria: Criteria
     ) -> JudgedApart:
-        """Judge one output by its distribution, or as the user's own function does."""
+        """Judge one output by its distribution, or by the user's own function."""
         name, contracts = contract.name, criteria.contracts
         values = contracts.masked(name, actual[name])
         if contract.statistics is not None:
@@ -277,7 +277,7 @@ class Judge:
         criteria: Criteria,
         seen: SeenOutputs | None,
     ) -> list[str]:
-        """Suggest what to write where only NaN and Inf differ, in a case that feeds them."""
+        """Suggest a policy if outputs differ only in NaN and Inf, and inputs contain these."""
         if not SpecialInputs(inputs):
             return []
         for names in (("nan_policy",), ("inf_policy",), ("nan_policy", "inf_policy")):
@@ -336,7 +336,7 @@ class Judge:
         inputs: Arrays,
         criteria: Criteria,
     ) -> list[str]:
-        """Describe the wrong elements beside their numbers."""
+        """Describe the wrong elements by more than their number."""
         outputs = dict.fromkeys(f.output for f in result.failures if f.output in actual)
         sentences = []
         for name in outputs:
@@ -356,7 +356,7 @@ class Judge:
         return own if own is not None and own in allowed else allowed[0]
 
     def _measured(self, case: Case, inputs: Arrays, expected: Arrays) -> _Measured:
-        """Return the case's tensors, with all that judging it before has shown."""
+        """Return the case's tensors, with the results of judging it earlier."""
         last = self._last
         if last is None or last.inputs is not inputs or last.expected is not expected:
             settings = self._settings
@@ -365,7 +365,7 @@ class Judge:
         return last
 
     def _envelope(self, case: Case, last: _Measured, dtypes: Mapping[str, str]) -> Envelope:
-        """Return the case's envelope, of the outputs as they are compared."""
+        """Return the case's envelope, for outputs in the form that is compared."""
         key = tuple(sorted(dtypes.items()))
         if key not in last.envelopes:
             traits = self._traits()
@@ -395,8 +395,7 @@ class Judge:
 
 
 def _refused(actual: Arrays, expected: Arrays, criteria: Criteria) -> CheckResult | None:
-    """Return the verdict on outputs of another form than is declared; None where they can be
-    compared."""
+    """Return the verdict on outputs of an undeclared form; None if they can be compared."""
     refused = criteria.contracts.refused
     if refused:
         return CheckResult(Verdict.ERROR, refused)
@@ -413,7 +412,7 @@ def _refused(actual: Arrays, expected: Arrays, criteria: Criteria) -> CheckResul
 
 
 def _plain_inputs(case: Case) -> dict[str, NDArray[Any]]:
-    """The case's shapes with ``normal`` values in float32 at most."""
+    """Make inputs of the case's shapes with ``normal`` values, in float32 at most."""
     plain = tuple(
         replace(spec, layout="contiguous")
         if spec.rule is not None and spec.rule.generate  # only its function knows right values

@@ -107,7 +107,7 @@ def _post(
     arrays: Arrays,
     fds: Sequence[int] = (),
 ) -> Attempt | None:
-    """Send a question, and with a worker's first one what the service is to be made with."""
+    """Send a request, and with a worker's first one the settings of its service."""
     if worker_client.cases == 0:
         message.update(target=SERVICE, setup=setup.to_json())
     return worker_client.post(

@@ -39,7 +39,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass
 class _Item:
-    """One case at hand, and what the reference gave or raised; see `PreparedBatch`."""
+    """One prepared case with the reference's outputs or its exception; see `PreparedBatch`."""
 
     case: Case
     inputs: Arrays
@@ -88,7 +88,7 @@ class JudgeService:
         return self._judge_all(payload, context)
 
     def _evaluate(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Run the reference, or its shadow, on the inputs that were sent."""
+        """Run the reference, or its shadow, on the inputs of a request."""
         inputs = _copies(context.own, payload["slots"])
         rounding = None if payload["rounding"] is None else Rounding(**payload["rounding"])
         shadow = bool(payload["shadow"])
@@ -100,7 +100,7 @@ class JudgeService:
         return _to_json(context.own.write(outputs))
 
     def _prepare(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Make or take the inputs; where they lie for the op when it is to have them."""
+        """Make or take the inputs; return their places if the op needs them."""
         cases = [Case.from_json(case) for case in payload["cases"]]
         if payload["by_seed"]:
             files = zip(cases, payload["known"], payload["stage"], strict=True)
@@ -140,7 +140,7 @@ class JudgeService:
                 item.failed = error
 
     def _run_reference(self, item: _Item, context: ServiceContext) -> Arrays:
-        """In the first dtype that it takes; the inputs stay as they are."""
+        """Run the reference in the first dtype that it accepts, on copies of the inputs."""
         *earlier, last = dtypes_to_try(widened=item.widens)
         for dtype in earlier:
             with suppress(BaseException):  # programs may raise anything
@@ -172,7 +172,7 @@ class JudgeService:
         return {"slots": _to_json(context.own.write(expected)), "dtypes": allowed}
 
     def _judge_all(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Verdicts on the outputs that there are; none on a case that is better asked for alone."""
+        """Judge the available outputs, except cases that should be requested alone."""
         places, arena = payload["places"], context.peer
         if places is None or arena is None:
             places, arena = [payload["slots"]], context.own
@@ -202,7 +202,7 @@ class JudgeService:
         return {"results": results, "changed": changed, "facts": self._facts, "staged": staged}
 
     def _own_inputs(self, item: _Item, input_dtype: str | None) -> Arrays:
-        """Copies of the inputs, those of the case's float type converted."""
+        """Copy the inputs, and convert those of the case's float type."""
         wide = converted(item.inputs, self._dtype, input_dtype)
         return {
             name: array.copy(order="K") if array is item.inputs[name] else array
@@ -241,7 +241,7 @@ class JudgeService:
 
 
 def _changed(item: _Item, arena: Arena | None) -> list[Json]:
-    """Compare the op's inputs with copies that it never had; return a failure for each change."""
+    """Compare the op's inputs with private copies; return a failure for each change."""
     if item.given is None or arena is None:
         return []
     now = arena.views(item.given)
@@ -261,7 +261,7 @@ def _cached(item: _Item) -> Arrays:
 
 
 def _in_order(outputs: Mapping[str, NDArray[Any]]) -> Arrays:
-    """By name and in C order, as blobs hold them; TypeError when one is of no known dtype."""
+    """Return outputs by name in C order, as in blobs; TypeError for an unknown dtype."""
     for array in outputs.values():
         element_type(array)
     return {name: np.asarray(outputs[name], order="C") for name in sorted(outputs)}
@@ -281,5 +281,5 @@ def _to_json(slots: Mapping[str, Slot]) -> dict[str, Json]:
 
 
 def _copies(arena: Arena, data: Mapping[str, Json]) -> Arrays:
-    """Tensors in their layouts, in memory that nobody else can write to."""
+    """Copy tensors, with their layouts, to memory that no other process can write to."""
     return {name: array.copy(order="K") for name, array in arena.views(_slots(data)).items()}

@@ -52,7 +52,7 @@ def _ask(
 def _with_probe_or_without(
     reference: ProgramSession, setup: Setup, request: JudgeRequest
 ) -> Attempt:
-    """Ask what needs the dtypes of the outputs; again where looking for them ends the process."""
+    """Make a request that may probe output dtypes; repeat it without if the process ends."""
     attempt = reference.ask(request)
     if attempt.ended and setup.probes:
         setup.probes = False

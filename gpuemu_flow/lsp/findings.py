@@ -172,7 +172,7 @@ def source_findings(last: LastResults) -> list[SourceFinding]:
 
 
 def _of_result(table: OpTable, result: OpResult, *, outdated: bool) -> Finding:
-    """A verdict of one op and dtype; one that something changed since is no more than a hint."""
+    """Make the finding of one op and dtype; an outdated verdict is only a hint."""
     first = result.failures[0] if result.failures else None
     reason = next(iter(first.result.failures), None) if first is not None else None
     bad = result.failed + result.errors + result.inconclusive

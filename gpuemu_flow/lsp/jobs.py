@@ -102,7 +102,7 @@ async def run_command(
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
-    """End a command: ask it twice, then end its whole session."""
+    """End a command: send SIGINT, then SIGTERM, then kill its whole session."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         if process.returncode is not None:
             break
@@ -116,7 +116,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 async def _read(stream: asyncio.StreamReader, most: int) -> str:
-    """The stream's first `most` bytes; the rest is thrown away, so that the writer never waits."""
+    """Return the stream's first `most` bytes; discard the rest, so that the writer never waits."""
     kept = bytearray()
     while chunk := await stream.read(1 << 16):
         kept += chunk[: most - len(kept)]
@@ -124,7 +124,7 @@ async def _read(stream: asyncio.StreamReader, most: int) -> str:
 
 
 async def _follow(stream: asyncio.StreamReader, on_progress: Callable[[Progress], None]) -> str:
-    """Report the progress that lines tell of, and return the other lines."""
+    """Report the progress in a command's lines, and return the other lines."""
     kept: list[str] = []
     size = 0
     rest = b""

@@ -130,7 +130,7 @@ def outline(text: str) -> Outline:
 
 
 def _ops_by_looks(found: Outline, start: int) -> Iterator[OpTable]:
-    """Yield tables behind a bracket or quote that is open while somebody types."""
+    """Yield the tables after an unclosed bracket or quote, as occurs during typing."""
     header = -1
     for line in range(start, len(found.lines)):
         if _HEADER.fullmatch(found.lines[line]):
@@ -143,7 +143,7 @@ def _ops_by_looks(found: Outline, start: int) -> Iterator[OpTable]:
 
 
 def _name(found: Outline, line: int) -> tuple[str, Span]:
-    """Return the op's name on the line of its key, and where it stands."""
+    """Return the op's name and its place on the line of its key."""
     whole = found.line_span(line)
     text = found.lines[whole.line]
     match = _NAME.search(text)

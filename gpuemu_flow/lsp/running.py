@@ -123,13 +123,13 @@ class Running:
     def _say(
         self, text: str, kind: types.MessageType = types.MessageType.Warning
     ) -> dict[str, Any]:
-        """Tell the user, and whoever sent the command."""
+        """Show a message to the user, and return it to the sender of the command."""
         self._server.window_show_message(types.ShowMessageParams(kind, text))
         return {"ok": kind is types.MessageType.Info, "message": text}
 
 
 def _unsaved(path: Path, text: str) -> bool:
-    """Tell whether a file does not hold what the editor shows."""
+    """Tell whether a file differs from the text in the editor."""
     try:
         # A pipe would be waited for without end.
         return not path.is_file() or path.read_bytes() != text.encode("utf-8", "surrogatepass")
@@ -138,7 +138,7 @@ def _unsaved(path: Path, text: str) -> bool:
 
 
 class _Shown:
-    """A command as the editor shows it: how far it is, and a way to stop it."""
+    """A command as the editor shows it, with its progress and a way to stop it."""
 
     def __init__(self, server: ConfigServer, title: str) -> None:
         self._server = server
@@ -174,7 +174,7 @@ class _Shown:
             work.cancel()
 
     def report(self, progress: Progress) -> None:
-        """Say how far the command is."""
+        """Report the progress of the command."""
         if self._token is not None:
             # Tasks run side by side, and each tells of itself; a bar must not go back.
             self._percent = max(self._percent, progress.percent)
