@@ -188,7 +188,7 @@ class Prover:
 
 
 def _work_buffers(length: int, work: np.dtype[Any]) -> Array:
-    """Four rows of scratch memory, kept per thread: fresh pages cost more than the comparison."""
+    """Return four rows of scratch memory per thread, as fresh pages cost more than comparing."""
     kept: dict[str, Array] = _scratch.__dict__
     key = f"{work.name}/{length}"
     if key not in kept:
@@ -350,7 +350,7 @@ class _FloatComparison:
         self._add_max_ulp(judgement, block_a, block_e)
 
     def _refine(self, prover: Prover, start: int, size: int) -> None:
-        """Fold in the exact extremes of a proven block, whose proof only bounds them."""
+        """Add the exact extremes of a proven block, which its proof only bounds."""
         where = slice(start, start + size)
         block_a, block_e = take(self._actual, where), take(self._expected, where)
         at = start + prover.extremes(block_a, block_e)
@@ -381,7 +381,7 @@ class _FloatComparison:
             self._totals.max_ulp = max(self._totals.max_ulp, float(ulps.max()))
 
     def _ulps(self, judgement: Judgement, block_a: Array, block_e: Array) -> Float64Array | None:
-        """Error in ulp per element: steps between values of one dtype, else ``|a-e| / spacing``.
+        """Return the error in ulp per element: steps in one dtype, else ``|a-e| / spacing``.
 
         0 where NaN or Inf match and where there is no verdict, `NON_FINITE_DISTANCE` where NaN or
         Inf do not match.

@@ -201,7 +201,7 @@ def _suggest(dtype: str, seen: list[Observation]) -> Calibration:
 
 
 def _percentile(values: list[float]) -> float:
-    """Return the 95th percentile, never interpolated: with up to 20 values the largest of them."""
+    """Return the 95th percentile without interpolation: of up to 20 values the largest."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, math.ceil(PERCENTILE * len(ordered)))]
 

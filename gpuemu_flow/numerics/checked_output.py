@@ -104,7 +104,7 @@ class CheckedOutput:
         return [Failure(kind, message, self.name, place, expected=expected, actual=actual)]
 
     def _place(self, index: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the place in the output itself, of which a part may be compared."""
+        """Convert an index in the compared part to one in the whole output."""
         if self.seen is None:
             return index
         place = self.seen.contracts.index(self.name, index)
@@ -138,7 +138,7 @@ class CheckedOutput:
         return failures
 
     def _asked_of(self, exempt: NDArray[np.bool_] | None) -> tuple[Array, NDArray[np.bool_] | None]:
-        """Return the array that invariants are asked of, and its exempt part."""
+        """Return the array on which invariants are checked, and its exempt part."""
         if self.seen is None:
             return self.actual, exempt
         raw = self.seen.actual[self.name]
@@ -169,7 +169,7 @@ class CheckedOutput:
         return f"{float(value):.{17 if self.dtype == 'float64' else 9}g}"
 
     def _exempt(self, special: SpecialInputs) -> NDArray[np.bool_] | None:
-        """Elements that no invariant is asked of: without a verdict, or NaN or Inf as fed."""
+        """Mark elements exempt from invariants: without a verdict, or NaN or Inf as in inputs."""
         exempt: NDArray[np.bool_] | None = None
         if self.envelope is not None:
             bound = self.envelope.full(self.name)
@@ -234,7 +234,7 @@ def compare_output(
 def _compare_auto(
     name: str, envelope: Envelope, run: Callable[..., Outcome], actual: Array, expected: Array
 ) -> Outcome:
-    """Try the quick bound, then the envelope, then, before anything fails, a second look at it."""
+    """Compare by the quick bound, then the envelope, then, before a failure, a thorough one."""
     quick = envelope.quick(name)
     outcome = run(quick, stop=True)
     if not outcome.totals.failing and outcome.totals.share <= QUICK_SHARE:
@@ -262,7 +262,7 @@ def _rules(policy: Policy, special: SpecialInputs, clip: FloatLimits | None) -> 
 
 
 def _as_integers(expected: Array, dtype: np.dtype[Any]) -> Array:
-    """Return float64 values of an integer output in its dtype when none is changed by that."""
+    """Convert float64 values to an integer output's dtype if that changes none."""
     if expected.dtype == dtype:
         return expected
     with np.errstate(all="ignore"):

@@ -162,7 +162,7 @@ def _nearest(claim: Claim, values: Float64Array, near: BoolArray) -> BoolArray:
 
 @dataclass(frozen=True)
 class _Pool:
-    """One feature of all units seen: those that are wrong, and those that are right."""
+    """One feature's values for all wrong units seen and for all right ones."""
 
     wrong: Float64Array
     right: Float64Array
@@ -248,7 +248,7 @@ def _gravely_wrong(claim: Claim, seen: Sequence[Sighting], degree: int) -> Float
 
 
 def _is_there(border: float, grave: float, side: float) -> bool:
-    """Tell whether the gravely wrong begin near a border."""
+    """Tell whether gravely wrong units begin near a border."""
     if (grave - border) * side <= 0.0 or is_close(border, grave):
         return True
     if border * grave <= 0.0 or math.isinf(border) or math.isinf(grave):
@@ -322,7 +322,7 @@ def _likely(feature: Feature) -> tuple[bool, int, str]:
 
 
 def _holds(claim: Claim, seen: Sequence[Sighting]) -> bool:
-    """Tell whether a claim agrees with the cases it was learned from, and says something."""
+    """Tell whether a claim agrees with the cases it was learned from and is not empty."""
     told = [claim.agrees(each) for each in seen]
     if any(
         fits is False and each.chosen and each.passed for fits, each in zip(told, seen, strict=True)
@@ -345,7 +345,7 @@ def _holds(claim: Claim, seen: Sequence[Sighting]) -> bool:
 
 
 def _shows(claim: Claim, seen: Sighting) -> bool:
-    """Tell whether a case has wrong units of which the claim says something."""
+    """Tell whether a case has wrong units that the claim covers."""
     _, free = claim.inside(seen)
     return bool((seen.wrong[claim.feature.level] & ~free).any())
 
@@ -407,7 +407,7 @@ def _of_place(feature: Feature, pool: _Pool, seen: Sequence[Sighting]) -> Iterat
 
 
 def _both(axes: Sequence[Feature], seen: Sequence[Sighting]) -> Iterator[Claim]:
-    """Yield corners: from an index on along one axis, and from another on along a second."""
+    """Yield claims about corners: indices from a border on along each of two axes."""
     for place, first in enumerate(axes):
         for second in axes[place + 1 :]:
             ends = [_corner(each, seen) for each in (first, second)]

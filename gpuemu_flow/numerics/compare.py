@@ -170,7 +170,7 @@ def tolerance_of(
 def _placed(
     stats: ErrorStats, compared: Sequence[CheckedOutput], contracts: CaseContracts
 ) -> ErrorStats:
-    """Return statistics with the worst element's place in the output itself."""
+    """Return the statistics with the worst element's index converted to the whole output."""
     if stats.worst_index is None:
         return stats
     worst = max(compared, key=lambda output: output.outcome.totals.worst.share)

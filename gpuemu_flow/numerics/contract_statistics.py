@@ -111,7 +111,7 @@ def tested(name: str, values: Array, means: Array, told: Statistics) -> Tested:
 
 
 def _telling(means: Wide, fmt: FloatLimits | None, *, by_element: bool) -> NDArray[np.bool_]:
-    """Mark the elements whose mean can be told from what rounding and overflow make of it."""
+    """Mark the elements whose mean is measurable despite rounding and overflow."""
     telling: NDArray[np.bool_] = np.isfinite(means)
     if by_element and fmt is not None:
         sizes = np.abs(means)
@@ -122,7 +122,7 @@ def _telling(means: Wide, fmt: FloatLimits | None, *, by_element: bool) -> NDArr
 
 
 def _is_centred(terms: Wide, slack: Wide | None, at_least: float) -> bool:
-    """Tell whether independent terms may have the mean 0.
+    """Tell whether a sum of independent terms is compatible with mean 0.
 
     For symmetric terms ``P(|sum| >= t * sqrt(sum of squares)) <= 2 exp(-t^2 / 2)``, whatever their
     number and sizes (Efron, "Student's t-test under symmetry conditions", 1969).

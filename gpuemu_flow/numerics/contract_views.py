@@ -120,7 +120,7 @@ def in_order_of(values: Array, expected: Array, axis: int) -> Array:
 
 
 def _pairing(values: Array, expected: Array) -> NDArray[np.intp]:
-    """Return, for each expected row, the row of `values` that is paired with it."""
+    """Pair each expected row with a row of `values`, and return the rows' indices."""
     exact = values.dtype.kind in "biu" and expected.dtype.kind in "biu"
     wide_v = values if exact else to_float64(values)
     wide_e = expected if exact else to_float64(expected)
@@ -133,7 +133,7 @@ def _pairing(values: Array, expected: Array) -> NDArray[np.intp]:
 
 
 def _nearest(values: NDArray[np.float64], expected: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Pair each expected row with the nearest of those that are left."""
+    """Pair each expected row with the nearest row that is still unpaired."""
     pairing = np.empty(len(values), np.intp)
     left = np.ones(len(values), np.bool_)
     with np.errstate(all="ignore"):
@@ -231,7 +231,7 @@ def distances(values: Array, expected: Array) -> Array:
 
 
 def _product(values: Array, expected: Array, axis: int) -> Array:
-    """Return the inner products of the vectors along an axis; 0 for what is not finite."""
+    """Return the inner products of vectors along an axis, with 0 for non-finite terms."""
     with np.errstate(all="ignore"):
         product = values.astype(np.complex128) * np.conj(expected.astype(np.complex128))
         total: Array = np.where(np.isfinite(product), product, 0.0).sum(axis, keepdims=True)

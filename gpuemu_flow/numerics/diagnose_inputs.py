@@ -49,7 +49,7 @@ def conditions(evidence: Evidence) -> list[Finding]:
 
 
 def _border(failing: Float64Array, passing: Float64Array) -> tuple[str, float] | None:
-    """The value that (nearly) parts the failing from the passing ones, and on which side they lie.
+    """Find the value that (nearly) separates failing from passing elements, and its failing side.
 
     ``("above", v)``: the failing ones are at least v. None when they mix.
     """
@@ -75,7 +75,7 @@ def _magnitude(failing: Points, passing: Points) -> Iterator[Finding]:
 
 
 def _input_values(evidence: Evidence, failing: Positions, passing: Positions) -> Iterator[Finding]:
-    """Yield a border in the values of an input that has the output's shape."""
+    """Yield a border between values of an input with the output's shape."""
     for name, array in evidence.inputs.items():
         if array.shape != evidence.shape or not array.ndim:
             continue
@@ -95,7 +95,7 @@ def _input_values(evidence: Evidence, failing: Positions, passing: Positions) ->
 
 
 def _input_rows(evidence: Evidence) -> Iterator[Finding]:
-    """List what the rows of an input hold, where the rows of the output come from its rows."""
+    """List properties of an input's rows, if rows of the output correspond to them."""
     for name, array in evidence.inputs.items():
         if array.ndim < 2 or not array.size or dtype_name(array.dtype) not in FLOAT_LIMITS:
             continue
@@ -143,7 +143,7 @@ def _rows_at(array: NDArray[Any], rows: NDArray[Any] | None, which: Positions) -
 
 
 def _row_border(name: str, bad: Float64Array, good: Float64Array) -> Iterator[Finding]:
-    """Yield a border in the rows' largest magnitude or in their spread."""
+    """Yield a border between rows' largest magnitudes or spreads."""
     for what, measure in _ROW_MEASURES:
         border = _border(measure(bad), measure(good))
         if border is not None:

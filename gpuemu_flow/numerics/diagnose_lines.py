@@ -63,7 +63,7 @@ class _Lines:
     usable: Positions
 
     def fits(self, fit: Fit) -> list[float]:
-        """The numbers that fit, when nearly all lines have one and they are not all the same."""
+        """Return the fitted numbers if nearly all lines have one and they differ."""
         fits = [
             fit(self.points.actual[i][self.wrong[i]], self.points.expected[i][self.wrong[i]], LEAST)
             for i in self.usable
@@ -99,7 +99,7 @@ def _offsets(evidence: Evidence, lines: _Lines) -> Iterator[Finding]:
 
 
 def _low_rank(points: Points, wrong: BoolArray) -> Iterator[Finding]:
-    """Tell whether the error matrix has few singular values, which then end all at once."""
+    """Tell whether the error matrix has few singular values and then a sharp drop."""
     if min(wrong.shape) < LEAST_RANK or wrong.mean() < 0.5:
         return
     error = np.where(wrong, points.actual - points.expected, 0.0)
@@ -120,7 +120,7 @@ def _low_rank(points: Points, wrong: BoolArray) -> Iterator[Finding]:
 
 
 def _varied(fitted: list[float]) -> bool:
-    """Not all the same number."""
+    """Tell whether the numbers are not all the same."""
     return max(fitted) - min(fitted) > 1e-3 * max(abs(number) for number in fitted)
 
 

@@ -61,7 +61,7 @@ def _thinned(points: Points) -> Points:
 
 
 def _agreement(evidence: Evidence, points: Points, sources: Positions) -> float:
-    """Return share of the points whose actual value is the expected one of `sources`, not its own.
+    """Return the share of points with the expected value of `sources` but not their own.
 
     A value that hardly differs from the expected one of its own place tells nothing of others: what
     is near it there has to leave at most a tenth of the error.
@@ -73,7 +73,7 @@ def _agreement(evidence: Evidence, points: Points, sources: Positions) -> float:
 
 
 def _near(evidence: Evidence, actual: Float64Array, candidate: Float64Array) -> float:
-    """Return share of pairs that are equal up to the roundings of a right op."""
+    """Return the share of pairs that are equal up to the roundings of a right op."""
     eps = evidence.fmt.eps if evidence.fmt is not None else 0.0
     finite = candidate[np.isfinite(candidate)]
     scale = np.abs(finite).max(initial=0.0)
@@ -83,7 +83,7 @@ def _near(evidence: Evidence, actual: Float64Array, candidate: Float64Array) -> 
 
 
 def _swapped(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Yield two axes swapped, in place or with the memory read in the old order."""
+    """Yield findings of two swapped axes, in place or with the memory read in the old order."""
     shape = evidence.shape
     index = np.unravel_index(points.positions, shape)
     for i, j in itertools.combinations(range(len(shape)), 2):
@@ -168,7 +168,7 @@ def _along_axes(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
 
 def _copies(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Yield failing elements that are an input's at the same place."""
+    """Yield findings of failing elements equal to an input's at the same place."""
     for name, array in evidence.inputs.items():
         if array.shape != evidence.shape:
             continue
@@ -183,7 +183,7 @@ def _copies(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
 
 def _permuted(evidence: Evidence) -> Iterator[Finding]:
-    """Yield the same values in another order, over the whole output or within its rows."""
+    """Yield findings of right values in another order, in the whole output or within rows."""
     if evidence.count > LARGEST_SORTED or evidence.count < LEAST_PERMUTED:
         return
     positions = np.flatnonzero(evidence.mask)

@@ -54,7 +54,7 @@ class _Region:
 
     @property
     def certainty(self) -> float:
-        """Return 1 where so many indices hardly lie together by chance, less for a few of a few."""
+        """Return the certainty of a region: 1 if chance hardly explains it, else less."""
         ways = math.log(self.size) * min(self.indices, self.size - self.indices)
         return min(1.0, ways / math.log(20.0))
 
@@ -132,7 +132,7 @@ def _region(axis: int, hits: NDArray[np.int64]) -> _Region:
 
 
 def _period(hit: NDArray[np.bool_], indices: NDArray[np.intp]) -> int:
-    """The shortest period p such that the indices are those of a few remainders modulo p; or 0."""
+    """Return the shortest period modulo which the indices have few remainders, or 0."""
     size = hit.size
     for period in range(2, min(LONGEST_PERIOD, size // 2) + 1):
         remainders = np.bincount(indices % period, minlength=period)
@@ -146,7 +146,7 @@ def _period(hit: NDArray[np.bool_], indices: NDArray[np.intp]) -> int:
 
 
 def _by_axes(evidence: Evidence, regions: list[_Region]) -> Finding | None:
-    """Return one sentence for the axes on which the failing elements are confined to a region."""
+    """Describe in one sentence the axes along which failing elements form a region."""
     confined = [region for region in regions if region.form not in ("all", "some")]
     confined.sort(key=lambda region: region.share)
     inside = math.prod(region.share for region in confined) * evidence.total
@@ -174,7 +174,7 @@ def _by_axes(evidence: Evidence, regions: list[_Region]) -> Finding | None:
 
 
 def _tile(region: _Region) -> int:
-    """Return the widest usual tile that a region's border is a multiple of; 0 for none."""
+    """Return the largest usual tile size that divides a region's border; 0 if none does."""
     border = region.start if region.form == "tail" else region.stop
     if region.form not in ("tail", "head") or not border:
         return 0
@@ -182,7 +182,7 @@ def _tile(region: _Region) -> int:
 
 
 def _axis_name(evidence: Evidence, axis: int) -> tuple[str, str]:
-    """Return singular and plural of what an index of an axis is called."""
+    """Return the singular and plural name for an index of an axis."""
     ndim = len(evidence.shape)
     if ndim == 1:
         return "element", "elements"
@@ -271,7 +271,7 @@ def _whole_lines(evidence: Evidence, region: _Region, hits: NDArray[np.int64]) -
 
 
 def _memory_tail(evidence: Evidence, regions: list[_Region]) -> Finding | None:
-    """Find everything from some element in memory order on, where no row begins there."""
+    """Find a failing tail in memory order that does not begin with a row."""
     first, last = int(evidence.failing.positions[0]), int(evidence.failing.positions[-1])
     length = evidence.total - first
     if last < evidence.total - 1 or len(evidence.shape) < 2 or first % evidence.columns == 0:

@@ -88,7 +88,7 @@ def special_values(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _common(values: Float64Array) -> float | None:
-    """Return the one value that all have; None when they differ."""
+    """Return the value common to all; None if they differ."""
     first = float(values[0])
     same = np.isnan(values).all() if math.isnan(first) else (values == first).all()
     return first if same else None
@@ -215,7 +215,7 @@ def _simple_factors(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
 
 
 def _others(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
-    """Find ratios of dims, of dims and one less, of dims and the tiles that they are padded to."""
+    """Find ratios of dims, also of dims less one, and of dims padded to tiles."""
     for size in dims:
         if size < 2:
             continue
@@ -258,7 +258,7 @@ def fit_offset(
 
 
 def _sign(points: Points) -> Finding | None:
-    """Find the right magnitudes with signs of their own."""
+    """Find right magnitudes with wrong signs."""
     actual, expected = points.actual, points.expected
     if len(points) < FEW or np.ptp(np.abs(expected)) == 0.0:
         return None
@@ -273,7 +273,7 @@ def _sign(points: Points) -> Finding | None:
 
 
 def _narrower(evidence: Evidence, points: Points) -> Finding | None:
-    """Find all representable in a narrower float format, which the right values are not."""
+    """Find values all representable in a narrower float format, unlike the right ones."""
     if evidence.fmt is None or len(points) < FEW:
         return None
     for name in ("float8_e5m2", "bfloat16", "float16", "float32"):
@@ -294,13 +294,13 @@ def _narrower(evidence: Evidence, points: Points) -> Finding | None:
 
 
 def _held_by(values: Float64Array, name: str) -> float:
-    """Return share of the values that a format represents exactly."""
+    """Return the share of the values that a format represents exactly."""
     rounded = to_float64(values.astype(numpy_dtype(name)))
     return float(np.count_nonzero(rounded == values)) / values.size
 
 
 def _rounding(evidence: Evidence, points: Points) -> Finding | None:
-    """Find errors of either sign, as large as some roundings."""
+    """Find errors of both signs with the size of a few roundings."""
     if evidence.fmt is None or len(points) < 2 * FEW:
         return None
     error = points.actual - points.expected
@@ -328,7 +328,7 @@ def _rounding(evidence: Evidence, points: Points) -> Finding | None:
 
 
 def _largest_of_row(evidence: Evidence, points: Points) -> Float64Array:
-    """Of each point the largest expected magnitude among the points of its row."""
+    """Return for each point the largest expected magnitude in its row."""
     rows = points.positions // max(evidence.columns, 1)
     _, place = np.unique(rows, return_inverse=True)
     largest = np.zeros(int(place.max()) + 1)

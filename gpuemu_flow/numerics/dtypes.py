@@ -113,7 +113,7 @@ class FloatLimits:
 
 
 def _limits(name: str, exponent_bits: int, mantissa_bits: int, *, finite: bool) -> FloatLimits:
-    """Derive the limits from the widths.
+    """Derive a format's limits from the widths of its exponent and fraction.
 
     IEEE 754-2019, 3.3. A `finite` format uses the topmost exponent for numbers too, all but the
     code with all bits set, which is its NaN (Micikevicius et al., "FP8 formats for deep learning",

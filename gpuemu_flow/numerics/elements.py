@@ -176,7 +176,7 @@ def _marks(seen: Observation, name: str) -> tuple[BoolArray, BoolArray]:
 
 
 def _is_grave(seen: Observation, name: str, times: float) -> BoolArray:
-    """Mark the elements whose error is many times that of a wrong one."""
+    """Mark the elements whose error is many times that of an ordinary wrong element."""
     actual, expected = seen.actual[name], seen.expected[name]
     relative = times * CLEARLY * WRONG.get(seen.dtypes[name], 0.0)
     mixed = np.isfinite(actual) != np.isfinite(expected)
@@ -186,7 +186,7 @@ def _is_grave(seen: Observation, name: str, times: float) -> BoolArray:
 
 
 def _beyond_rounding(seen: Observation, name: str) -> BoolArray:
-    """Tell which errors are no rounding of the largest element of a row, as sums have them."""
+    """Mark errors too large to be roundings of the row's largest element, as in sums."""
     actual, expected = seen.actual[name], seen.expected[name]
     sizes = np.where(np.isfinite(expected), np.abs(expected), 0.0)
     largest = sizes.max(axis=-1, keepdims=True)
@@ -209,7 +209,7 @@ def _places(shape: tuple[int, ...]) -> Iterator[tuple[Feature, int, Float64Array
 
 
 def _aligned(seen: Observation, given: str, name: str) -> NDArray[np.float64] | None:
-    """Return an input's value for each element of the output; None where there is no such one.
+    """Return an input's value for each element of the output; None if they do not correspond.
 
     They are of one shape, or each dim of the input is a dim of the output.
     """

@@ -244,7 +244,7 @@ def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
 
 
 def _rounding_decides(evaluate: Evaluate, inputs: Arrays) -> bool:
-    """Tell whether moving the roundings on the way changes an integer that comes out."""
+    """Tell whether perturbed intermediate roundings change an integer output."""
     return _rounds_in_sight(Evaluations(evaluate, inputs), inputs, COARSE)
 
 
@@ -293,7 +293,7 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
 
 
 def _rounds_in_sight(evaluations: Evaluations, inputs: Arrays, unit: float = FINE) -> bool:
-    """Tell whether the shadow's own arithmetic on float32 arrays decides what comes out."""
+    """Tell whether the shadow's visible arithmetic on float32 arrays decides the outputs."""
     copies = as_float32(widen(inputs))
     plain = evaluations.outputs(copies, shadow=True)
     moved = evaluations.outputs(noisy(copies, SeededRng(0), unit), shadow=True)

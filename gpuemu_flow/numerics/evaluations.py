@@ -87,7 +87,7 @@ class Evaluations:
         return None
 
     def _shadow_outputs(self, inputs: Arrays, rounding: Rounding | None) -> Arrays | None:
-        """In float32 throughout, unless the reference refuses anything but plain arrays."""
+        """Evaluate the shadow in float32 throughout, or on plain arrays if it refuses others."""
         if self._takes_single:
             with staying_single():
                 outputs = self._outputs(single(inputs), shadow=True, rounding=rounding)

@@ -170,7 +170,7 @@ class _Session:
         self._perturbation = Perturbation(inputs64, seed, unit_roundoff)
 
     def plain_draws(self) -> None:
-        """The reference in float64 on inputs moved by one rounding, and its magnitudes."""
+        """Evaluate the reference in float64 on perturbed inputs and on their magnitudes."""
         first = self._evaluate(self._perturbation.independent(0))
         self._use_own_rounding()
         if not self._narrow:
@@ -188,12 +188,12 @@ class _Session:
             self._add_noise(self._evaluate(moved.independent(3, NOISE)))
 
     def _flush(self, inputs: Arrays | None) -> None:
-        """Fold in the result on inputs some of which are subnormal and count as 0."""
+        """Add the result on inputs whose subnormal numbers are replaced by 0."""
         if inputs is not None:
             self._add_flushed(self._evaluate(inputs))
 
     def _use_own_rounding(self) -> None:
-        """Inputs of a reference that takes its narrow dtype alone move by that dtype's rounding."""
+        """Perturb by the narrow dtype's rounding if the reference accepts only that dtype."""
         own = self._evaluations.own_format
         if own is not None and own.eps > self._unit:
             self._narrow = True
@@ -209,7 +209,7 @@ class _Session:
                 output.add_magnitudes([values[name] for values in found], at_headroom[name])
 
     def more_plain_draws(self) -> None:
-        """Look a second time, in float64, by draws that are others than the first ones."""
+        """Evaluate the reference in float64 on further perturbed inputs."""
         moved = self._perturbation
         for draw in range(AGAIN, AGAIN + 6):
             self._add(self._evaluate(moved.independent(draw)))
@@ -219,7 +219,7 @@ class _Session:
             self._add_noise(self._evaluate(moved.independent(draw, NOISE)))
 
     def more_shadow_draws(self) -> None:
-        """A second look at the shadow: in both memory orders, and with every rounding moved."""
+        """Evaluate the shadow again: in both memory orders, with every rounding perturbed."""
         for draw in range(2 * AGAIN, 2 * AGAIN + 8):
             copies = as_float32(self._perturbation.keyed(draw), fortran=bool(draw % 2))
             self._add(self._evaluate(copies, shadow=True), ties_kept=True)
@@ -229,7 +229,7 @@ class _Session:
             self._add(self._evaluate(copies, shadow=True))
 
     def rounded_draws(self, rounding: Rounding, *, shadow: bool, thorough: bool) -> None:
-        """The shadow with operands or steps rounded: to nearest, then up or down at random.
+        """Evaluate the shadow with rounded operands or steps: to nearest, then at random.
 
         A reference that does so by itself when it is given narrow inputs, as a framework's
         functions do, shows it without a shadow where every step may be rounded.
@@ -251,7 +251,7 @@ class _Session:
             self._add_rounded(drawn, operands=not rounding.steps)
 
     def reordered_draws(self) -> None:
-        """The reference in float64 on column-major copies of moved inputs."""
+        """Evaluate the reference in float64 on column-major copies of perturbed inputs."""
         for draw in (4, 5):
             copies = {
                 name: np.asfortranarray(array)
@@ -271,7 +271,7 @@ class _Session:
             self._outputs[name].exclude_overflow(values)
 
     def shadow_draws(self) -> bool:
-        """Evaluate the shadow on the inputs, moved ones and large ones; False if it cannot run."""
+        """Evaluate the shadow on original, perturbed and large inputs; return False if it fails."""
         moved = self._perturbation
         plain = self._evaluate(as_float32(self._inputs64), shadow=True)
         if plain is None:
@@ -289,7 +289,7 @@ class _Session:
         return True
 
     def settle_integers(self) -> None:
-        """Give integers their verdict back that exact arithmetic made, as of a half in a quotient.
+        """Restore the verdict on integers from exact arithmetic, such as the half of a quotient.
 
         Moved inputs change them, but an input is what it is; moved roundings do not.
         """
@@ -307,12 +307,12 @@ class _Session:
             output.settle([values[name].reshape(-1) for values in drawn])
 
     def exclude_all(self) -> None:
-        """No verdict on anything: the reference could not be evaluated."""
+        """Withhold all verdicts, since the reference could not be evaluated."""
         for output in self._outputs.values():
             output.unstable[:] = True
 
     def exclude_far_inputs(self) -> None:
-        """No verdict at all where float32 intermediates may overflow or vanish unseen."""
+        """Withhold verdicts where float32 intermediates may overflow or vanish unnoticed."""
         narrow = all(
             output.fmt is None or output.fmt.min_exponent > -126
             for output in self._outputs.values()
@@ -331,7 +331,7 @@ class _Session:
     def _evaluate(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> dict[str, NDArray[Any]] | None:
-        """Return flattened outputs; None when the evaluation failed or gave something else."""
+        """Return flattened outputs; None if the evaluation failed or returned other outputs."""
         return self._checked(self._evaluations.outputs(inputs, shadow=shadow, rounding=rounding))
 
     def _evaluate_own(self) -> dict[str, NDArray[Any]] | None:
@@ -375,7 +375,7 @@ class _Session:
             self._outputs[name].add_flushed(flat)
 
     def _exclude_shadow_finite(self, values: dict[str, NDArray[Any]]) -> None:
-        """No verdict where float32 gives a number and float64 none."""
+        """Withhold the verdict where float32 gives a finite number and float64 does not."""
         for name, flat in values.items():
             self._outputs[name].exclude_finite(flat)
 

@@ -19,7 +19,7 @@ from gpuemu_flow.numerics.single import Single, bare, narrowed, operands_in_floa
 
 
 class _Noisy(Single):
-    """A float32 array; what numpy computes from it in float32 is moved where it was rounded."""
+    """A float32 array whose float32 results in numpy are perturbed where they were rounded."""
 
     rng: SeededRng
     unit: float
@@ -48,7 +48,7 @@ class _Noisy(Single):
         return self._moved(bare(result))
 
     def _moved(self, values: Any, exact: Any = None) -> NDArray[Any]:
-        """The values times ``1 + d``, d within ± one unit, but for those that equal `exact`."""
+        """Multiply values by ``1 + d``, d within ± one unit, except values equal to `exact`."""
         plain = np.asarray(values)
         deltas = (2.0 * self.rng.f64(plain.size) - 1.0).reshape(plain.shape) * self.unit
         with np.errstate(all="ignore"):
@@ -72,7 +72,7 @@ def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]
 
 
 class _Doubting(_Noisy):
-    """Moves a quotient, too, that multiplying by the reciprocal would not give."""
+    """A `_Noisy` array that also perturbs quotients which reciprocals would round otherwise."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -102,7 +102,7 @@ def doubting(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[A
 
 
 class _Flushing(_Noisy):
-    """A float32 array; what numpy computes from it in float32 is 0 where it would be subnormal."""
+    """A float32 array whose subnormal float32 results in numpy become 0."""
 
     def _moved(self, values: Any, exact: Any = None) -> NDArray[Any]:
         plain = np.asarray(values)

@@ -129,7 +129,7 @@ def _rounded_torch(tensor: Any, state: _State) -> Any:
 
 @functools.cache
 def _rounding_both_ways(torch: Any) -> Any:
-    """Rounding that a gradient passes through, and is rounded by as a narrow step's would be."""
+    """Make a rounding that also rounds the gradient, as a step in a narrow dtype would."""
 
     class Rounding(torch.autograd.Function):  # type: ignore[misc, name-defined, unused-ignore]
         @staticmethod
@@ -145,7 +145,7 @@ def _rounding_both_ways(torch: Any) -> Any:
 
 
 def _rounded_jax(array: Any, state: _State) -> Any:
-    """To nearest, in operations that work while a function is traced, too."""
+    """Round to nearest by operations that also work while JAX traces a function."""
     if str(array.dtype) not in ("float32", "float64"):
         return array
     return array.astype(numpy_dtype(state.fmt.name)).astype(array.dtype)

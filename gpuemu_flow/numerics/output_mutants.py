@@ -170,7 +170,7 @@ def plant(
 def _evaluated(
     evaluate: Evaluate | None, inputs: Arrays, dtypes: Mapping[str, str]
 ) -> dict[str, NDArray[Any]]:
-    """Return the reference's outputs on changed inputs; empty where it has none."""
+    """Return the reference's outputs on changed inputs; empty if it fails."""
     if evaluate is None:
         return {}
     try:

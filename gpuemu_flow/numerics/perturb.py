@@ -90,7 +90,7 @@ class Perturbation:
     def _moved(
         self, values: Float64Array, shares: Float64Array, scale: float = 1.0
     ) -> Float64Array:
-        """Move each value by a share of its rounding; noise (another `scale`) is relative alone."""
+        """Change each value by a share of its rounding, or by noise with another `scale`."""
         moved: Float64Array = values * (1.0 + shares * (scale * self._unit))
         if scale == 1.0 and self._unit >= FLOAT32_UNIT:
             small = (np.abs(values) < FLOAT32_SMALLEST_NORMAL) & (values != 0.0)
@@ -123,7 +123,7 @@ class Perturbation:
         return self._with_zeros(chosen)
 
     def _with_zeros(self, chosen: Callable[[Float64Array], NDArray[np.bool_]]) -> Arrays | None:
-        """Put zeros where values are chosen by magnitude; return None where nothing changes."""
+        """Replace values by zeros, chosen by magnitude; return None if nothing changes."""
         found = False
 
         def change(values: Float64Array) -> Float64Array:

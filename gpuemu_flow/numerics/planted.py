@@ -62,7 +62,7 @@ def _axis_size(site: Site, axis: int) -> int:
 
 
 def _partial_tile(size: int) -> tuple[int, int] | None:
-    """Start of the last tile and the tile's width: the widest that leaves a partial one."""
+    """Return the start of the last tile and the largest tile width that leaves a partial tile."""
     for tile in TILES:
         if size > tile and size % tile:
             return size - size % tile, tile
@@ -148,7 +148,7 @@ def swapped(site: Site) -> Array | None:
 
 
 def _rows(site: Site) -> Array | None:
-    """Return a copy of the values as rows, or None where there are not two."""
+    """Return a copy of the values as rows; None if there are fewer than two."""
     if site.values.ndim < 2 or site.values.shape[-1] == 0:
         return None
     rows = np.array(site.values).reshape(-1, site.values.shape[-1])

@@ -100,13 +100,13 @@ def _is_step(node: ast.expr) -> bool:
 
 
 def _name(call: ast.Call) -> str:
-    """Return the last part of what is called; empty when that has no name."""
+    """Return the last part of a called function's name; empty if it has none."""
     called = call.func
     return called.attr if isinstance(called, ast.Attribute) else str(getattr(called, "id", ""))
 
 
 def _left_alone(tree: ast.Module) -> set[int]:
-    """Select what cannot or must not be wrapped.
+    """Select expressions that cannot or must not be wrapped.
 
     That is f-strings, whose places are wrong before Python 3.12, targets of assignments, patterns,
     decorators and annotations.

@@ -17,7 +17,7 @@ from gpuemu_flow.numerics.single import Single, operands_in_float32
 
 
 class _Regrouped(Single):
-    """A float32 array that remembers the sum or difference that it is, until it is changed.
+    """A float32 array that remembers the operands of its sum or difference until changed.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class _Regrouped(Single):
         super().__setitem__(key, value)
 
     def _sum(self, ufunc: np.ufunc, left: Any, right: Any) -> Any:
-        """The sum or difference of two, grouped the other way where one is a sum itself."""
+        """Compute a sum or difference of two arrays, regrouped if one is itself a sum."""
         minus = ufunc is np.subtract
         one, other = operands_in_float32(ufunc, "__call__", (left, right))
         plain = ufunc(one, other)

@@ -170,7 +170,7 @@ def agrees(seen: Observation, name: str, predicted: Float64Array, wrong: BoolArr
 def _foretells_what_is_not(
     actual: Float64Array, expected: Float64Array, predicted: Float64Array, relative: float
 ) -> bool:
-    """Tell whether a right element is foretold to be far off: no rounding explains that.
+    """Tell whether the prediction for a right element is off by more than rounding explains.
 
     A relation of few elements in a row would else be taken for one of all of them: a maximum that
     begins at 0 is nearly that of a row whose last element is 0.
@@ -354,7 +354,7 @@ def _row_terms(
 
 
 def _halves(seen: Observation, name: str, wrong: BoolArray) -> Iterator[Relation]:
-    """Wrong elements that a 16-bit format holds exactly, the right ones not, and about as large."""
+    """Yield 16-bit formats that represent the wrong elements exactly, but not the right ones."""
     if seen.dtypes[name] not in ("float32", "float64"):
         return
     actual, expected = seen.actual[name][wrong], seen.expected[name][wrong]

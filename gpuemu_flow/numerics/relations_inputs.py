@@ -118,7 +118,7 @@ def changes(seen: Observation) -> Iterator[Change]:
 
 
 def _of_ends(seen: Observation, name: str, array: NDArray[Any]) -> Iterator[Change]:
-    """Yield an index that is clamped one place too early, at either end of a dim."""
+    """Yield relations in which an index is clamped one place too early, at either end of a dim."""
     gives = "actual is what the reference gives with"
     for dim, size in seen.dims.items():
         if size < 2 or not array.size or not 0 <= array.max() < size:
@@ -251,7 +251,7 @@ def _cuts(dim: str, size: int, places: list[tuple[str, int]]) -> Iterator[Change
 
 
 def _resized(dim: str, size: int, wanted: int, places: list[tuple[str, int]]) -> Any:
-    """Return inputs with a dim cut or filled up with zeros; outputs are cut to their own size."""
+    """Return inputs with a dim cut or zero-padded, and outputs cut to their own size."""
 
     def make(seen: Observation) -> Any:
         inputs = dict(seen.inputs)
@@ -277,7 +277,7 @@ def _resized(dim: str, size: int, wanted: int, places: list[tuple[str, int]]) ->
 
 
 def _of_axes(seen: Observation) -> Iterator[Change]:
-    """Yield an input and the outputs of its shape with two axes swapped."""
+    """Yield relations in which an input, and outputs of its shape, have two axes swapped."""
     for name, array in seen.inputs.items():
         if array.ndim < 2 or array.dtype.kind != "f":
             continue
@@ -302,7 +302,7 @@ def _of_axes(seen: Observation) -> Iterator[Change]:
 
 
 def _row_statistics(seen: Observation, ask: Ask) -> Iterator[tuple[Relation, Floats]]:
-    """Yield a factor of each row, on what the op adds to its value at zero."""
+    """Yield relations in which each row's change from the op's value at zero has a factor."""
     for name, array in seen.inputs.items():
         if array.ndim < 2 or array.dtype.kind != "f" or not array.shape[-1]:
             continue

@@ -104,7 +104,7 @@ def _compared(seen: Observation, prediction: Prediction, fewest: int) -> bool | 
 
 
 def _hypotheses(seen: Observation, *, new: bool = False) -> Iterator[Hypothesis]:
-    """Make every hypothesis; of `new` ones, those that say something of this case."""
+    """Make every hypothesis; with `new`, only those that apply to this case."""
     yield from unwritten(seen, new=new)
     for dim, size in seen.dims.items():
         places = [
@@ -164,7 +164,7 @@ def _of_dim(
 def _chosen(
     seen: Observation, dim: str, places: list[tuple[str, int]], kept: NDArray[np.int_]
 ) -> Make:
-    """Ask with some indices of a dim only; the others are free in the outputs."""
+    """Evaluate the reference on some indices of a dim, and mark the others as free."""
 
     def make(ask: Ask) -> Prediction | None:
         free = _free(seen, dim, kept)
@@ -184,7 +184,7 @@ def _chosen(
 def _placed(
     seen: Observation, name: str, dim: str, kept: NDArray[np.int_], array: Float64Array
 ) -> Float64Array:
-    """Put what was computed for some indices of a dim in their places."""
+    """Write results for some indices of a dim to their places in whole outputs."""
     axes = [axis for axis, each in enumerate(seen.axes.get(name, ())) if each == dim]
     for axis in axes:
         if axis >= array.ndim or array.shape[axis] != kept.size:
@@ -216,7 +216,7 @@ def _blanked(seen: Observation, dim: str, places: list[tuple[str, int]], kept: B
 def _overread(
     seen: Observation, dim: str, places: list[tuple[str, int]], *, inside: bool
 ) -> Iterator[Hypothesis]:
-    """One element more of each row: in memory, the first of the next; of the last row, any."""
+    """Yield relations in which each row is read one element too far in memory."""
     rows = [(n, axis) for n, axis in places if axis == seen.inputs[n].ndim - 1 >= 1]
     if not rows:
         return
@@ -260,7 +260,7 @@ def _overread(
 
 
 def _shifts(seen: Observation, dim: str, places: list[tuple[str, int]]) -> Iterator[Hypothesis]:
-    """A comparison of two indices that is off by one, as that of a causal mask."""
+    """Yield relations in which a comparison of two indices, as of a causal mask, is off by one."""
     if len({name for name, _ in places}) < 2:
         return
     for name, axis in places:
@@ -292,7 +292,7 @@ def _shifted(seen: Observation, dim: str, name: str, axis: int, step: int) -> Ma
 
 
 def _free(seen: Observation, dim: str, kept: NDArray[np.intp]) -> dict[str, BoolArray]:
-    """The elements of the outputs at indices of a dim that are not kept."""
+    """Mark the elements of outputs at the dropped indices of a dim."""
     found = {}
     for name, array in seen.expected.items():
         mask = np.zeros(array.shape, bool)
@@ -306,7 +306,7 @@ def _free(seen: Observation, dim: str, kept: NDArray[np.intp]) -> dict[str, Bool
 
 
 def _leaves_something(seen: Observation, free: dict[str, BoolArray]) -> bool:
-    """Tell whether anything is to be explained that is not free, and the reference to be asked."""
+    """Tell whether wrong elements remain that are not free, and the reference can be evaluated."""
     if seen.passed:
         return True
     return any((wrong & ~free[name]).any() for name, wrong in seen.wrong.items())

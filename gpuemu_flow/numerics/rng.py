@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def _arrays() -> ModuleType:
-    """Return the array half of the generator; loaded late because it needs numpy."""
+    """Return the array half of the generator, which is loaded late because it needs numpy."""
     from gpuemu_flow.numerics import rng_draws  # noqa: PLC0415
 
     return rng_draws

@@ -143,7 +143,7 @@ class _Finder:
                 yield from self._string(node, expects_dtype=id(node) in dtype_nodes)
 
     def _dtype_expressions(self) -> Iterator[tuple[int, str]]:
-        """Expressions (their ids) where a dtype is expected, and how float32 is written there."""
+        """Map ids of expressions where a dtype is expected to the text for float32 there."""
         for node in ast.walk(self._tree):
             if not isinstance(node, ast.Call):
                 continue
@@ -223,7 +223,7 @@ def _module_names(tree: ast.Module, module: str) -> set[str]:
 
 
 def _split_lines(source: str) -> list[bytes]:
-    """Lines as the parser counts them, with their ends, in the encoding that it counts columns in.
+    """Split text into lines as the parser counts them, in the encoding of its columns.
 
     Form feeds and Unicode separators end no line of Python, unlike for ``str.splitlines``.
     """

@@ -60,7 +60,7 @@ class Single(Base):
         return result
 
     def _into(self, out: tuple[Any, ...], result: Any, casting: Any = "same_kind") -> Any:
-        """The result, left where it was asked for."""
+        """Write a result to the output array that the call named."""
         if all(array is None for array in out):
             return self._again(result)
         for array, values in zip(out, result if type(result) is tuple else [result], strict=True):
@@ -69,7 +69,7 @@ class Single(Base):
         return out[0] if len(out) == 1 else out
 
     def _again(self, result: Any) -> Any:
-        """Floats that come out are again arrays of this kind."""
+        """Wrap float results as arrays of this class again."""
         if isinstance(result, (tuple, list)):
             make = getattr(type(result), "_make", type(result))
             return make(map(self._again, result))
@@ -122,7 +122,7 @@ def narrowed(value: Any, *, weak: bool = True) -> Any:
 
 
 def _as_float(value: Any) -> Any:
-    """Integers that float32 would be widened beside, as `narrowed` makes them of float64."""
+    """Convert integers that would widen float32 operands to floats, as `narrowed` does."""
     if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "iu":
         return value
     return value.item() if isinstance(value, np.generic) else value.astype(np.float32)
@@ -130,12 +130,12 @@ def _as_float(value: Any) -> Any:
 
 @functools.cache
 def _takes_float32_alone(ufunc: np.ufunc) -> bool:
-    """Tell whether all operands may be float32, and results are then; not so for ``ldexp``."""
+    """Tell whether a ufunc takes float32 for all operands and returns it, unlike ``ldexp``."""
     return f"{'f' * ufunc.nin}->{'f' * ufunc.nout}" in ufunc.types
 
 
 def _argument(func: Any, value: Any) -> Any:
-    """An argument of a numpy function with its arrays narrowed; a product's integers, too."""
+    """Narrow the arrays in an argument of a numpy function, also integers of a product."""
     if type(value) in (list, tuple):
         return type(value)(_argument(func, inner) for inner in value)
     if isinstance(value, Single):

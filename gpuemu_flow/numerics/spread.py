@@ -211,7 +211,7 @@ class Spread:
         scale: Float64Array,
         judged: BoolArray,
     ) -> ElementBound:
-        """Return the bound from what each element's peers, and it itself, have shown."""
+        """Return the bound from the errors measured at each element and at its peers."""
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         allowed = spread
         if self._largest > 0.0:
@@ -224,7 +224,7 @@ class Spread:
         return ElementBound(allowed, self.unstable if self.unstable.any() else None)
 
     def _excuse(self, error: Float64Array, judged: BoolArray, without: ElementBound) -> Excuse:
-        """Sum up the errors of rounded operands, as the draws show them.
+        """Sum up the drawn errors of rounded operands.
 
         The variance is the mean over an element's binade, with that of rounding the output and the
         square of `error` on top.
@@ -244,7 +244,7 @@ class Spread:
         return replace(excuse, largest=max(sizes))
 
     def _accounted(self, unit_roundoff: float, terms: int) -> Float64Array:
-        """Return S as far as the measured error accounts for it.
+        """Return the sum of magnitudes S, limited to what the measured error supports.
 
         If rounding errors of that size were made on the way, moving the terms of a sum by a
         rounding each must show: S / E is at most about the root of their number. A twin that is
@@ -281,7 +281,7 @@ def _clip(values: Float64Array, fmt: FloatLimits) -> Float64Array:
 def _spread_over_binades(
     error: Float64Array, reference: Float64Array, judged: BoolArray
 ) -> Float64Array:
-    """Each element's error raised to the largest among those of the same power of two of |r|.
+    """Raise each element's error to the largest among results of the same power of two.
 
     A handful of draws misses the worst case of a single element, but hardly that of its peers.
     """
@@ -295,7 +295,7 @@ def _spread_over_binades(
 def _mean_over_binades(
     squares: Float64Array, reference: Float64Array, judged: BoolArray
 ) -> Float64Array:
-    """Each element's value replaced by the mean among those of the same power of two of |r|."""
+    """Replace each element's value by the mean over results of the same power of two."""
     groups = _binades(reference, judged)
     total = np.bincount(groups, np.where(judged, squares, 0.0))
     count = np.bincount(groups, judged)
@@ -304,7 +304,7 @@ def _mean_over_binades(
 
 
 def _binades(reference: Float64Array, judged: BoolArray) -> NDArray[np.intp]:
-    """Return a number for each power of two; one of their own for zeros and what is not judged."""
+    """Number results by power of two, with separate numbers for zeros and unjudged ones."""
     _, exponents = np.frexp(np.where(judged, reference, 0.0))
     exponents = np.where(judged & (reference != 0.0), exponents, -2000)
     groups: NDArray[np.intp] = (exponents - int(exponents.min(initial=0))).astype(np.intp)

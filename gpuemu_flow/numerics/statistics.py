@@ -107,7 +107,7 @@ class Totals:
         self._count_failures(judgement, actual, expected, start)
 
     def _count_expected(self, judgement: Judgement, expected: Float64Array, judged: int) -> None:
-        """Add the judged elements by what was expected of them: a finite value, NaN, or Inf."""
+        """Count the judged elements by expected value: finite, NaN or Inf."""
         if judgement.finite is None:
             self.finite += judged
             return
@@ -285,7 +285,7 @@ def multi_index(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _percentiles(samples: Sequence[Sample], levels: Sequence[float]) -> list[float]:
-    """Errors of rank ``round(p * (n - 1))``, halves away from zero, over the weighted samples."""
+    """Return errors of rank ``round(p * (n - 1))`` (halves away from 0) of weighted samples."""
     error = np.concatenate([s.error for s in samples])
     if not error.size:
         return [0.0] * len(levels)

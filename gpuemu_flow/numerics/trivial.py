@@ -185,7 +185,7 @@ def _median(values: NDArray[Any]) -> float:
 
 
 def _copy(array: NDArray[Any], right: Arrays) -> dict[str, NDArray[Any]] | None:
-    """The input in place of each output that it can be reshaped or broadcast to; zeros elsewhere.
+    """Return an input as each output that it can be reshaped or broadcast to, else zeros.
 
     None when it fits no output.
     """
@@ -209,7 +209,7 @@ def _copy(array: NDArray[Any], right: Arrays) -> dict[str, NDArray[Any]] | None:
 
 
 def _earlier(previous: Arrays, right: Arrays) -> dict[str, NDArray[Any]] | None:
-    """Return the earlier outputs in the right dtypes; None unless all shapes are the same."""
+    """Return the earlier case's outputs in the right dtypes; None if a shape differs."""
     if previous.keys() != right.keys():
         return None
     if any(previous[name].shape != values.shape for name, values in right.items()):

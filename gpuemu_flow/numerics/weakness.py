@@ -59,7 +59,7 @@ class _Looked:
 
     @property
     def weak(self) -> bool:
-        """Tell whether there is anything to say."""
+        """Tell whether a weakness was found."""
         return self.constant or self.zeros
 
     def look(self, expected: NDArray[Any]) -> None:

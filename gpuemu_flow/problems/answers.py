@@ -89,7 +89,7 @@ def _output(one: Mapping[str, Json]) -> Output:
 
 
 def _plain(value: Json, depth: int = 0) -> Json:
-    """Return a value that can be written again as JSON and holds nothing unexpected."""
+    """Check that a value is plain JSON of expected types, and return it."""
     if depth > MOST_NESTED:
         raise ValueError("nested too deep")
     if isinstance(value, str) and len(value) > LONGEST:

@@ -144,7 +144,7 @@ def _constants(tree: ast.Module) -> dict[str, int]:
 
 
 def _needs_compiler(tree: ast.Module) -> str:
-    """Return the reason why a candidate needs a compiler of CUDA; empty where it does not."""
+    """Return the reason why a candidate needs a CUDA compiler; empty if it does not."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
@@ -157,7 +157,7 @@ def _needs_compiler(tree: ast.Module) -> str:
 
 
 def _home(candidate: Candidate, problems: list[Source]) -> int | None:
-    """Return the index of the problem that a candidate is for."""
+    """Return the index of the problem that a candidate solves."""
     number = _NUMBERED.search(candidate.path.stem)
     words = (candidate.path.stem, candidate.path.parent.name, candidate.path.parent.parent.name)
     best: tuple[int, int] | None = None

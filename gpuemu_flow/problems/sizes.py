@@ -63,7 +63,7 @@ def scale_down(tries: Tries, constants: Constants) -> tuple[dict[str, int], Desc
 
 
 def _plans(constants: Constants) -> Iterator[dict[str, int]]:
-    """Yield sets of small values: all at once, then with one or two constants left as they are."""
+    """Yield sets of small values: for all constants, then for all except one or two."""
     large = sorted({value for value in constants.values() if value > SMALL[0]}, reverse=True)
     distinct = dict(zip(large, _distinct(len(large)), strict=False))
     everything = [name for name, value in constants.items() if value > SMALL[0]]
@@ -146,7 +146,7 @@ def _sizes(value: int) -> tuple[int, ...]:
 def _linear(
     tries: Tries, name: str, value: int, scaled: Constants, about: Described
 ) -> dict[tuple[int, int], str]:
-    """Return the axes that follow from one constant, as expressions of it."""
+    """Return the axes whose sizes are linear expressions of one constant."""
     for other, third in ((value + 1, value + 2), (2 * value, 4 * value)):
         second = tries({**scaled, name: other})
         if second is None or not _same_but_shapes(about, second):
@@ -176,7 +176,7 @@ def _expression(name: str, factor: int, offset: int) -> str:
 
 
 def _same_but_shapes(one: Described, other: Described) -> bool:
-    """Tell whether the model is made alike and takes the same arguments, but for their sizes."""
+    """Tell whether two models take the same arguments and weights, except for their sizes."""
     return (
         one.init == other.init
         and len(one.arguments) == len(other.arguments)
@@ -188,7 +188,7 @@ def _same_but_shapes(one: Described, other: Described) -> bool:
 
 
 def _together(tries: Tries, scaled: Constants, about: Described, varied: Varied) -> Varied:
-    """Return the dims that run together too; the smallest size of each goes where they do not."""
+    """Return the dims, without the smallest sizes of those that do not run together."""
     while varied.dims:
         if all(_runs(tries, scaled, picked, varied) for picked in _corners(varied.dims)):
             return varied
@@ -200,7 +200,7 @@ def _together(tries: Tries, scaled: Constants, about: Described, varied: Varied)
 
 
 def _corners(dims: Mapping[str, tuple[int, ...]]) -> list[dict[str, int]]:
-    """Return all least sizes, all largest ones, and each dim's least beside the others' largest."""
+    """Return size sets: all smallest, all largest, and each dim smallest with others largest."""
     least = {name: sizes[0] for name, sizes in dims.items()}
     most = {name: sizes[-1] for name, sizes in dims.items()}
     return [least, most, *({**most, name: least[name]} for name in dims if len(dims) > 1)]

@@ -179,13 +179,13 @@ def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> Baselin
 
 
 def _gone(kernel: KernelDiff) -> KernelDiff:
-    """Return the difference of a kernel that the configuration does not have any more."""
+    """Return the difference for a kernel that is no longer configured."""
     judgement = Judgement(REGRESSION, "kernel", "it is not configured any more")
     return replace(kernel, judgements=(*kernel.judgements, judgement))
 
 
 def _unjudged(result: OpResult | None) -> str:
-    """Return the verdict on an op and dtype that has no cases, where that is a step back."""
+    """Return the verdict on an op and dtype without cases, if that is a regression."""
     if result is None or result.cases:
         return ""
     back = result.verdict is Verdict.ERROR or result.absence is Absence.OUTDATED
@@ -200,7 +200,7 @@ def _result(
     threshold: float,
     unjudged: str,
 ) -> ResultDiff:
-    """Compare two summaries; `unjudged` says what became of one that there is no more."""
+    """Compare two summaries; `unjudged` explains a summary that is missing now."""
     if new is None:
         before = None if old is None else old["verdict"]
         worse = unjudged and before == Verdict.PASSED.value
@@ -222,7 +222,7 @@ def _result(
 def _current(
     workspace: Workspace, report: RunReport
 ) -> tuple[dict[str, list[Json]], dict[str, dict[str, Json]]]:
-    """Return figures and summaries of all that this run brought up to date."""
+    """Return the figures and summaries of everything that this run brought up to date."""
     folder = workspace.cache.folder
     kernels: dict[str, list[Json]] = {}
     results: dict[str, dict[str, Json]] = {}
@@ -246,7 +246,7 @@ def _current(
 
 
 def _metrics(entry: Mapping[str, Any]) -> KernelMetrics:
-    """Return figures of a stored entry.
+    """Return the figures of a stored entry.
 
     Raises
     ------

@@ -130,7 +130,7 @@ def check(
 def _quick(
     workspace: Workspace, options: session.RunOptions, listener: Listener | None
 ) -> tuple[RunReport, dict[str, str], bool]:
-    """Return comparisons in the quick dtypes and lints, and a word on each op that is left out."""
+    """Return comparisons in the quick dtypes and lints, and a note on each op left out."""
     graph, dtypes = workspace.graph, workspace.config.ci.quick_dtypes
     chosen = graph.select(options.words)
     names = tuple(
@@ -173,7 +173,7 @@ def _gate(workspace: Workspace, request: Request) -> bool:
 
 
 def _cut_off(run: RunReport, outcome: session.RunOutcome, limit: float) -> RunReport:
-    """Return results of tasks that the time limit ended, or kept from beginning, as skipped."""
+    """Return tasks that the time limit ended, or that could not begin, as skipped results."""
     ended = {name for name, status in outcome.status.items() if status in ("failed", "pending")}
     reason = f"cut off: the run took longer than ci.thorough_timeout, {limit:g} s"
     arches = {

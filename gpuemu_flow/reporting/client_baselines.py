@@ -71,7 +71,7 @@ def as_submitted(latest: Iterable[StoredResult]) -> tuple[SubmittedResult, ...]:
 
 
 def _baseline(workspace: Workspace, tag: str) -> Baseline:
-    """Return the baseline of a name as of now, or an empty one."""
+    """Return the stored baseline of a name with the present time, or a new empty one."""
     environment = dict(workspace.environment)
     try:
         known = BaselineStore(workspace.cache).get(tag)

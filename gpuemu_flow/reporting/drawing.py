@@ -162,7 +162,7 @@ def values_text(array: NDArray[Any]) -> str:
 
 
 def _few_that_differ(values: NDArray[Any]) -> str:
-    """Describe a minimised input: one value all over, but for the elements that matter."""
+    """Describe a minimised input: one value everywhere except in the elements that matter."""
     for rest in dict.fromkeys((values.dtype.type(0).item(), values.flat[-1].item())):
         places = np.argwhere(values != rest)
         if len(places) <= FEW_VALUES:

@@ -57,7 +57,7 @@ def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[TaskExplan
 
 
 def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
-    """List what the program was seen to use, but for its sources and the system's libraries.
+    """List the observed inputs of a program, except its sources and the system's libraries.
 
     These count, too, and are alike for all programs.
     """
@@ -71,7 +71,7 @@ def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
 def _origins(
     workspace: Workspace, states: TaskStates, name: str, stale: set[str]
 ) -> tuple[Origin, ...]:
-    """Find the tasks before `name` that would run for reasons of their own."""
+    """Find the tasks before `name` that would run for their own reasons."""
     tasks = workspace.graph.tasks
     found = []
     for before in workspace.graph.upstream([name]) - {name}:

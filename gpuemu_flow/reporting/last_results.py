@@ -83,7 +83,7 @@ def _results(
 
 
 def _state(known: Snapshot, cache: WorkspaceCache) -> tuple[set[str], dict[str, str]]:
-    """Say of which ops something changed, and why tasks whose op made nothing have no result.
+    """Return the ops with changes, and the reasons why tasks without output have no result.
 
     As `engine.report.known_report` does, by what is recorded alone: a task that ended in an error
     is tried again, but nothing changed since.

@@ -116,7 +116,7 @@ def _lint(found: Measurement, names: Sequence[str], policy: Policy) -> Linted:
 
 
 def _sources(views: Iterable[KernelView]) -> list[str]:
-    """Return source files that the findings of some kernels point to."""
+    """Return the source files to which findings of some kernels point."""
     files = set()
     for view in views:
         places = [view.place]
@@ -155,7 +155,7 @@ def _pairs(paths: Sequence[Path]) -> list[_Pair]:
 
 @contextlib.contextmanager
 def _measurements(workspace: Workspace | None) -> Iterator[JsonStore | None]:
-    """Open the store of measurements; None when there is no place that can be written to."""
+    """Open the store of measurements; return None if no place is writable."""
     if workspace is not None:
         workspace.cache.create()
         try:
@@ -172,7 +172,7 @@ def _measurements(workspace: Workspace | None) -> Iterator[JsonStore | None]:
 
 
 class _Measurer:
-    """Measures pairs, or finds in a store what was measured of the same bytes with the same tools.
+    """Measures pairs, or finds stored measurements of the same bytes by the same tools.
 
     Parameters
     ----------
@@ -200,11 +200,11 @@ class _Measurer:
 
     @cached_property
     def _chain(self) -> Toolchain:
-        """Find the tools when first needed: that runs each of them."""
+        """Find the tools when first needed, since finding them runs each of them."""
         return find_tools(self._configured, names=self._names, root=self._root)
 
     def measure(self, pair: _Pair) -> Measurement:
-        """Return figures and findings of all kernels of a pair."""
+        """Return the figures and findings of all kernels of a pair."""
         ptx, cubin = _bytes(pair.ptx), _bytes(pair.cubin)
         digests = [None if data is None else digest_bytes(data) for data in (ptx, cubin)]
         # Tools by the state of their files, so that nothing is run to find a measurement.
@@ -220,12 +220,12 @@ class _Measurer:
         return found
 
     def _wall(self, folder: Path) -> Wall | None:
-        """Return the wall of tools that read files of anybody's: they write their folder only."""
+        """Return the sandbox of tools that read untrusted files, which may only write their folder."""
         wall = self._fence.around(NOTHING, "", emulated=False)
         return None if wall is None else Wall(folder, asdict(wall))
 
     def _make(self, name: str, ptx: bytes | None, cubin: bytes | None) -> tuple[Measurement, bool]:
-        """Measure with the tools that are there; tell also whether the result may be kept."""
+        """Measure with the available tools; tell also whether the result may be stored."""
         never, tools = threading.Event(), self._chain.tools
         made: Assembled | None = None
         sass: MachineCode | Problem | None = None
@@ -254,7 +254,7 @@ class _Measurer:
 
 
 def _fence(workspace: Workspace | None) -> Fence:
-    """Return the fence of tools, as the configuration wants it where there is one."""
+    """Return the sandbox factory of tools, by the configuration if there is one."""
     if workspace is None:
         return Fence("auto", Path.cwd())
     wanted = workspace.config.sandbox

@@ -182,7 +182,7 @@ def _is_unfinished(outcome: RunOutcome, name: str) -> bool:
 
 
 def _selected_skips(outcome: RunOutcome) -> list[Skip]:
-    """List the ops that the graph has no tasks for, as far as they were asked for."""
+    """List the selected ops for which the graph has no tasks."""
     words, dtypes = set(outcome.options.words), outcome.options.dtypes
     return [
         skip
@@ -194,7 +194,7 @@ def _selected_skips(outcome: RunOutcome) -> list[Skip]:
 def _kernels(
     builder: ReportBuilder, outcome: RunOutcome, broken: Collection[str]
 ) -> tuple[list[KernelResult], dict[Problem, None]]:
-    """Return lints of the selected kernels; problems of several architectures once."""
+    """Return the lints of the selected kernels, with equal problems of architectures once."""
     results: list[KernelResult] = []
     problems: dict[Problem, None] = {}
     for name, spec in outcome.graph.tasks.items():

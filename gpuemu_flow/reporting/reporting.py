@@ -83,7 +83,7 @@ def current(workspace: Workspace, query: Query, environ: Mapping[str, str] = os.
 
 
 def _recorded(workspace: Workspace, report: Report, hours: float | None) -> Iterator[FailureRecord]:
-    """Yield the recorded failures that the report's own results do not show, newest first."""
+    """Yield recorded failures that the report's results do not include, newest first."""
     begin = ""
     if hours is not None:
         moment = datetime.now(timezone.utc) - timedelta(hours=min(hours, MAX_HOURS))
@@ -104,7 +104,7 @@ def _baseline(workspace: Workspace, tag: str | None) -> Baseline | None:
 
 
 def _with_gaps(workspace: Workspace, run: RunReport, outdated: set[str]) -> RunReport:
-    """Return results that are missing, or out of date and not red, as skipped.
+    """Return missing results, and outdated ones that did not fail, as skipped.
 
     An old failure is shown as it was, with a word on what it is about: it helps to mend it.
     """
@@ -137,7 +137,7 @@ def _outdated(result: OpResult) -> OpResult:
 
 
 def _recent(workspace: Workspace, run: RunReport, hours: float) -> RunReport:
-    """Only what was checked, or found to hold still, in the last hours; the rest as skipped."""
+    """Keep results that were checked or confirmed in the last hours; mark others as skipped."""
     begin = time.time() - hours * 3600
     seen = {(p.op, p.dtype) for p in history.read(workspace.cache) if p.time >= begin}
     for spec in workspace.graph.tasks.values():

@@ -100,7 +100,7 @@ class _Submitted:
 
     @property
     def unjudged(self) -> str:
-        """Say what code is not judged as it is now; empty where all that is there is.
+        """Describe code whose present state is not judged; empty if there is none.
 
         Code of another origin says nothing of it, and code that is gone needs no verdict.
         """
@@ -110,7 +110,7 @@ class _Submitted:
 
 
 def _submissions(workspace: Workspace, skips: Iterable[Skip]) -> list[_Submitted]:
-    """Sort the submissions of each op and dtype that has some."""
+    """Group the submissions by op and dtype."""
     skips = list(skips)
     if not skips:
         return []
@@ -147,7 +147,7 @@ def _submissions(workspace: Workspace, skips: Iterable[Skip]) -> list[_Submitted
 
 
 def _of_no_op(workspace: Workspace, latest: Iterable[StoredResult]) -> str:
-    """Say which submissions are of ops that the configuration does not have (any more)."""
+    """Warn of submissions for ops that the configuration does not have."""
     known = {op.name for op in workspace.config.ops}
     counts = Counter(stored.op for stored in latest if stored.op not in known)
     if not counts:
@@ -191,7 +191,7 @@ def _result(workspace: Workspace, one: _Submitted) -> OpResult:
 
 
 def _who_and_when(valid: list[StoredResult]) -> str:
-    """Say how many there are, when the last came, and from whom."""
+    """Describe the number of submissions, the time of the last, and the clients."""
     last = max(valid, key=lambda stored: stored.key)
     when = datetime.fromtimestamp(last.time_ns // 10**9, tz=timezone.utc)
     text = f"{len(valid)} submitted by clients, the last {when:%Y-%m-%d %H:%M:%S} UTC"
@@ -218,7 +218,7 @@ def forget_submissions(workspace: Workspace, ops: Collection[str] | None = None)
 
 
 def _figures(one: _Submitted) -> dict[str, Json]:
-    """Counts per verdict and the worst of each figure, as `tasks.summary.summarise` has them."""
+    """Return counts per verdict and the worst figures, as `judging.summary.summarise` does."""
     tally = Tally(unjudged_code=one.unjudged)
     for stored in one.valid:
         chosen = stored.source != "submit"  # else the daemon drew the inputs
@@ -231,13 +231,13 @@ def _figures(one: _Submitted) -> dict[str, Json]:
 
 
 def _figure(judged: Judged, name: str) -> float:
-    """Return a figure, in which NaN is the worst there is."""
+    """Return the sort key of a figure, by which NaN is the worst."""
     value = float(getattr(judged, name))
     return math.inf if math.isnan(value) else value
 
 
 def _failure(workspace: Workspace, stored: StoredResult) -> CaseFailure | None:
-    """Return the recorded failure that a submission became; None when it was deleted since."""
+    """Return the recorded failure of a submission; None if it was deleted."""
     try:
         known = FailureStore(workspace.cache).get(stored.judged.failure_id)
     except UsageError:

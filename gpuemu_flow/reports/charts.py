@@ -137,7 +137,7 @@ _ZERO, _SPECIAL = -80, 80
 
 
 def _axis(values: Sequence[int], length: float, most: int) -> _Axis:
-    """Cells from the smallest to the largest value, those without elements in between included."""
+    """Make the axis from the smallest to the largest value, including empty cells."""
     found = set(values)
     finite = sorted(v for v in found if _ZERO < v < _SPECIAL)
     width = 1

@@ -130,7 +130,7 @@ class ExpectedOutputs:
     def _of_invariants(
         self, tolerance: Tolerance, shape: Shape, fmt: FloatLimits | None
     ) -> dict[str, Json]:
-        """Return tolerances of the invariants that are asked for; see `numerics.invariants`."""
+        """Return the tolerances of the required invariants; see `numerics.invariants`."""
         if not self._expectation.policy.invariants:
             return {}
         rounding = (shape[-1] if shape else 1) * fmt.eps if fmt is not None else 0.0
@@ -140,7 +140,7 @@ class ExpectedOutputs:
     def _exempt(
         self, expected: Array, unjudged: Array | None, clipped: FloatLimits | None
     ) -> Array | None:
-        """Return elements that no invariant is asked of; see `numerics.checked_output`."""
+        """Return the elements exempt from invariants; see `numerics.checked_output`."""
         if not self._expectation.policy.invariants:
             return None
         excused = np.zeros(expected.shape, bool) if unjudged is None else unjudged
@@ -157,7 +157,7 @@ class ExpectedOutputs:
 def _of_envelope(
     envelope: Envelope, name: str, values: Array, otherwise: Tolerance
 ) -> tuple[Tolerance, Array | None, Array | None]:
-    """The ``auto`` tolerance: one number for all elements, or one per element, and the unjudged."""
+    """Return the ``auto`` tolerance, for all elements or per element, and the unjudged mask."""
     bound = envelope.full(name)
     where = slice(0, values.size)
     unjudged = bound.no_verdict(where)
@@ -172,7 +172,7 @@ def _of_envelope(
 
 
 def _lossless(values: Array, dtype: str) -> Array:
-    """Return float64 values of an integer output in its dtype when none is changed by that."""
+    """Convert float64 values to an integer output's dtype if that changes none."""
     target = np.dtype(dtype)
     if values.dtype == target:
         return values
@@ -182,7 +182,7 @@ def _lossless(values: Array, dtype: str) -> Array:
 
 
 def _special_rules(policy: Policy, *, special: bool) -> Iterable[str]:
-    """Lines of the comparison for NaN and Inf policies other than ``match``; see `judge.Rules`."""
+    """Return the code for NaN and Inf policies other than ``match``; see `judge.Rules`."""
     if policy.nan_policy == "ignore":
         fed = " | np.isnan(raw)" if special else ""
         yield f"    right |= np.isnan(e){fed}\n"

@@ -79,7 +79,7 @@ def cards(report: Report, most: int, drawn: int) -> tuple[list[Card], list[CaseF
 def _card(
     report: Report, failure: CaseFailure, anchor: str, has_picture: bool, alike: Counter[str]
 ) -> Card:
-    """One failing case for all of its op, dtype and kind; `alike` counts these by their cause."""
+    """Make the card of one failing case that represents its op, dtype and kind."""
     key = report.key(failure)
     known = report.known.get(key)
     place = report.place_of(failure)

@@ -31,7 +31,7 @@ def workflow_commands(report: Report) -> list[str]:
 
 
 def _all(report: Report) -> Iterator[str]:
-    """Yield one per op, dtype and kind of failure: cases with one cause lie on the same line."""
+    """Yield one annotation per op, dtype and kind, since their cases share a line."""
     alike = leads.alike(report)
     seen: dict[tuple[str, str], int] = {}
     firsts: dict[tuple[str, str], CaseFailure] = {}
@@ -107,7 +107,7 @@ def _short(text: str) -> str:
 
 
 def _data(text: str) -> str:
-    """Escape it as workflow commands want it; other control characters are dropped."""
+    """Escape text as workflow commands require, and drop other control characters."""
     kept = "".join(c for c in text if c.isprintable() or c in "\r\n\t")
     return kept.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 

@@ -171,7 +171,7 @@ def outcome(report: Report) -> str:
 
 
 def _found(report: Report) -> dict[tuple[str, str], str]:
-    """By op and dtype, by kernel and architecture: what is wrong with it."""
+    """Map each op and dtype, and each kernel and architecture, to its problems."""
     wrong = {(r.op, r.dtype): r.verdict.value for r in report.run.results if r.verdict in WRONG}
     for kernel in report.run.kernels:
         if kernel.verdict in WRONG:

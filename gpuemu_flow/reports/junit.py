@@ -165,7 +165,7 @@ def _cases(report: Report) -> Iterator[_Test]:
 
 
 def _body(report: Report, checked: CheckedCase, message: str) -> Iterator[str]:
-    """The message again, as some services show the body only, and all that helps to see why."""
+    """Return the body: the message, which some services only show there, and the details."""
     case, result, stats = checked.case, checked.result, checked.result.stats
     failure = checked.failure
     yield message
@@ -190,7 +190,7 @@ def _body(report: Report, checked: CheckedCase, message: str) -> Iterator[str]:
 
 
 def _ops_without_cases(report: Report) -> Iterator[_Test]:
-    """Yield ops that were skipped or broke, and passed cases that only clients know one by one."""
+    """Yield tests of ops that were skipped or broken, or whose cases only clients know."""
     listed = Counter((checked.op, checked.case.dtype) for checked in report.cases)
     for result in report.run.results:
         if result.cases:
@@ -215,7 +215,7 @@ def _ops_without_cases(report: Report) -> Iterator[_Test]:
 
 
 def _is_missed(report: Report, one: OpResult | KernelResult) -> bool:
-    """Tell whether it has no verdict in a report that is no success because of such things."""
+    """Tell whether a missing verdict is a reason why the report is no success."""
     cut_off = one.absent is Absence.CUT_OFF
     return cut_off or (report.require_all and one.absent in MISSED)
 

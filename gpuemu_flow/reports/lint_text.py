@@ -111,7 +111,7 @@ def _figures(result: KernelResult, entry: KernelRecord, style: Style) -> list[st
 
 
 def _machine_rows(sass: MachineMix | None) -> list[tuple[str, str]]:
-    """Show machine instructions and who listed them; nothing where no disassembler was there."""
+    """Format machine instructions and their disassembler; nothing if there was none."""
     if sass is None:
         return []
     total = f"{plural(sass.instructions, 'instruction')}, listed by {sass.source}"
@@ -173,7 +173,7 @@ def render_diff(
 
 
 def _words(diff: KernelDiff) -> list[str]:
-    """Name a kernel's changes: it can be worse and better at once."""
+    """Describe a kernel's changes, which can be worse and better at once."""
     words = []
     if diff.is_regression:
         words.append("regression")

@@ -44,7 +44,7 @@ _ICONS = {
 
 @dataclass(frozen=True)
 class _Section:
-    """A table, or blocks of their own; what does not fit is counted."""
+    """A table or separate blocks; parts that do not fit are counted."""
 
     title: str
     head: tuple[str, ...]
@@ -215,7 +215,7 @@ def _failure_row(failure: CaseFailure, what: str) -> str:
 
 
 def _details(report: Report, failure: CaseFailure) -> str:
-    """Return one failure to unfold; in a code block nothing is markup but its own fence."""
+    """Return one failure that can be unfolded, its text in a code block."""
     case, result = failure.case, failure.result
     shapes = " ".join(f"{i.name}{list(i.shape)}" for i in case.inputs)
     lines = [f"{f.kind.value}: {f.message}" for f in result.failures[:3]]

@@ -30,7 +30,7 @@ class Mutated(Protocol):
 
 
 def _scored(score: MutationScore, what: str, cases: int) -> list[str]:
-    """Write the share that was found, and what survives."""
+    """Format the share of bugs that was found, and the survivors."""
     total = len(score.killed) + len(score.survivors)
     lines = [
         f"{len(score.killed)} of {plural(total, what)} "

@@ -189,7 +189,7 @@ class _Test:
         )
 
     def _repeats(self) -> int:
-        """Identical calls after the judged one; many where their differing is a matter of luck."""
+        """Return the number of repeated calls: many if differences occur by chance."""
         if not self._program.deterministic:
             return 0
         if self._record.kind in _LUCKY:
@@ -197,7 +197,7 @@ class _Test:
         return 1
 
     def _facts(self) -> dict[str, Json]:
-        """List the facts that a reader wants to know of the failure."""
+        """List the facts about the failure for a reader."""
         record = self._record
         return {
             "op": record.op,
@@ -229,7 +229,7 @@ class _Test:
         return Source(literal(path))
 
     def _extended(self) -> list[str]:
-        """Return dtypes that numpy has not, among the inputs and the outputs."""
+        """Return the dtypes of inputs and outputs that numpy itself lacks."""
         used = {dtype_name(array.dtype) or "" for array in self.tensors.values()}
         used |= {name for output in self._expected.outputs.values() for name in output["dtypes"]}
         used |= {dtype_name(array.dtype) or "" for array in self._inputs.values()}
@@ -338,7 +338,7 @@ class _Test:
 
 
 def _function_of(program: Program) -> str:
-    """The function that the runner would call; empty for programs that speak the protocol."""
+    """Return the function that the runner would call; empty for protocol programs."""
     if program.kind == "callable":
         return program.function
     if program.kind != "script":
@@ -350,7 +350,7 @@ def _function_of(program: Program) -> str:
 
 
 def _imports(code: str, extended: Sequence[str]) -> str:
-    """Return imports of the modules that the code names."""
+    """Return the import lines of the modules that the code uses."""
     wanted = [name for name in _STANDARD if re.search(rf"(?<![\w.]){name}\.\w", code)]
     names = sorted({*wanted, "os", "sys"})
     third_party = ["ml_dtypes"] if extended else []

@@ -130,7 +130,7 @@ def report_to_sarif(report: Report) -> dict[str, Json]:
 
 
 def _in_repository(report: Report, uri: str) -> str:
-    """Return a lint's URI, which is relative to the workspace, as one that the service can find."""
+    """Convert a lint's URI from relative to the workspace to relative to the repository."""
     if not report.prefix or "://" in uri or uri.startswith("/"):
         return uri
     return f"{uri_path(report.prefix)}/{uri}"
@@ -215,7 +215,7 @@ def _location(place: Place | None, name: str) -> dict[str, Json]:
 
 
 def _fingerprint(results: Iterable[dict[str, Any]]) -> None:
-    """A name that a finding keeps while lines move: rule, subject, and its number among such."""
+    """Return a finding's name that does not depend on lines: rule, subject and number."""
     counts: dict[tuple[str, str, str], int] = {}
     for result in results:
         location = result["locations"][0]

@@ -66,7 +66,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def _ulps(value: float) -> str:
-    """Ulp, or nothing where a finite and a non-finite value are apart by no number of them."""
+    """Format an error in ulp; empty between a finite and a non-finite value."""
     if value >= _NO_DISTANCE:
         return "-"
     return f"{value:.0f}" if value < 1e6 else number(value)
@@ -190,7 +190,7 @@ def violation_line(found: Violation, kernel: str, style: Style) -> str:
 
 
 def _kernel_row(result: KernelResult) -> list[str]:
-    """Fill one line: the worst figures of several entries; ``~`` marks an estimate."""
+    """Format one line with the worst figures of several entries; ``~`` marks an estimate."""
 
     def worst(figures: Iterable[int | None]) -> str:
         values = [value for value in figures if value is not None]

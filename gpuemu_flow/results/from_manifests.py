@@ -96,7 +96,7 @@ class ReportBuilder:
         )
 
     def _sandbox_of(self, compare: TaskSpec) -> str:
-        """Return the level that the op's results are kept under."""
+        """Return the sandbox level under which the op's results are stored."""
         for source in compare.inputs:
             if source.role == stages.OP and source.task in self.tasks:
                 return str(params_of(OpParams, self.tasks[source.task].params).sandbox["level"])
@@ -140,7 +140,7 @@ class ReportBuilder:
         return [Problem(**problem) for problem in manifest["problems"]]
 
     def _kernel_changes(self, lint: TaskSpec) -> list[KernelChange]:
-        """Read what this run's diff says of one architecture of a kernel."""
+        """Read the changes of one architecture of a kernel from this run's diff."""
         found = []
         arch = params_of(LintParams, lint.params).arch
         for spec in self.tasks.values():

@@ -236,7 +236,7 @@ def _wide(value: Any) -> Any:
 
 
 def _takes_any(model: Any, inputs: list[Any], at: int) -> bool:
-    """Tell whether values of either sign in one input keep the outputs finite."""
+    """Tell whether the outputs stay finite for values of either sign in one input."""
     generator = torch.Generator().manual_seed(7)
     for scale in (1.0, 10.0):
         other = [_copy(one) for one in inputs]
