@@ -125,7 +125,7 @@ def compare_tolerances(a: ToleranceConfig, b: ToleranceConfig) -> dict[str, Json
 
 
 class _Get:
-    """``ToleranceProfile.get("testing")`` is a profile, ``profile.get("float16")`` a tolerance."""
+    """Descriptor of `get`, which returns a profile (on the class) or a tolerance of a profile."""
 
     def __get__(self, profile: ToleranceProfile | None, owner: type[ToleranceProfile]) -> Any:
         return owner.named if profile is None else profile.of_dtype
@@ -282,7 +282,7 @@ def _samples(
 
 
 def _arity(function: Callable[..., Any]) -> int | None:
-    """Return positional arguments that a function takes; None when it does not say."""
+    """Return the number of positional arguments of a function; None if it is unknown."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -294,7 +294,7 @@ def _arity(function: Callable[..., Any]) -> int | None:
 
 
 def _errors(expected: Any, actual: Any) -> tuple[float, float]:
-    """Return largest absolute and relative difference, in float64."""
+    """Return the largest absolute and relative difference, in float64."""
     wide_e, wide_a = to_float64(np.asarray(expected)), to_float64(np.asarray(actual))
     if not wide_e.size:
         return 0.0, 0.0
@@ -305,7 +305,7 @@ def _errors(expected: Any, actual: Any) -> tuple[float, float]:
 def _from_results(
     client: Any, op: str, dtype: str, count: int, percentile: float, margin: float
 ) -> ToleranceConfig:
-    """From the passing results that the daemon has stored of an op."""
+    """Calibrate from the passing results of an op that the daemon has stored."""
     results = [
         result
         for result in client.list_results(limit=10_000)

@@ -74,7 +74,7 @@ def validate(
 
 
 class _CallableModule(ModuleType):
-    """A package's attribute cannot be module and function: the module is called instead."""
+    """A callable module, since an attribute of the package cannot be both module and function."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return validate(*args, **kwargs)

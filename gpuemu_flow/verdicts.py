@@ -196,7 +196,7 @@ class Tally:
         self._add_weak(elements)
 
     def _add_weak(self, elements: Elements) -> None:
-        """Record what makes every case so far say little of an output, if it is not empty."""
+        """Record weaknesses that every case so far shares for an output with elements."""
         values = {w.name: w.value for w in elements.weak if w.value is not None}
         # Where only zeros are expected, zeros are right under any tolerance.
         zeros = {w.name: w.value != 0.0 for w in elements.weak if w.zeros}
@@ -255,7 +255,7 @@ class Tally:
         return decide(False, 0 if reason else self.finite), reason
 
     def _reason(self) -> str:
-        """Say why these cases, of which none failed, are no pass; empty where they are one."""
+        """Return the reason why cases without failure do not pass; empty if they pass."""
         without = self.cases - self.counts.get(Verdict.PASSED, 0)
         if self.elements == 0:
             return "nothing was compared: every output of every case is empty"
@@ -270,7 +270,7 @@ class Tally:
         return self._weakness() or self.unjudged_code
 
     def _weakness(self) -> str:
-        """Say why passing these cases says nothing of the op; empty where it does."""
+        """Return the reason why passing these cases proves nothing; empty if there is none."""
         if self.passed_by_zeros:
             names = ", ".join(map(repr, self.passed_by_zeros))
             return f"the tolerance is larger than all that it judges: zeros for {names} would pass"

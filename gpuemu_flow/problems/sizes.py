@@ -176,7 +176,7 @@ def _expression(name: str, factor: int, offset: int) -> str:
 
 
 def _same_but_shapes(one: Described, other: Described) -> bool:
-    """Tell whether two models take the same arguments and weights, except for their sizes."""
+    """Tell whether two descriptions differ at most in the sizes of the arguments."""
     return (
         one.init == other.init
         and len(one.arguments) == len(other.arguments)
@@ -188,7 +188,7 @@ def _same_but_shapes(one: Described, other: Described) -> bool:
 
 
 def _together(tries: Tries, scaled: Constants, about: Described, varied: Varied) -> Varied:
-    """Return the dims, without the smallest sizes of those that do not run together."""
+    """Drop smallest sizes of the dims until the model runs with all combinations of extremes."""
     while varied.dims:
         if all(_runs(tries, scaled, picked, varied) for picked in _corners(varied.dims)):
             return varied

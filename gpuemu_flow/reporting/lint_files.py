@@ -220,7 +220,7 @@ class _Measurer:
         return found
 
     def _wall(self, folder: Path) -> Wall | None:
-        """Return the sandbox of tools that read untrusted files, which may only write their folder."""
+        """Return the sandbox of tools that read untrusted files: it allows no other writes."""
         wall = self._fence.around(NOTHING, "", emulated=False)
         return None if wall is None else Wall(folder, asdict(wall))
 

@@ -89,7 +89,7 @@ def is_staged(path: Path, outcome: Outcome) -> bool:
 
 
 def _digest(path: Path) -> str:
-    """Return sha256 of a file; empty when it cannot be read."""
+    """Return the sha256 of a file; empty if it cannot be read."""
     digest = hashlib.sha256()
     try:
         with path.open("rb", buffering=0) as stream:

@@ -71,7 +71,7 @@ class Arena:
         self._bytes = np.empty(0, dtype=np.uint8)
 
     def _reach(self, nbytes: int, *, grow: bool) -> None:
-        """Map at least `nbytes`; ValueError when they are not there and may not be made."""
+        """Map at least `nbytes`; ValueError if the file is shorter and must not grow."""
         if self._bytes.size >= nbytes:
             return
         size = os.fstat(self.fd).st_size

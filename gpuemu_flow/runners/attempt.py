@@ -130,7 +130,7 @@ class WorkerClient:
         return self._failed(index, RunError("op-broke-runner", INTERFERED, stderr_tail=tail))
 
     def _hinted(self, error: RunError) -> RunError:
-        """Add a hint that names the variables that were held back, if they may explain it."""
+        """Add a hint that names withheld variables, if they may explain an error."""
         sightings = self.worker.sightings
         asked = frozenset[str]() if sightings is None else sightings.asked_in_vain()
         return hinted(error, self._program, asked)

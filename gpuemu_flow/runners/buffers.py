@@ -62,7 +62,7 @@ def as_number(value: Any) -> float:
 
 @dataclass
 class _Buffer:
-    """One input: the array that is passed, the memory that it lies in, and what was there."""
+    """One input: the array that is passed, its memory, and the memory's saved content."""
 
     array: np.ndarray
     memory: np.ndarray
@@ -82,7 +82,7 @@ class _Buffer:
         return self.memory[start : start + high - low]
 
     def take(self, other: _Buffer) -> bool:
-        """Copy the other's elements and gaps here; False when they do not fit."""
+        """Copy another buffer's elements and gaps to this one; return False if they do not fit."""
         to, of = self.span(), other.span()
         fits = (
             self.memory.flags.writeable

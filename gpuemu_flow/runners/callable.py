@@ -136,7 +136,7 @@ class CallableRunner:
         return self._named(returned, inputs)
 
     def _named(self, returned: Any, inputs: Inputs) -> dict[str, np.ndarray]:
-        """Return the outputs by name; inputs that the program may change are outputs, too.
+        """Return the outputs by name, including the inputs that the program may change.
 
         Those of the declared outputs that have the name of such an input, and are not returned, are
         what the call left in it. A call that returns nothing has changed its outputs in place.

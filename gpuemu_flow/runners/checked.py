@@ -77,7 +77,7 @@ class CheckedInputs:
 
 @dataclass(frozen=True)
 class _Call:
-    """One call: how it ended, and its outputs."""
+    """One call with its outcome and outputs."""
 
     attempt: Attempt
     outputs: dict[str, np.ndarray]
@@ -143,7 +143,7 @@ class CheckedCase:
         return _with_violations(attempt, decoys.told(found)), outputs
 
     def _judge(self) -> tuple[Attempt, dict[str, np.ndarray]]:
-        """Make the call that is judged, and the equal one after it."""
+        """Make the judged call, and the identical call after it."""
         checks, inputs, laid = self._checks, self._inputs, self._laid
         assert laid is not None  # noqa: S101 - laid out before
         fill = FIRST_FILL if checks.repeat else malloc.NO_FILL
@@ -166,7 +166,7 @@ class CheckedCase:
         return _with_violations(attempt, [*found, *own]), first.outputs
 
     def _compare(self, first: Arrays, second: Arrays) -> list[Failure]:
-        """Report what differs between equal calls, in elements that count."""
+        """Report differences between identical calls, in elements that count."""
         assert self._laid is not None  # noqa: S101 - laid out before
         inputs = self._laid.buffers.pristine()
         counting = {}
@@ -178,13 +178,13 @@ class CheckedCase:
         return compare_calls(first, second, deterministic=deterministic, counting=counting)
 
     def _lay(self, arrays: Arrays) -> None:
-        """Put inputs where the worker has them, in the same places as those before."""
+        """Write inputs to the worker's memory, in the places of the previous ones."""
         if self._laid is None or not self._laid.take(arrays):
             self._laid = _Laid(self._client.shared(), arrays)
         self._laid.buffers.remember()
 
     def _restore(self) -> None:
-        """Put back what a call changed, the zones round the elements, too."""
+        """Restore memory that a call changed, including the guard zones."""
         if self._laid is not None:
             self._laid.buffers.restore()
 
@@ -205,7 +205,7 @@ class CheckedCase:
         return self._client.post(message, index, checks=self._checks, slots=laid.slots, calls=1)
 
     def _call(self, seed: int, fill: int, *, keep: bool = True) -> _Call:
-        """Make a call; its outputs last until the next one only, unless they are kept.
+        """Make a call, whose outputs are valid until the next one unless they are copied.
 
         Those that are judged are: a thread that the program left could change them meanwhile. Of
         outputs that are only compared with kept ones, that thread can choose the values anyway.
@@ -230,14 +230,14 @@ class CheckedCase:
 
 
 class _Laid:
-    """Inputs in a worker's shared memory, whole allocations with their guard zones."""
+    """Inputs in a worker's shared memory, as whole allocations with guard zones."""
 
     def __init__(self, arena: Arena, arrays: Arrays) -> None:
         self.slots, memories, self.end = arena.lay(arrays)
         self.buffers = InputBuffers(arena.views(self.slots), memories)
 
     def take(self, arrays: Arrays) -> bool:
-        """Write other values to the same places; False where they have another form."""
+        """Write other values to the same places; return False if their form differs."""
         mine = self.buffers.arrays
         fits = mine.keys() == arrays.keys() and all(
             (mine[n].shape, mine[n].strides, mine[n].dtype) == (a.shape, a.strides, a.dtype)
@@ -278,7 +278,7 @@ class CheckedWork:
 
 
 def _keeps_state(program: Program) -> bool:
-    """Tell whether something of a program can outlive a call."""
+    """Tell whether state of a program can outlive a call."""
     return program.kind not in (*EMULATED, "command") and not program.python
 
 

@@ -41,7 +41,7 @@ def _fail(slug: str, message: str, hint: str = "") -> OpError:
 
 
 def _strides(array: np.ndarray) -> list[int]:
-    """Return the strides in elements, as the array really lies in memory."""
+    """Return the array's actual strides, in elements."""
     return [stride // array.itemsize for stride in array.strides]
 
 

@@ -59,7 +59,7 @@ def _text(error: BaseException) -> str:
 
 
 def _outside_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the first frame on that is not the runner's."""
+    """Return the traceback without the runner's frames at its beginning."""
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
         trace = trace.tb_next
     return trace

@@ -153,7 +153,7 @@ class EmulatedRunner:
         return self._found
 
     def _run(self, inputs: Inputs) -> dict[str, np.ndarray]:
-        """Launch the kernels, and their variants, whose outputs follow where they differ."""
+        """Launch the kernels and their variants; add the outputs of variants that differ."""
         buffers = self._compute(inputs, self._kernels, self._described.checks)
         names = [made.name for made in self._described.outputs]
         outputs = {name: buffers[name].data for name in names}
@@ -174,7 +174,7 @@ class EmulatedRunner:
         return named
 
     def _variants(self) -> list[tuple[int, Variant]]:
-        """Make the variants of all kernels, with the number of the launch, once."""
+        """Make, once, the variants of all kernels with the index of their launch."""
         if self._made is None:
             checks = self._described.checks
             self._made = [
@@ -196,7 +196,7 @@ class EmulatedRunner:
         return buffers
 
     def _run_together(self, cases: Sequence[Inputs]) -> list[dict[str, np.ndarray]] | None:
-        """Run cases of the same shapes in one launch each; None when that cannot be."""
+        """Run cases of equal shapes together, kernel by kernel; None if that is impossible."""
         if self._described.backend == "c" or self._variants():
             return None
         shapes = {name: tuple(array.shape) for name, array in cases[0].items()}
@@ -252,12 +252,12 @@ class EmulatedRunner:
         return buffers
 
     def _numbers(self, inputs: Inputs) -> dict[str, int]:
-        """Return the scalars that are integers: launches may name them."""
+        """Return the integer scalars, which launches may name."""
         found = {name: v for name, v in inputs.items() if name in self._program.scalars}
         return {name: int(v.item()) for name, v in found.items() if v.dtype.kind in "iub"}
 
     def _sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-        """Return bind the schema's dims to the shapes of the inputs."""
+        """Return the sizes of the schema's dims, found from the shapes of the inputs."""
         names: dict[str, int] = {}
         for tensor, dims in self._dims.items():
             for dim, extent in zip(dims, shapes.get(tensor, ()), strict=False):
@@ -311,14 +311,14 @@ class EmulatedRunner:
 def _take(
     launch: Any, after: Sequence[np.ndarray | None], buffers: dict[str, BufferArgument]
 ) -> None:
-    """Put what a launch left behind in the place of what was there."""
+    """Replace the content of the buffers by the result of a launch."""
     for text, data in zip(launch.arguments, after, strict=True):
         if isinstance(text, str) and data is not None:
             buffers[text] = BufferArgument(data, name=text)
 
 
 def _ignore(where: tuple[str, ...], text: str, hint: str) -> None:
-    """Take no note: the configuration has reported faults already."""
+    """Ignore a fault, which the configuration has already reported."""
 
 
 def _buffer(

@@ -95,13 +95,13 @@ def converted(
 
 
 def _reseed(seed: int) -> None:
-    """Seed the global generators, whose state forked workers share: the order must not matter."""
+    """Seed the global generators, so that results do not depend on the order of cases."""
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)  # the legacy generator is the point
 
 
 class _Surroundings:
-    """Process-wide settings that a program may change; put back after each call."""
+    """Process-wide settings that a program may change, restored after each call."""
 
     def __init__(self) -> None:
         self._cwd = os.getcwd()  # noqa: PTH109

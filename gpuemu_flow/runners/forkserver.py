@@ -161,7 +161,7 @@ class ForkServer:
             lifeline.close()
 
     def _collect(self) -> tuple[int, int] | None:
-        """Reap one child that has ended and kill its group; also tell its wait status."""
+        """Reap one ended child and kill its group; return its id and wait status."""
         pid = -1
         try:
             if hasattr(os, "waitid"):
@@ -179,7 +179,7 @@ class ForkServer:
         return (ended_pid, status) if ended_pid else None
 
     def _reap(self) -> None:
-        """Collect what has ended and tell the coordinator."""
+        """Reap ended children and report them to the coordinator."""
         while (ended := self._collect()) is not None:
             pid, status = ended
             lifeline = self._sessions.get(pid)
@@ -215,7 +215,7 @@ def _tell(lifeline: socket.socket, message: dict[str, object]) -> None:
 
 
 def _remove(scratch: str) -> None:
-    """Remove a session's folder, whatever the program made of it."""
+    """Remove a session's folder with all that the program put into it."""
     if not scratch:
         return
     try:
@@ -225,7 +225,7 @@ def _remove(scratch: str) -> None:
 
 
 def _fence(sandbox: spec.Sandbox | None, scratch: str, stderr: int) -> None:
-    """Give the forked process its place, and put the wall into force round it, or end it."""
+    """Set up the forked process's folder and sandbox, or end the process."""
     try:
         home = enter.move_in(scratch, trusted=sandbox is None)
         if sandbox is not None:
@@ -236,7 +236,7 @@ def _fence(sandbox: spec.Sandbox | None, scratch: str, stderr: int) -> None:
 
 
 def _child(given: worker.Descriptors, *, server: int, fresh: bool) -> NoReturn:
-    """The forked process: a worker, or a fresh interpreter that becomes one."""
+    """Run the forked process as a worker, or start a fresh interpreter that becomes one."""
     try:
         os.setsid()
         if fresh:

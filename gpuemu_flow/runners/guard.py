@@ -103,7 +103,7 @@ class Guard:
         sys.addaudithook(hook)
 
     def _watch_fork_exec(self) -> None:
-        """Programs can be started without an event by what `subprocess` itself calls."""
+        """Watch the function by which `subprocess` starts programs without an audit event."""
         start = _posixsubprocess.fork_exec
 
         def fork_exec(arguments: Any, executables: Any, *rest: Any) -> int:
@@ -191,7 +191,7 @@ class Guard:
         return ""
 
     def _elsewhere(self, relative: Path) -> str:
-        """As `_forbidden`, for a path below an open folder that the event does not tell."""
+        """Return `_forbidden` of a path relative to an open folder that the event does not name."""
         for file in self._files:
             if Path(file).parts[-len(relative.parts) :] == relative.parts:
                 return file
@@ -248,7 +248,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _module_name(path: str) -> str:
-    """Return the last part of the name that a file is imported by."""
+    """Return the last part of the module name of a file."""
     file = Path(path)
     return file.parent.name if file.stem == "__init__" else file.stem
 

@@ -72,7 +72,7 @@ def hint_for(error: BaseException, *, fenced: bool) -> str:
 
 
 def _has_tracker() -> bool:
-    """Tell whether this process has started the one that all spawning needs."""
+    """Tell whether this process has started the resource tracker that spawning needs."""
     tracker = getattr(
         sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None
     )

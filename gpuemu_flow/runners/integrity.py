@@ -23,7 +23,7 @@ _METHODS = (FunctionType, staticmethod, classmethod, property)
 
 @dataclass(frozen=True)
 class _Names:
-    """Some names of one module or class, and what they stood for."""
+    """Some names of one module or class, with their original values."""
 
     owner: str
     namespace: Mapping[str, Any]
@@ -50,7 +50,7 @@ class _Names:
 
 @dataclass(frozen=True)
 class _Part:
-    """One module of ours: its names, its functions, and the names that these use."""
+    """One module of this package: its names, its functions, and the names that these use."""
 
     names: tuple[_Names, ...]
     functions: frozenset[FunctionType]

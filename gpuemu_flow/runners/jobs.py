@@ -110,7 +110,7 @@ class Evaluator:
 
     @contextmanager
     def _world(self, version: str) -> Iterator[None]:
-        """Yield workspace modules as written, or their shadows; each world has its own instances.
+        """Switch to workspace modules as written or to their shadows, loaded separately.
 
         A version is ``plain``, ``shadow``, or what a rounded shadow wraps.
         """

@@ -127,7 +127,7 @@ def begin(exchange: Exchange | None) -> None:
 
 
 class _Bytes(io.BufferedReader):
-    """``sys.stdin.buffer``: a read of everything gives what was announced, without a copy."""
+    """A ``sys.stdin.buffer`` whose whole content is read without a copy."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if current is not None:
@@ -138,7 +138,7 @@ class _Bytes(io.BufferedReader):
 
 
 class _Text(io.TextIOWrapper):
-    """``sys.stdin``, likewise."""
+    """A ``sys.stdin`` whose whole content is read without a copy."""
 
     def read(self, size: int | None = -1, /) -> str:
         if current is not None:

@@ -12,7 +12,7 @@ _MAPS = Path("/proc/self/maps")
 
 
 class _ObjectInfo(ctypes.Structure):
-    """struct dl_phdr_info of link.h."""
+    """The C structure dl_phdr_info of link.h."""
 
     _fields_ = (
         ("addr", ctypes.c_void_p),
@@ -31,7 +31,7 @@ _VISIT = ctypes.CFUNCTYPE(
 
 @cache
 def _counter() -> Callable[[], int]:
-    """Make a function that gives another number whenever a library was loaded."""
+    """Make a function whose result changes whenever a library was loaded."""
     try:
         libc = ctypes.CDLL(None)
         if sys.platform == "darwin":

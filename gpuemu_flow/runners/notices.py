@@ -121,13 +121,13 @@ class NoNoticesError(Exception):
 
 
 class _Program(ctypes.Structure):
-    """struct sock_fprog."""
+    """The C structure sock_fprog."""
 
     _fields_ = (("count", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
 def _program(machine: Machine, numbers: Iterable[int]) -> bytes:
-    """Return the kernel's filter, which gives notice of these calls and lets all others be."""
+    """Return the filter program that reports the given system calls and allows all others."""
     notify, allow = (_RETURN, 0, 0, _NOTIFY), (_RETURN, 0, 0, _ALLOW)
     code: list[tuple[int, int, int, int]] = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, machine.audit), allow]
     code.append((_LOAD, 0, 0, 0))
@@ -256,7 +256,7 @@ class Receiver:
 
 
 class _Piece(ctypes.Structure):
-    """struct iovec."""
+    """The C structure iovec."""
 
     _fields_ = (("start", ctypes.c_void_p), ("length", ctypes.c_size_t))
 

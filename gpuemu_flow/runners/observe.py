@@ -119,7 +119,7 @@ class Observer:
         self._watch_fork_exec()
 
     def _watch_fork_exec(self) -> None:
-        """Hear of what `multiprocessing` starts, which no event tells of."""
+        """Watch processes that `multiprocessing` starts, for which there is no audit event."""
         start = _posixsubprocess.fork_exec
 
         def fork_exec(*arguments: Any) -> int:
@@ -155,7 +155,7 @@ class Observer:
         self._write(record)
 
     def _note_change(self, kind: bytes, path: str) -> None:
-        """Write down what the program does to a file; what then lies there is to be told anew."""
+        """Record a change of a file by the program, and forget what was noted of the path."""
         if kind in (b"a", b"k") and kind + os.fsencode(path) not in self._known:
             target = "/" + path.partition("//")[2]
             self._known -= {known for known in self._known if _is_of(known, target)}
@@ -181,7 +181,7 @@ class Observer:
             pass
 
     def _note_variables(self, path: str) -> None:
-        """Write down what a library that was loaded may read of the environment."""
+        """Record the environment variables that a loaded library may read."""
         if f"library {path}" not in self._known and path not in _base_files:
             self._known.add(f"library {path}")
             for name in variables.read_by_library(path):
@@ -201,12 +201,12 @@ class Observer:
             self._look_at(name)
 
     def _look_at(self, path: str) -> None:
-        """Write down that a file is read, or is looked for in vain."""
+        """Record that a file is read, or looked for in vain."""
         if not (path in self._known or is_system(path) or _is_ours(sys._getframe(3))):
             self._note_file(path)
 
     def _on_look(self, path: Any, folder: int | None = None) -> None:
-        """Write down that the program asked whether there is a file."""
+        """Record that the program tested the existence of a file."""
         if not isinstance(path, int):
             name = absolute(path, folder)
             if not is_system(name) and not _is_ours(sys._getframe(2)):
@@ -228,12 +228,12 @@ class Observer:
             self.note(b"r", path)  # where its links lead decides which folder it is
 
     def _on_enter(self, path: object) -> None:
-        """Write down the links that lead to the folder from which relative names start."""
+        """Record the links on the path of the folder from which relative names start."""
         if isinstance(path, (str, bytes, os.PathLike)):
             self._note_file(absolute(path))
 
     def _look_at_program(self, path: str) -> None:
-        """Write down a file that is executed, and what the kernel then loads to run it."""
+        """Record an executed file, and the interpreter that the kernel loads for it."""
         for _ in range(_MAX_INTERPRETERS):
             if not path.startswith("/"):
                 return
@@ -243,7 +243,7 @@ class Observer:
     def _trace(
         self, *, children_only: bool = False, looks: bool = True, quietly: bool = False
     ) -> bool:
-        """Have the fork server see what no event tells of: machine code and other processes."""
+        """Start tracing by the fork server of machine code and other processes."""
         failure = self._tracing.begin(children_only=children_only, looks=looks)
         if failure and not quietly:
             text = f"{self._name}: its files cannot be traced on this system ({failure})"
@@ -266,7 +266,7 @@ class Observer:
             self._trace()
 
     def _on_symbol(self, *asked: object) -> None:
-        """Follow what the program calls in the C library by itself."""
+        """Handle a program's own look-up of a function in the C library."""
         interpreter = any(isinstance(part, ctypes.PyDLL) for part in asked)
         if interpreter or _is_ours(_caller(sys._getframe(2))):
             return
@@ -304,7 +304,7 @@ class Observer:
         self._list(path, frame, b"n" if frame.f_code.co_filename.endswith(_MODULES_ONLY) else b"l")
 
     def _on_scan(self, path: object) -> None:
-        """Write down a folder whose entries tell their size and mode without another question."""
+        """Record a folder whose listing also reveals the size and mode of its entries."""
         frame = sys._getframe(2)
         kinds_only = frame.f_code.co_filename.endswith(_LISTS_ONLY)
         self._list(path, frame, b"l" if kinds_only else b"z")
@@ -324,20 +324,20 @@ class Observer:
 
 
 def _is_of(known: str | bytes, target: str) -> bool:
-    """Return True for what is known of a path, or of one below it."""
+    """Return True for a record about a path or one below it."""
     path = known if isinstance(known, str) else os.fsdecode(known[1:])
     return path == target or path.startswith(f"{target}/")
 
 
 def _caller(frame: FrameType) -> FrameType:
-    """Return the frame that asked for a function of a library, through `ctypes` itself."""
+    """Return the frame outside of `ctypes` that looked up a function of a library."""
     while frame.f_back is not None and frame.f_code.co_filename.endswith("ctypes/__init__.py"):
         frame = frame.f_back
     return frame
 
 
 def _source_of(path: str) -> str:
-    """Return the source of a bytecode file, or the file itself when there is none."""
+    """Return the source of a bytecode file, or the file itself if it has none."""
     try:
         source = importlib.util.source_from_cache(path)
     except (ValueError, NotImplementedError):
@@ -346,7 +346,7 @@ def _source_of(path: str) -> str:
 
 
 def _is_ours(frame: FrameType | None) -> bool:
-    """Return True when our own code asked, also through the standard library's helpers.
+    """Return True if the caller is our own code, also through the standard library's helpers.
 
     Reading a program's source for it does not count as our own.
     """
@@ -359,7 +359,7 @@ def _is_ours(frame: FrameType | None) -> bool:
 
 
 def _origins(names: Iterable[str]) -> Iterable[str]:
-    """List the files that modules come from, as they were found."""
+    """List the files from which modules were loaded, by the paths found."""
     for name in names:
         module = sys.modules.get(name)
         origin = getattr(getattr(module, "__spec__", None), "origin", None)

@@ -120,7 +120,7 @@ class Pool:
         server.close()
 
     def _open(self, program: Program) -> WorkerProcess:
-        """Return a new worker below the shared fork server; the program is an equipped one."""
+        """Return a new worker of the shared fork server for an equipped program."""
         _check_fence(program)
         env = startup_environment(program.env)
         complaint = ""
@@ -137,7 +137,7 @@ class Pool:
 
     @contextlib.contextmanager
     def _open_private(self, program: Program) -> Iterator[WorkerProcess]:
-        """Yield a worker below a fork server of its own."""
+        """Yield a worker of a separate fork server."""
         self._check_open()
         _check_fence(program)
         server = ServerHandle({**self._env, **startup_environment(program.env)})
@@ -334,12 +334,12 @@ class Pool:
 
 
 def _equipped(program: Program) -> Program:
-    """Give a program the variables that its configuration lets through; a file holds only names."""
+    """Add the values of the environment variables that the configuration lets through."""
     return replace(program, env={**named(os.environ, program.env_names), **program.env})
 
 
 def _check_fence(program: Program) -> None:
-    """Refuse to run what must be fenced and cannot be; RunnerError ``sandbox-missing``."""
+    """Raise RunnerError ``sandbox-missing`` for a program whose sandbox is not available."""
     fence = program.sandbox
     if fence is not None and fence.required and lacks(fence.level):
         raise RunnerError(missing_problem(fence.level))

@@ -70,7 +70,7 @@ def b64encode(s: Any, altchars: Any = None) -> bytes:
 
 
 def _take_long(value: Json, taken: dict[str, tuple[str, bytes]], token: str, depth: int) -> Json:
-    """A copy in which long base64 strings, which need no escapes, are replaced by short marks."""
+    """Copy an object with long base64 strings, which need no escaping, replaced by marks."""
     if type(value) is str and len(value) >= _LONG:
         try:
             raw = pybase64.b64decode(value, validate=True)

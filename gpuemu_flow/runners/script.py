@@ -92,7 +92,7 @@ class ScriptRunner:
     def _run(
         self, request: EncodedRequest, watch: Watch, *, lent: bool
     ) -> dict[str, np.ndarray] | None:
-        """Return one execution; None when the script could not read what was lent to it."""
+        """Execute the script once; return None if it could not read the objects passed to it."""
         if lent:
             self._streams.lend()
         else:
@@ -123,7 +123,7 @@ class ScriptRunner:
         return decode_response(data, self._program.output_names)
 
     def _execute(self) -> tuple[int, Captured | None]:
-        """Run the code object as ``__main__``; return its exit code, and an answer kept apart."""
+        """Run the code object as ``__main__``; return its exit code and its captured document."""
         saved = sys.stdin, sys.stdout, sys.stderr, sys.argv, sys.modules.get("__main__")
         main = types.ModuleType("__main__")
         main.__file__ = self._program.path
@@ -153,12 +153,12 @@ class ScriptRunner:
 
 
 def _cannot_read(error: BaseException) -> bool:
-    """Tell whether a program failed in reading a descriptor that cannot be read."""
+    """Tell whether a program failed because it read an unreadable descriptor."""
     return isinstance(error, OSError) and error.errno == errno.EBADF
 
 
 def _exit_code(error: SystemExit) -> int:
-    """As the interpreter takes ``sys.exit``'s argument."""
+    """Convert the argument of ``sys.exit`` to an exit code as the interpreter does."""
     if error.code is None:
         return 0
     if isinstance(error.code, int):

@@ -40,7 +40,7 @@ def _reads_stdin(node: ast.AST) -> bool:
 
 
 def _only_defines(node: ast.stmt) -> bool:
-    """Tell whether a top-level statement does nothing visible but give names to things."""
+    """Tell whether a top-level statement only defines names."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant)  # a docstring
     if isinstance(node, ast.If):

@@ -55,7 +55,7 @@ class Searches:
 
 
 def _from_the_root(folders: tuple[object, ...]) -> tuple[str, ...]:
-    """Put the working directory before relative folders; drop what only a hook understands."""
+    """Make relative folders absolute; drop entries that only an import hook understands."""
     here = os.getcwd()  # noqa: PTH109
     texts = [folder for folder in folders if isinstance(folder, str)]
     absolute = [os.path.normpath(os.path.join(here, text)) for text in texts]  # noqa: PTH118
@@ -63,7 +63,7 @@ def _from_the_root(folders: tuple[object, ...]) -> tuple[str, ...]:
 
 
 def _before(origin: str, folder: str, tail: str, there: frozenset[str]) -> Iterator[str]:
-    """List what is not in a folder and would have been taken from it instead of `origin`."""
+    """List missing files in a folder that would be imported instead of `origin`."""
     if not there and not os.path.isdir(folder):  # noqa: PTH112
         if not os.path.lexists(folder):
             yield folder

@@ -163,7 +163,7 @@ class Sightings:
             self._note_damage()
 
     def _take_path(self, kind: int, path: str) -> None:
-        """Sort one path in; what the program made itself is no input of it.
+        """Record one path, unless the program itself made the file.
 
         What it asked for before it made it is one: another time it will be there.
         """
@@ -190,7 +190,7 @@ class Sightings:
 
 
 def _source_of(path: str) -> str:
-    """Return the source of a bytecode file; the file itself when there is none."""
+    """Return the source of a bytecode file, or the file itself if it has none."""
     folder, _, name = path.rpartition(_BYTECODE)
     source = f"{folder}/{name.partition('.')[0]}.py"
     return source if os.path.exists(source) else path  # noqa: PTH110
@@ -198,7 +198,7 @@ def _source_of(path: str) -> str:
 
 @lru_cache(maxsize=8)
 def _base(records: bytes) -> Observation:
-    """Read what a worker starts with: every worker of a fork server sends the same bytes."""
+    """Read a worker's initial records, the same for every worker of a fork server."""
     lines = records.split(b"\n")
     return Observation(
         files=frozenset(os.fsdecode(line[1:]) for line in lines if line[:1] == bytes([READ])),

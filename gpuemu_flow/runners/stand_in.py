@@ -93,9 +93,9 @@ class _StandInLoader(importlib.abc.Loader):
         module.__dict__["__getattr__"] = stand_in
 
     def get_code(self, _name: str) -> NoReturn:
-        """For `runpy`."""
+        """Return the code that `runpy` executes."""
         self._refuser.refuse("runs", self._path)
 
     def get_source(self, _name: str) -> NoReturn:
-        """For `inspect`."""
+        """Return the source that `inspect` shows."""
         self._refuser.refuse("reads", self._path)

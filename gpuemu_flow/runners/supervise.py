@@ -11,7 +11,7 @@ from gpuemu_flow.runners.work import Work
 
 
 def _refusal(attempt: Attempt) -> tuple[str, str] | None:
-    """Give the slug and words of a launch that was refused; None for another outcome."""
+    """Return the slug and message of a refused launch; None for another outcome."""
     error = attempt.outcome.error
     return None if error is None or error.slug not in REFUSALS else (error.slug, error.message)
 
@@ -131,24 +131,24 @@ class Supervisor:
         return attempt
 
     def _is_settled(self, attempt: Attempt) -> bool:
-        """Tell whether another process would only say the same again."""
+        """Tell whether another process would give the same outcome again."""
         if attempt.ended:
             return False
         return self._leaves_nothing or _refusal(attempt) in self._refused
 
     def _note_refusal(self, attempt: Attempt) -> None:
-        """Remember what was refused in a process that ran nothing before."""
+        """Record a refusal by a process that had run nothing before."""
         refusal = _refusal(attempt)
         if refusal is not None:
             self._refused.add(refusal)
 
     def _isolate(self) -> None:
-        """From here on each case gets a process of its own, unless one for all was asked for."""
+        """Run each further case in a separate process, unless the configuration forbids that."""
         self.close()
         self._each_alone = self._isolation != "warm"
 
     def _first(self, work: Work) -> tuple[Attempt, bool]:
-        """Take a case's result in its turn, and whether it was its process's first."""
+        """Take a case's result, and tell whether the case was its process's first."""
         if not self._begun or self._current is None:
             return self._alone(work), True
         self._begun = False

@@ -36,7 +36,7 @@ def _fail(slug: str, message: str, hint: str = "") -> OpError:
 
 
 def _from_torch(value: Any) -> Any:
-    """A torch tensor as numpy; torch has no numpy form of bfloat16 and float8, so by its bits.
+    """Convert a torch tensor to numpy, bfloat16 and float8 by their bits.
 
     A view that only means to negate or conjugate is carried out first: it is not in the bits.
     """

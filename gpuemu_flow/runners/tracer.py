@@ -106,7 +106,7 @@ class Tracer:
         os.close(self._report)
 
     def _take(self, notice: Notice) -> bool:
-        """Write down what a call uses.
+        """Record the files that a system call uses.
 
         Returns
         -------
@@ -128,7 +128,7 @@ class Tracer:
         return self._take_path(notice, self._path(notice, call.folder, call.path))
 
     def _take_path(self, notice: Notice, path: bytes) -> bool:
-        """Do what `_take` does, for a call that names a path."""
+        """Record the path that a system call names."""
         call = notice.call
         if is_environment(os.fsdecode(path)):
             self._put(b"v*")
@@ -186,7 +186,7 @@ class Tracer:
             self._pair(b"k", os.fsencode(tidied(os.fsdecode(full))), target)
 
     def _pair(self, kind: bytes, source: bytes, target: bytes) -> None:
-        """Write down that what is found at `target` from now on is that of `source`."""
+        """Record that `target` now leads to the file of `source`."""
         self._looked.clear()
         record = kind + source + b"/" + target
         if source.startswith(b"/") and target.startswith(b"/") and record not in self._written:
@@ -199,7 +199,7 @@ class Tracer:
             self._put(record)
 
     def _path(self, notice: Notice, at: int, position: int) -> bytes:
-        """Return the absolute path that a call names, links in it as they are."""
+        """Return the absolute path that a call names, with links not resolved."""
         arguments = notice.arguments
         path = self._memory.text(notice.thread, arguments[position])
         if path is None:
@@ -241,7 +241,7 @@ class Tracer:
                 self._write(b"r", path)  # where its links lead decides which folder it is
 
     def _start(self, path: bytes) -> None:
-        """Write down a program that is started; the kernel itself opens what interprets it."""
+        """Record a started program and its interpreter, which the kernel opens."""
         for _ in range(4):
             if b"r" + path in self._written:
                 return

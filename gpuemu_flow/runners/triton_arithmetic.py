@@ -114,7 +114,7 @@ class Arithmetic:
         return getattr(self._interpreter._ir.ATOMIC_OP, name, None)
 
     def _added(self, pointers: Any, value: Any, mask: Any) -> Any:
-        """Return ``atomic_add`` of bfloat16, one element after the other: places may repeat."""
+        """Compute ``atomic_add`` of bfloat16 one by one, since places may repeat."""
         shape = value.data.shape
         places = np.broadcast_to(pointers.data, shape).reshape(-1)
         allowed = np.broadcast_to(mask.data, shape).reshape(-1)

@@ -41,7 +41,7 @@ _CONTEXTS = ("device", "device_of", "stream", "graph")
 
 
 def _answer(name: str, value: Any) -> Callable[..., Any]:
-    """Return a function of its own for each name: torch's compiler keeps tables of functions."""
+    """Make a separate function for each name, as torch's compiler keeps tables of functions."""
 
     def answer(*_: Any, **__: Any) -> Any:
         return value
@@ -52,7 +52,7 @@ def _answer(name: str, value: Any) -> Callable[..., Any]:
 
 
 class _Context(AbstractContextManager[None]):
-    """A device or a stream to work on, as a context or a decorator."""
+    """A stand-in for a device or a stream, as a context or a decorator."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -65,7 +65,7 @@ class _Context(AbstractContextManager[None]):
 
 
 class _Stream:
-    """A stream on which everything is done at once."""
+    """A stream that executes everything immediately."""
 
     cuda_stream = 0
     stream_id = 0
@@ -94,7 +94,7 @@ class _Stream:
 
 
 class _Event:
-    """An event that has always happened."""
+    """An event that is always complete."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -181,7 +181,7 @@ def cuda_patches(torch: Any, capability: tuple[int, int] = CAPABILITY) -> list[P
 
 
 def _compile(model: Any = None, **_: Any) -> Any:
-    """A function as it is, in place of its compiled form: there is no GPU to compile it for."""
+    """Return the function itself in place of its compiled form."""
     return model if model is not None else lambda function: function
 
 
@@ -189,7 +189,7 @@ def _generator(torch: Any) -> Any:
     real = torch._C.Generator
 
     class OnCpu(type(real)):  # type: ignore[misc]
-        """Lets a generator that was made elsewhere count as one."""
+        """A generator class of which CPU generators count as instances."""
 
         def __instancecheck__(cls, value: object) -> bool:
             return isinstance(value, real)
@@ -209,7 +209,7 @@ def _generator(torch: Any) -> Any:
 
 def _autocast(torch: Any, real: Any) -> Any:
     class autocast(real):  # type: ignore[misc]  # noqa: N801
-        """Casts on ``cuda`` apply to the CPU's tensors, which stand in for a GPU's."""
+        """An autocast that applies casts for ``cuda`` to the CPU's tensors."""
 
         def __init__(self, device_type: str, dtype: Any = None, **kwargs: Any) -> None:
             super().__init__(device_type, dtype=dtype, **kwargs)

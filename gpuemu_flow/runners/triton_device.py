@@ -103,7 +103,7 @@ def _mode_class(torch: Any) -> Any:
     }
 
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
-        """Sees every call of a torch function that the host code makes."""
+        """Torch function mode that intercepts every call by the host code."""
 
         def __init__(self, owner: CpuDevice, on_address: Callable[[Any], None]) -> None:
             super().__init__()

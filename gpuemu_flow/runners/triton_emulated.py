@@ -133,7 +133,7 @@ class CompiledTriton:
         return [(self._jit, "run", run), (autotuner, "_bench", bench)]
 
     def _chosen(self, tuner: Any, args: tuple[Any, ...], config: Any, meta: Any) -> bool:
-        """Tell whether a configuration is the first of its round that compiles and fits."""
+        """Tell whether a configuration is the first in its round of autotuning that works."""
         wanted = os.environ.get(CONFIGURATION)
         if wanted is not None:
             return config is tuner.configs[int(wanted) % len(tuner.configs)]
@@ -150,7 +150,7 @@ class CompiledTriton:
         return self._fits
 
     def _compile(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return a launch's kernel as Triton compiles it; kept by Triton for launches like it."""
+        """Return a launch's kernel as compiled by Triton, which caches it for similar launches."""
         before = os.environ.get("TRITON_CACHE_DIR")
         self._internal = True
         try:
@@ -223,7 +223,7 @@ class CompiledTriton:
 
 
 class _Memory:
-    """Storages of one launch: each is one buffer, whatever number of tensors lie in it."""
+    """Storages of one launch, each one buffer for any number of tensors."""
 
     def __init__(self, torch: Any, run: int, new: set[int]) -> None:
         self._torch, self._run, self._new = torch, run, new
@@ -232,7 +232,7 @@ class _Memory:
         self._count = 0
 
     def argument(self, name: str, value: Any, kind: Any) -> Argument:
-        """Return one argument as the emulator takes it."""
+        """Return one argument in the emulator's form."""
         number, self._count = self._count, self._count + 1
         self._bytes.append(None)
         if isinstance(value, (bool, int, float)) and isinstance(kind, str):
@@ -260,14 +260,14 @@ class _Memory:
         return BufferArgument(view, not fresh, name, kept=True, offset=offset)
 
     def take_back(self, buffers: Sequence[Any]) -> None:
-        """Write what the kernel left into the tensors' memory."""
+        """Copy the buffers after a launch back to the tensors' memory."""
         for data, after in zip(self._bytes, buffers, strict=False):
             if data is not None and after is not None:
                 data[...] = after.view(np.uint8).reshape(-1)
 
 
 def _is_fresh(data: Any, dtype: str, item: int, run: int) -> bool:
-    """Tell whether new memory holds what it was filled with: nobody has written it."""
+    """Tell whether new memory still holds its fill values, so that nobody has written it."""
     word = fill_word(dtype.removeprefix("torch."), item, run)
     if not data.size or data.size % item:
         return False

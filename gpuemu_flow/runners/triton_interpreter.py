@@ -51,7 +51,7 @@ def package(name: str) -> ModuleType:
 
 
 def _dot_sizes() -> Callable[..., Any] | None:
-    """Return the least blocks of ``tl.dot``, as the compiler for NVIDIA's GPUs has them."""
+    """Return the smallest blocks of ``tl.dot`` that the compiler for NVIDIA's GPUs accepts."""
     try:
         return importlib.import_module("triton.backends.nvidia.compiler").min_dot_size(None)  # type: ignore[no-any-return]
     except (ImportError, AttributeError, TypeError):  # another version of Triton
@@ -223,7 +223,7 @@ class Interpreter:
 
 @contextmanager
 def _switched_off() -> Iterator[None]:
-    """Triton's own switch would replace kernels by objects that wrappers do not take for them."""
+    """Switch off Triton's interpreter mode, which would make kernels that wrappers reject."""
     before = os.environ.pop(SWITCH, None)
     try:
         yield
@@ -242,7 +242,7 @@ def _executor_class(owner: Interpreter) -> Any:
     module: Any = owner._interpreter
 
     class CheckedExecutor(module.GridExecutor):  # type: ignore[misc]
-        """Runs a grid on copies of its tensors that have room round them."""
+        """Runs a grid on copies of its tensors with guard zones."""
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             names = inspect.signature(self.fn).parameters
@@ -294,7 +294,7 @@ def _storage(tensor: Any) -> Any:
 
 
 def _move_between_zones(torch: Any, tensor: Any, copies: dict[int, Any]) -> None:
-    """Give a tensor's storage other memory, with nothing near it; once for each storage."""
+    """Move a tensor's storage, once, to memory between guard zones."""
     storage = tensor.untyped_storage()
     start, size = storage.data_ptr(), storage.nbytes()
     if start not in copies:

@@ -39,7 +39,7 @@ class Region:
 
 @dataclass
 class _Trespass:
-    """Accesses of one line of a kernel outside of all tensors: the first, and how many."""
+    """The first access of a kernel's line outside of all tensors, and their number."""
 
     message: str
     kind: FailureKind
@@ -167,7 +167,7 @@ class Memory:
 
 
 def _line_in(file: str) -> int:
-    """Line of the innermost running frame of a file; 0 when there is none."""
+    """Return the line of the innermost running frame of a file; 0 if there is none."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename == file:

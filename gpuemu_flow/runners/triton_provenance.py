@@ -59,7 +59,7 @@ def meant_by(forbidden: Iterable[str]) -> frozenset[str]:
 
 @dataclass
 class _Memory:
-    """One storage: which of its bytes a kernel stored, and what they were then."""
+    """One storage, with flags of the bytes that a kernel stored and their values then."""
 
     storage: Any  # kept alive: another at its address would inherit the map
     stored: NDArray[np.bool_]
@@ -186,7 +186,7 @@ class Provenance:
         return [(names[n] if n < len(names) else "result", value) for n, value in enumerate(values)]
 
     def _writers(self, value: Any) -> list[str]:
-        """Name what torch wrote to an output's memory; else all that it wrote at all."""
+        """Name the torch functions that wrote to an output's memory, else all that wrote."""
         if isinstance(value, self.torch.Tensor):
             with self.quietly():
                 own = self._wrote.get(value.untyped_storage().data_ptr())
@@ -215,7 +215,7 @@ class Provenance:
         return found
 
     def _bytes(self, storage: Any) -> NDArray[np.uint8]:
-        """Return the bytes of a storage, not copied."""
+        """Return the bytes of a storage without a copy."""
         with self.quietly():
             whole = self.torch.empty(0, dtype=self.torch.uint8)
             whole.set_(storage, 0, (storage.nbytes(),), (1,))
@@ -232,7 +232,7 @@ class Provenance:
         )
 
     def _carry(self, name: str, sources: Sequence[Any], target: Any) -> bool:
-        """Give what a copy wrote the flags of what it read; False where it is no plain copy."""
+        """Copy the flags from a copy's source to its target; False if it is no plain copy."""
         source = sources[1] if name == "copy_" and len(sources) > 1 else sources[0]
         if name == "copy_" and len(sources) < 2:
             return False
@@ -271,7 +271,7 @@ def dispatch_mode(provenance: Provenance) -> Any:
     base: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
 
     class Mode(base):  # type: ignore[misc]
-        """Sees every operator, also one that no function of Python's was called for."""
+        """Torch dispatch mode that sees every operator, also those not called from Python."""
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None

@@ -104,7 +104,7 @@ class TritonRunner(CallableRunner):
         return run
 
     def _look_who_wrote(self, result: Any) -> None:
-        """Note what a library did in the place of the op's kernels."""
+        """Record operations that a library did in place of the op's kernels."""
         provenance = getattr(self._interpreter, "provenance", None)
         if provenance is not None and not self._run:
             names = self._program_outputs or (DEFAULT_OUTPUT,)
@@ -126,7 +126,7 @@ class TritonRunner(CallableRunner):
         return outputs
 
     def _again(self, copies: Inputs, watch: Watch) -> dict[str, np.ndarray] | None:
-        """Return outputs of the same call with other values in new memory; None where it fails."""
+        """Repeat the call with other values in new memory; return None if it fails."""
         self._run = 1
         try:
             return super().call(copies, watch)
@@ -139,7 +139,7 @@ class TritonRunner(CallableRunner):
 
 
 def _maker(program: Program) -> Interpreter | CompiledTriton:
-    """Make the runner of kernels: the interpreter, or for ``mode = "compiled"`` the emulator."""
+    """Make the runner of kernels: the emulator if ``mode = "compiled"``, else the interpreter."""
     if not program.argv:
         return Interpreter(required=program.require_kernel, forbid=program.forbid)
     from gpuemu_flow.runners.triton_emulated import CompiledTriton  # noqa: PLC0415 - only for it

@@ -63,7 +63,7 @@ class _Suspects:
 
 
 def _suspects(array: np.ndarray, run: int) -> _Suspects | None:
-    """Return elements that hold what new memory holds in a run."""
+    """Return the elements that hold the fill values of new memory in a run."""
     dtype = dtype_name(array.dtype) or ""
     known = DTYPES.get(dtype)
     if known is None or known.kind == "bool" or not array.size:

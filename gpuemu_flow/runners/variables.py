@@ -87,7 +87,7 @@ def read_by_library(path: str) -> tuple[str, ...]:
 
 
 class _Told(dict[bytes, bytes]):
-    """Stand below ``os.environ`` and tell what is read of it."""
+    """A mapping below ``os.environ`` that reports the variables read from it."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ _SKIPPED = (os.sep + "os.py", os.sep + "_collections_abc.py", "<frozen os>",
 
 
 def _reader(depth: int) -> str:
-    """Return the file whose code asks, through the standard library's own helpers."""
+    """Return the file of the code that reads a variable, behind the standard library's helpers."""
     frame = sys._getframe(depth + 1)
     while frame.f_back is not None and (
         frame.f_code.co_filename.endswith(_SKIPPED)

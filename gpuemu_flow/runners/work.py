@@ -83,7 +83,7 @@ class CaseToFile:
         return attempt
 
     def _finish_checked(self, worker_client: WorkerClient) -> Attempt:
-        """Have it checked, and write the outputs here: they passed through no file of the op's."""
+        """Finish a checked case, and write its outputs here, in no file that the op could reach."""
         attempt, outputs = self._checked.finish(worker_client)
         if not attempt.outcome.ok:
             return attempt

@@ -92,7 +92,7 @@ def _runner(program: Program, streams: StandardStreams) -> Runner:
 
 
 def _foreign_command(program: Program, function: str) -> list[str]:
-    """Build the command by which another interpreter, maybe without this package, runs it."""
+    """Build the command that runs a program in another interpreter, maybe without this package."""
     inherited = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (program.root, inherited)))
     if not function:
@@ -218,7 +218,7 @@ class Worker:
         return {"type": "job", "serial": message["serial"], "error": None, "result": result}
 
     def _take_arenas(self, message: Mapping[str, Json]) -> None:
-        """Shared memory that came with the message."""
+        """Take over the shared memory that came with a message."""
         fds, self._reader.fds = self._reader.fds, []
         for name, fd in zip(("own", "peer") if "own" in message else ("peer",), fds, strict=False):
             arena = Arena(keep_high(fd))
@@ -230,7 +230,7 @@ class Worker:
                 self._peer = arena
 
     def _serve(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Pass a request to the service that it names, which is made at its first request."""
+        """Pass a request to the service that it names, and make the service if it is new."""
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
         assert self._program is not None  # noqa: S101
         serial, index = int(message["serial"]), int(message["index"])
@@ -296,7 +296,7 @@ class Worker:
         return self._executor.execute(request)
 
     def _call(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Run on tensors in shared memory, or a generated case, and leave the outputs there."""
+        """Run on tensors in shared memory or on a generated case; write the outputs there."""
         serial, checks = self._begin(message)
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
         self._take_arenas(message)
@@ -313,13 +313,13 @@ class Worker:
         return {"type": "called", "serial": serial, **called.to_json()}
 
     def _values(self, message: Mapping[str, Json]) -> dict[str, np.ndarray] | None:
-        """Return input values that came with a case, in place of its own."""
+        """Return the input values that came with a case."""
         assert self._arena is not None  # noqa: S101 - comes with the first call
         slots = {name: Slot.from_json(s) for name, s in message["slots"].items()}
         return {n: a.copy() for n, a in self._arena.views(slots).items()} if slots else None
 
     def _calls(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Do several calls up to the first that goes wrong, which is asked for again alone."""
+        """Make several calls up to the first that fails, which will be repeated alone."""
         serial, checks = self._begin(message)
         self._take_arenas(message)
         done: list[_CallRecord] = []
@@ -334,7 +334,7 @@ class Worker:
         return {"type": "called-all", "serial": serial, "items": items}
 
     def _expect(self, message: Mapping[str, Json]) -> None:
-        """Tell a runner that can make use of it which inputs come next."""
+        """Announce the next inputs to a runner that can run cases together."""
         expect = getattr(self._runner, "expect", None)
         if expect is None:
             return
@@ -349,7 +349,7 @@ class Worker:
     def _call_on(
         self, item: Mapping[str, Json], like: Mapping[str, Json], checks: Checks, start: int
     ) -> _CallRecord:
-        """Call on tensors in shared memory; its outputs go where `start` says or after it."""
+        """Call the program on tensors in shared memory; write its outputs from `start` on."""
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
         assert self._arena is not None  # noqa: S101 - comes with the first call
         slots = {name: Slot.from_json(s) for name, s in item["slots"].items()}
@@ -384,11 +384,11 @@ class _CallRecord:
 
 
 class _StagingError(Exception):
-    """The blob cannot be written, and the program is not to blame."""
+    """Raised if the blob cannot be written, which is no fault of the program."""
 
 
 def _stage(fd: int, executed: Executed) -> tuple[str, int]:
-    """Write the outputs as a blob to a file that the coordinator opened; give digest and size."""
+    """Write outputs as a blob to a file that the coordinator opened; return digest and size."""
     try:
         with open(fd, "wb", buffering=0, closefd=False) as stream:
             return blobs.write(stream, executed.outputs)

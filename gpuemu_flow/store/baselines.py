@@ -292,7 +292,7 @@ class BaselineStore:
         return self._folder / (name + _SUFFIX)
 
     def _read(self, path: Path) -> Baseline | None:
-        """Return a stored baseline; None when there is none, or it was damaged and is set aside."""
+        """Return a stored baseline; None if it is missing, or damaged and now set aside."""
         try:
             baseline = Baseline.from_json(unseal(self._cache.files.read(path)))
             if self._path(baseline.tag) != path:

@@ -118,7 +118,7 @@ class JsonStore:
             )
 
     def _make_private(self) -> None:
-        """Make the database for this user alone, and look that SQLite follows no link to one.
+        """Create the database for this user alone, and check that its files are no links.
 
         SQLite gives the files beside a database the database's own mode.
         """
@@ -219,7 +219,7 @@ class JsonStore:
             return None
 
     def _keep_damaged(self, key: str, record: bytes | None, error: Exception) -> None:
-        """Move a damaged record to where somebody can look at it; a few are enough."""
+        """Move a damaged record to the quarantine, which holds a few for inspection."""
         self._damaged += 1
         if self._damaged > MAX_SHOWN:
             return

@@ -193,7 +193,7 @@ class ResultStore:
             return 0
 
     def _catch_up(self) -> None:
-        """Follow what another process forgot or renamed; to be called with the lock held."""
+        """Apply deletions and renames by other processes; call it with the lock held."""
         latest = self._last_forgotten()
         if latest == self._forgotten_ns:
             return
@@ -281,7 +281,7 @@ class ResultStore:
         return bool(self._max_results) and len(self._keys) >= self._max_results + PRUNE_SLACK
 
     def _stale(self, now_ns: int) -> list[str]:
-        """Return keys that are too many or too old; they leave the index."""
+        """Remove keys that are too many or too old from the index, and return them."""
         drop = 0
         if self._max_results:
             drop = max(0, len(self._keys) - self._max_results)
@@ -294,7 +294,7 @@ class ResultStore:
         return stale
 
     def _drop(self, key: str) -> None:
-        """Take a result out of the indices by name and by seed."""
+        """Remove a result from the indices by name and by seed."""
         stored = self._by_key.pop(key)
         keys = self._by_seed[stored.seed]
         keys.remove(key)

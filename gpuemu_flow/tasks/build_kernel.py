@@ -105,7 +105,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
 
 
 def _keep(path: Path, data: bytes | None, name: str, context: StageContext) -> Json:
-    """Copy an artifact into the cache; return its digest, its place and its name."""
+    """Copy an artifact into the cache; return its digest, path and name."""
     if data is None:
         context.cache.files.remove(path)
         return None
@@ -178,7 +178,7 @@ def allowances(sources: Iterable[str], root: Path) -> dict[str, dict[str, str]]:
 
 
 def _read(context: StageContext, name: str, built: Built) -> bytes | None:
-    """A file of the workspace, or a problem."""
+    """Read a file of the workspace, or return a problem."""
     path = context.root / name
     try:
         if not path.is_file() and path.exists():
@@ -196,7 +196,7 @@ def _read(context: StageContext, name: str, built: Built) -> bytes | None:
 
 
 def _given(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
-    """Artifacts that exist already."""
+    """Take artifacts that exist already."""
     params = params_of(BuildParams, spec.params)
     built = Built()
     if params.ptx:
@@ -210,7 +210,7 @@ def _given(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 
 
 def _complete(spec: TaskSpec, context: StageContext, folder: Path, built: Built) -> None:
-    """Bring PTX and cubin of the user's to one architecture, assembling where that is needed."""
+    """Complete the user's PTX and cubin for one architecture, assembling if needed."""
     params = params_of(BuildParams, spec.params)
     arch = params.arch
     if built.cubin is not None and arch and built.ptx is not None:
@@ -224,7 +224,7 @@ def _complete(spec: TaskSpec, context: StageContext, folder: Path, built: Built)
 
 
 def _assemble(spec: TaskSpec, context: StageContext, folder: Path, built: Built) -> None:
-    """PTX to cubin, when a ptxas that reads it is there; else the figures are estimates."""
+    """Assemble PTX to a cubin if a suitable ptxas is installed; otherwise figures are estimates."""
     params = params_of(BuildParams, spec.params)
     arch = params.arch
     found = assemble(
@@ -247,7 +247,7 @@ def _assemble(spec: TaskSpec, context: StageContext, folder: Path, built: Built)
 
 
 def _list_instructions(spec: TaskSpec, context: StageContext, folder: Path, built: Built) -> None:
-    """Machine instructions of the cubin, when a disassembler that reads it is there."""
+    """List the cubin's machine instructions if a suitable disassembler is installed."""
     if built.cubin is None:
         return
     name = built.cubin_name or built.ptx_name
@@ -260,7 +260,7 @@ def _list_instructions(spec: TaskSpec, context: StageContext, folder: Path, buil
 
 
 def _cuda(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
-    """A ``.cu`` file through nvcc."""
+    """Compile a ``.cu`` file by nvcc."""
     params = params_of(BuildParams, spec.params)
     found = tools(spec, "nvcc")
     if not found:
@@ -301,7 +301,7 @@ def _cuda(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 
 
 def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
-    """Run the user's own command, and take the files that it promises."""
+    """Run the user's own command, and take its promised files."""
     params = params_of(BuildParams, spec.params)
     built = Built()
     wall = _wall(spec, folder)
@@ -319,7 +319,7 @@ def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 
 @contextmanager
 def _placeholders(outputs: Iterable[Path], wall: compilers.Wall | None) -> Iterator[None]:
-    """Make the files that a command writes beside what it may not, and remove those left empty."""
+    """Make placeholders for a command's outputs beside protected files; remove unused ones."""
     made = []
     for path in outputs if wall is not None else ():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -337,7 +337,7 @@ def _placeholders(outputs: Iterable[Path], wall: compilers.Wall | None) -> Itera
 
 
 def _triton(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
-    """A Triton kernel, compiled for a target without a GPU."""
+    """Compile a Triton kernel for a target without a GPU."""
     params = params_of(BuildParams, spec.params)
     result = compilers.triton(
         params.triton,
@@ -362,7 +362,7 @@ def _wall(spec: TaskSpec, folder: Path) -> compilers.Wall | None:
 
 
 def _tool_wall(spec: TaskSpec, folder: Path) -> compilers.Wall | None:
-    """Return the wall of a tool that reads artifacts, and makes none in the workspace."""
+    """Return the sandbox of a tool that reads artifacts and writes nothing to the workspace."""
     sandbox = spec.settings["tool_sandbox"]
     return None if sandbox is None else compilers.Wall(folder, sandbox)
 

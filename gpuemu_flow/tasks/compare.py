@@ -160,7 +160,7 @@ def _judge(
     inputs: SeenInputs,
     results: dict[int, CheckResult],
 ) -> None:
-    """Have the cases judged, batch by batch, and keep each verdict as it comes."""
+    """Judge the cases batch by batch, and store each verdict at once."""
     fresh = 0
     for start in range(0, len(todo), BATCH):
         if context.cancel.is_set():

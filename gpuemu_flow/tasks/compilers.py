@@ -259,7 +259,7 @@ def _text(run: ToolRun) -> str:
 
 
 def _bytes(path: Path) -> bytes | None:
-    """Read a file that a compiler left; return None for a link, a pipe and the like."""
+    """Read a file that a compiler wrote; return None for a link, a pipe and so on."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:  # noqa: PTH123 - opened above

@@ -104,7 +104,7 @@ def execute(
 
 
 class _Batch:
-    """The cases of one call of `execute`: what came of them, and under which inputs."""
+    """The cases of one call of `execute`, with their outcomes and observed inputs."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class _Batch:
                 self.found[n] = Outcome(request.case.index, ok=False, error=error)
 
     def look_up(self) -> None:
-        """Take what the action cache holds for the inputs as they are now."""
+        """Take the outcomes in the action cache for the present inputs."""
         for names, shared in self._known.candidates():
             for n, request in enumerate(self._requests):
                 if n in self.found:
@@ -147,7 +147,7 @@ class _Batch:
                 return
 
     def run(self, missing: Sequence[int], checks: Checks) -> None:
-        """Run the other cases, and keep each result with the inputs that were seen until then."""
+        """Run the other cases, and store each result with the inputs observed until then."""
         context, requests = self._context, self._requests
         place = {requests[n].case.index: n for n in missing}
         cached, fresh = len(self.found), 0
@@ -190,7 +190,7 @@ class _Batch:
         self._cached_under[n] = names
 
     def _join(self, begun: int) -> None:
-        """Keep all results under the one set that holds whatever any of the cases used."""
+        """Store all results again under the set of inputs that any of the cases used."""
         context = self._context
         if not context.unchanged() or context.inputs.moved(self.used, begun):
             return
@@ -207,7 +207,7 @@ def _case_key(shared: str, request: Request) -> str:
 
 
 def _cached(context: StageContext, key: str, request: Request) -> Outcome | None:
-    """An outcome from the action cache whose blob still exists."""
+    """Return an outcome from the action cache if its blob still exists."""
     record = context.cache.actions.get(key)
     if record is None:
         return None

@@ -45,7 +45,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
 
 
 def _why(kernel: str, build: Mapping[str, Json]) -> Problem:
-    """Say why a build gave no PTX; all of the compiler's errors stand with the kernel itself."""
+    """Return the reason why a build gave no PTX; the kernel itself lists all errors."""
     for problem in build["problems"]:
         if not problem["warning"]:
             first = Problem(**problem)

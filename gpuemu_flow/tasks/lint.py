@@ -136,7 +136,7 @@ def choose(views: Sequence[KernelView], name: str) -> list[KernelView]:
 
 
 def _comment_lines(kept: Mapping[str, str] | None) -> bytes | None:
-    """A source with nothing but its comments for the lint, each on its own line."""
+    """Reduce a source to its comments for the lint, with line numbers unchanged."""
     if not kept:
         return None
     lines = [""] * max(int(number) for number in kept)
@@ -148,7 +148,7 @@ def _comment_lines(kept: Mapping[str, str] | None) -> bytes | None:
 def _measured(
     spec: TaskSpec, build: Mapping[str, Any], context: StageContext
 ) -> tuple[Measurement, bool]:
-    """Return the views of a build, and tell whether anything had to be parsed for them."""
+    """Return the views of a build, and whether anything had to be parsed for them."""
     params = params_of(LintParams, spec.params)
     launch = dict(build["launch"] or {})
     if params.threads:

@@ -23,7 +23,7 @@ class StageParams(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class _Plain:
-    """Parameters whose fields are JSON as they are; fields that are None are left out."""
+    """Parameters whose fields are plain JSON; None fields are left out."""
 
     STAGE: ClassVar[str]
 

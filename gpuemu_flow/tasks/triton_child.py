@@ -160,7 +160,7 @@ def _place_in_kernel(error: BaseException, root: Path) -> tuple[str, int] | None
 
 
 def _place_in_traceback(error: BaseException, root: Path) -> tuple[str, int] | None:
-    """Return the last line of a workspace file that the error came through."""
+    """Return the innermost line of a workspace file in the error's traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     inside = [frame for frame in frames if Path(frame.filename).is_relative_to(root)]
     return (inside[-1].filename, inside[-1].lineno or 0) if inside else None

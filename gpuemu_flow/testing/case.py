@@ -212,7 +212,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
                 raise self.error
 
     def _judged(self, output: Any) -> CheckResult:
-        """The verdict on what a test gave to `check`, an error where that is no output."""
+        """Judge the output that a test passed to `check`; the verdict is error for other values."""
         __tracebackhide__ = True
         from gpuemu_flow.client.errors import ClientError  # noqa: PLC0415
         from gpuemu_flow.runners.api import OpError  # noqa: PLC0415
@@ -307,7 +307,7 @@ def _inconclusive(result: CheckResult) -> str:
 
 
 def _arrays(output: Any, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    """Return outputs by name; the single one of an op has the empty name."""
+    """Return outputs by name; an op's single output has the empty name."""
     from gpuemu_flow.client.arrays import as_array, as_arrays  # noqa: PLC0415
     from gpuemu_flow.numerics.dtypes import element_name  # noqa: PLC0415
 

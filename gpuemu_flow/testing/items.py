@@ -111,7 +111,7 @@ def call_per_op(item: pytest.Function) -> bool | None:
 
 
 def _call(item: pytest.Function, arguments: dict[str, Any], fixture: GpuemuCase) -> None:
-    """Run a test on one case; a check that failed fails it, whatever the test does with that."""
+    """Run a test on one case, and fail it if a check failed, even if the test caught that."""
     try:
         item.obj(**arguments)
     except pytest.skip.Exception:

@@ -79,7 +79,7 @@ def parse(data: bytes) -> Envelope:
 
 
 def _refuse_half_characters(value: Json) -> None:
-    """JSON can escape half of a surrogate pair; no text with one can be stored or printed."""
+    """Raise WireError for half of a surrogate pair, which cannot be stored or printed."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:

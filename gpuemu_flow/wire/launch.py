@@ -98,7 +98,7 @@ def start_daemon(
 
 
 def _read(descriptor: int, deadline: float) -> dict[str, Json] | None:
-    """Return the one line that the daemon writes; None when it ends or takes too long."""
+    """Return the line that the daemon writes; None if it ends or takes too long."""
     data = b""
     while not data.endswith(b"\n"):
         left = deadline - time.monotonic()

@@ -124,7 +124,7 @@ def enter(sandbox: Sandbox, scratch: str, home: str) -> None:
 
 
 def _make(path: str) -> None:
-    """Make what may be written: a file where the name has an ending (``op.log``), else a folder."""
+    """Make a writable path: a file if the name has a suffix (``op.log``), else a folder."""
     if os.path.splitext(path)[1]:  # noqa: PTH122
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
@@ -145,7 +145,7 @@ def _restrict_files(libc: Any, sandbox: Sandbox, scratch: str, home: str, known:
 
 
 def _point_to(scratch: str, sandbox: Sandbox) -> None:
-    """Let temporary files, and what frameworks compile, lie where they can be written."""
+    """Direct temporary files and frameworks' compiler caches to a writable folder."""
     os.environ["TMPDIR"] = scratch
     for name in ("TMP", "TEMP"):
         os.environ.pop(name, None)
@@ -159,7 +159,7 @@ def _point_to(scratch: str, sandbox: Sandbox) -> None:
 
 
 def _drop_capabilities(libc: Any) -> None:
-    """Give up root's rights over the system; those over files stay, which Landlock narrows."""
+    """Drop root's capabilities, except those over files, which Landlock restricts."""
     header = ctypes.create_string_buffer(struct.pack("<Ii", _CAPABILITIES_VERSION, 0))
     held = ctypes.create_string_buffer(24)
     if libc.capget(header, held) != 0:

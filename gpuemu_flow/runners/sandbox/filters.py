@@ -72,7 +72,7 @@ _Code = list[tuple[int, int, int, int]]
 
 
 class _Program(ctypes.Structure):
-    """struct sock_fprog."""
+    """The C structure sock_fprog."""
 
     _fields_ = (("count", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
@@ -82,7 +82,7 @@ def _refuse(error: int) -> tuple[int, int, int, int]:
 
 
 def _on_argument(number: int, position: int, code: _Code) -> _Code:
-    """Return instructions for one call: load the low half of an argument, then decide by `code`.
+    """Return a filter for one call: load an argument's low half, then decide by `code`.
 
     `code` ends in a return on each way through it.
     """

@@ -70,7 +70,7 @@ def _own_home() -> str:
 
 
 def _others_homes(own: set[str], root: str) -> Iterator[str]:
-    """Return other people's home folders, which concern root only: others cannot enter them."""
+    """Return other users' home folders; only root could enter them."""
     if os.geteuid():
         return
     found = ["/root"]
@@ -85,7 +85,7 @@ def _others_homes(own: set[str], root: str) -> Iterator[str]:
 
 
 def _histories(root: str) -> Iterator[str]:
-    """Return the folders of version control that the workspace lies in."""
+    """Return the version control folders of the workspace and of the folders above it."""
     for folder in (Path(root), *Path(root).parents):
         for name in _VERSION_CONTROL:
             path = folder / name
@@ -95,7 +95,7 @@ def _histories(root: str) -> Iterator[str]:
 
 
 def _worktree(path: Path) -> Iterator[str]:
-    """Return the folders that a worktree of git has elsewhere."""
+    """Return the folders of a git worktree outside of it."""
     try:
         with path.open("rb") as stream:
             text = os.fsdecode(stream.read(_MOST_BYTES))

@@ -63,7 +63,7 @@ def rules_for(sandbox: Sandbox, scratch: str, home: str) -> Rules:
 
 
 def _needed() -> list[str]:
-    """Return where the interpreter and its packages lie."""
+    """Return the paths of the interpreter and its packages."""
     return sorted({os.path.realpath(p) for p in (sys.prefix, sys.base_prefix, *sys.path) if p})
 
 
@@ -81,7 +81,7 @@ def _devices() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _with_copies(sandbox: Sandbox) -> Iterator[str]:
-    """Return hidden files, the bytecode that is made of them, and their other names on the disk."""
+    """Return hidden files with their bytecode and their other names on the disk."""
     linked: set[tuple[int, int]] = set()
     for path in sandbox.hidden:
         yield path
@@ -95,7 +95,7 @@ def _with_copies(sandbox: Sandbox) -> Iterator[str]:
 
 
 def _bytecode_folder(path: str) -> str:
-    """Return where bytecode lies when ``PYTHONPYCACHEPREFIX`` moves it."""
+    """Return the folder of bytecode under ``PYTHONPYCACHEPREFIX``."""
     try:
         return os.path.dirname(importlib.util.cache_from_source(path))  # noqa: PTH120
     except (NotImplementedError, ValueError):
@@ -110,7 +110,7 @@ def _stat(path: str) -> os.stat_result | None:
 
 
 def _other_names(root: str, wanted: set[tuple[int, int]]) -> Iterator[str]:
-    """Return all names in the workspace that hard links gave to these files."""
+    """Return all hard links in the workspace to these files."""
     looked = 0
     for folder, _, names in os.walk(root):
         for name in names:
@@ -124,20 +124,20 @@ def _other_names(root: str, wanted: set[tuple[int, int]]) -> Iterator[str]:
 
 
 class _Excluded:
-    """Paths that are left out of what is allowed."""
+    """Paths that are excluded from the allowed ones."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self.paths = frozenset(os.path.realpath(path) for path in paths)
         self._above = {above for path in self.paths for above in _above(path)}
 
     def rest(self, start: str) -> Iterator[str]:
-        """Return the largest paths at and below `start` that hold nothing that is left out."""
+        """Return the largest paths at and below `start` that contain no excluded path."""
         if any(path in self.paths for path in (start, *_above(start))):
             return
         yield from self._rest(start)
 
     def without_own(self, start: str) -> Iterator[str]:
-        """Do what `rest` does for a path that lies in a folder that is left out."""
+        """Return `rest` for a path inside of an excluded folder."""
         if start not in self.paths and any(path in self.paths for path in _above(start)):
             yield from self._rest(start)
 
@@ -156,7 +156,7 @@ class _Excluded:
 
 
 def _above(path: str) -> Iterator[str]:
-    """Return the folders that a path lies in, up to the root."""
+    """Return all folders above a path, up to the root."""
     while path != "/":
         path = os.path.dirname(path)  # noqa: PTH120 - often
         yield path
