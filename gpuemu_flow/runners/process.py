@@ -206,7 +206,7 @@ class WorkerProcess:
         return message
 
     def _let_go_on(self) -> None:
-        """Resume processes of the group that the program may have stopped."""
+        """Resume the worker and the fork server, which the program may have stopped."""
         for process in filter(None, (self.pid, self._server)):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGCONT)
