@@ -9,7 +9,7 @@ _GARBAGE_THRESHOLD = 20_000  # what is imported stays: looking for garbage among
 
 
 def _fill_standard_streams() -> None:
-    """Put the null device where a standard stream was closed.
+    """Open the null device in place of each closed standard stream.
 
     Else the next file to be opened, a database of the cache perhaps, would take its number, and
     what a worker prints would be written into it.
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def _answer() -> int:
-    """Do what the command line asks for, and return the exit code."""
+    """Run the command line, and return the exit code."""
     if sys.stdin is None or sys.stdout is None or sys.stderr is None:
         _fill_standard_streams()
     if sys.argv[1:] == ["run"] and "GPUEMU_CONFIG" not in os.environ:

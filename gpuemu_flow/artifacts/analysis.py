@@ -21,7 +21,7 @@ _CALLED = re.compile(r"(?:\([^()]*\)\s*,\s*)?([A-Za-z_$%][\w$%]*)", re.ASCII)
 
 
 class KernelAnalysis:
-    """The body of a kernel and what can be derived from it, each thing when first asked for.
+    """The body of a kernel and facts derived from it, each computed when first needed.
 
     Attributes
     ----------

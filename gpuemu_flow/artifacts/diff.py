@@ -1,4 +1,4 @@
-"""Comparing a kernel's figures with a baseline's: what changed, and whether that is worse."""
+"""Compare a kernel's figures with a baseline's: list changes, and judge whether they are worse."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class MetricChange:
 
 @dataclass(frozen=True)
 class Judgement:
-    """One thing that became worse, better, or is worth saying.
+    """One change of a kernel that is worse, better or worth a note.
 
     ``kind`` is ``regression``, ``improvement``, ``warning`` or ``info``.
     """

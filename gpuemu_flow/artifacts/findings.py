@@ -24,7 +24,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a rule saw in a kernel, whatever the policy says about it.
+    """One finding of a rule in a kernel, before the policy is applied.
 
     Attributes
     ----------

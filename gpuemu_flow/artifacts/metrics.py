@@ -1,4 +1,4 @@
-"""Figures of one kernel; those of its resources come from a single source each, never from two."""
+"""Figures of one kernel; each kernel's resources come from a single source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ASSUMED_THREADS = 256
 
 @dataclass(frozen=True)
 class Launch:
-    """Launch of a kernel, where it is known: neither figure is written in PTX.
+    """Known figures of a kernel's launch, which PTX does not contain.
 
     Attributes
     ----------

@@ -119,7 +119,7 @@ class Occupancy:
 
 
 def arch_number(arch: str) -> int | None:
-    """Return 90 for ``sm_90``, ``sm_90a`` or ``compute_90``; None for what is no architecture."""
+    """Return 90 for ``sm_90``, ``sm_90a`` or ``compute_90``; None for other texts."""
     match = _ARCH_NUMBER.match(arch)
     return int(match.group(1)) if match else None
 

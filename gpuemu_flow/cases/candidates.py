@@ -164,7 +164,7 @@ class Search:
         return known
 
     def accept(self, candidate: Candidate, step: str) -> bool:
-        """Take a candidate as the best if it fails; `step` says what became smaller.
+        """Accept a candidate as the best if it fails; `step` names the reduction.
 
         An earlier best never becomes the best again, so that no order of steps can cycle.
         """

@@ -85,7 +85,7 @@ class Designer:
         self._times: Counter[tuple[str, str]] = Counter()
 
     def combinations(self) -> Iterator[Combination]:
-        """Yield the agenda, what it leaves uncovered, and all pairs, each once where possible."""
+        """Yield the agenda, then uncovered features, then all pairs, each once if possible."""
         agenda = [
             (c, s, layout)
             for c, s, layout in AGENDA

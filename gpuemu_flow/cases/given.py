@@ -89,7 +89,7 @@ def demand_made(case: Case) -> Case:
 
 
 def unmade(case: Case) -> Case:
-    """Return the case without what functions of the user's returned, or how they failed."""
+    """Return the case without the values and errors of the user's functions."""
     return replace(case, inputs=tuple(replace(spec, given=None) for spec in case.inputs))
 
 

@@ -65,7 +65,7 @@ class DerivedDim:
 
 @dataclass(frozen=True)
 class TensorDef:
-    """One input or output: its dims and what the configuration says of its values.
+    """One input or output: its dims and the configuration of its values.
 
     Attributes
     ----------

@@ -151,7 +151,7 @@ def _wide(rows: Rows, form: _Format) -> Array:
 
 
 def _onto_halves(values: Array, rows: Rows, bound: float) -> None:
-    """Move half of the rows to halves of the steps that an int8 quantiser makes of each row.
+    """Round half of the rows to half steps of an int8 quantiser of each row.
 
     The largest of such a row is 127 steps, so that its scale is a power of two and a half is exact:
     which way it is rounded shows.

@@ -1,4 +1,4 @@
-"""Users' tensors as numpy arrays, whatever framework they come from, which is not imported."""
+"""Convert users' tensors of any framework to numpy arrays, without importing the framework."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def fuzz_config(
     layouts: Sequence[str],
     op_schema: Mapping[str, Json] | None = None,
 ) -> dict[str, Json]:
-    """Put together the settings that decide a sequence of cases."""
+    """Combine the settings that decide a sequence of cases."""
     config: dict[str, Json] = {
         "seed": seed,
         "shape_options": {

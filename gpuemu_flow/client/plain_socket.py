@@ -83,7 +83,7 @@ class PlainSocket:
             return False
 
     def abandon(self) -> None:
-        """Close this process's end of a parent's connections, whoever held the lock there."""
+        """Close this process's copies of a parent's connections, without taking the lock."""
         self._lock = threading.Lock()
         self.close()
 
@@ -175,7 +175,7 @@ class PlainContext:
 
 
 class _Connection(socket.socket):
-    """A socket that knows whether the daemon has greeted."""
+    """A socket, with a flag that the daemon's greeting has arrived."""
 
     greeted = False
 

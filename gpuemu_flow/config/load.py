@@ -174,7 +174,7 @@ class _Assembly:
         return definer(self.sources, where).out
 
     def workspace(self, where: KeyPath) -> Workspace:
-        """Return paths as seen from the file that a key comes from."""
+        """Return the resolver of paths for the file that defines a key."""
         base = definer(self.sources, where).path.parent
         wanted = _allows_outside(self.tree)
         return Workspace(

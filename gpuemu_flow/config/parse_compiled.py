@@ -82,7 +82,7 @@ class _Joiner:
 
 
 def _alike(kernel: KernelConfig, program: ProgramRef) -> bool:
-    """Tell whether a kernel's build gives what the op asks for."""
+    """Tell whether a kernel's build has the settings that the op requires."""
     return (
         kernel.source == program.path
         and kernel.build.flags == program.flags

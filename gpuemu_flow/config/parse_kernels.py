@@ -91,7 +91,7 @@ class KernelParser:
         return path
 
     def artifact(self, table: Table, kind: str, where: KeyPath, *, made: bool) -> Path | None:
-        """Return the path of a PTX or cubin file; it must exist unless something makes it."""
+        """Return the path of a PTX or cubin file, which must exist unless a build makes it."""
         if kind not in table:
             return None
         find = self.workspace.resolve if made else self.workspace.existing_file
@@ -159,7 +159,7 @@ def _architecture(name: str) -> str:
 
 
 def no_checks() -> ArtifactChecks:
-    """Return the limits of a kernel that gives none."""
+    """Return the default limits of a kernel."""
     return _checks({})
 
 

@@ -273,7 +273,7 @@ class OpParser:
                 self.out.add("config-input-name", (*where, "input_names"), text, warning=True)
 
     def check_kernel(self, table: Table, op: ProgramRef | None, where: KeyPath) -> None:
-        """Refuse to promise what nobody can watch: which of the op's own code wrote its outputs."""
+        """Report ``require_kernel`` and ``forbid`` of an op whose kernels cannot be observed."""
         interpreted = op is not None and op.kind == "triton" and not op.argv
         compiled = op is not None and op.kind in ("ptx", "cuda")
         for key in ("require_kernel", "forbid"):
@@ -327,7 +327,7 @@ class OpParser:
 
 
 def _invariants(given: Json, names: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-    """Read the invariants in the vocabulary's order; the table form of one means an input."""
+    """Read the invariants in the vocabulary's order; one may be a table that names an input."""
     if isinstance(given, dict):
         asked = {name for name, wanted in given.items() if wanted}
         shape_input = names[0] if "shape_preserved" in asked else None

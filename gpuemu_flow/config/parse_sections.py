@@ -35,7 +35,7 @@ def policy_of(table: Table, kind: str) -> str | None:
 
 
 def report_policy_conflict(table: Table, kind: str, where: KeyPath, out: Reporter) -> None:
-    """Warn of ``check_nan = true`` beside a policy that says otherwise."""
+    """Warn of ``check_nan = true`` if a policy contradicts it."""
     policy, check = table.get(f"{kind}_policy"), table.get(f"check_{kind}")
     if policy is None or check is None or policy == ("strict" if check else "match"):
         return

@@ -15,7 +15,7 @@ MAX_SIBLINGS = 2000
 
 
 def exists(path: Path) -> bool:
-    """Tell whether there is anything at `path`; False, too, where looking is refused."""
+    """Tell whether there is anything at `path`; return False if access is refused."""
     try:
         return path.exists()
     except OSError:  # a folder without permission, a name that is too long
@@ -23,7 +23,7 @@ def exists(path: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Tell whether `path` is a regular file; False, too, where looking is refused."""
+    """Tell whether `path` is a regular file; return False if access is refused."""
     try:
         return path.is_file()
     except OSError:

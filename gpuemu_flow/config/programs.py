@@ -167,7 +167,7 @@ class Programs:
         return self.ref("command", where, text, path, argv=argv, files=(path,))
 
     def command(self, argv: list[str], where: KeyPath) -> ProgramRef | None:
-        """Parse a list of an executable and its arguments, which runs as it is, without a shell."""
+        """Parse a list of an executable and its arguments, which runs without a shell."""
         text = shlex.join(argv)
         if not argv[0].strip():
             self.out.add("config-value", where, f"{dotted(where)} names an empty executable")

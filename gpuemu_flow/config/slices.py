@@ -10,7 +10,7 @@ from gpuemu_flow.types import Json
 
 
 def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
-    """Take the part of an op's configuration that decides its results, split by what it affects.
+    """Take the part of an op's configuration that decides its results, split by stage.
 
     The op's name, lines, files of the configuration and absolute paths are left out: none of them
     changes a result. The content of the programs is not here either, only where they lie.

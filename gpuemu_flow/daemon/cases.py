@@ -85,7 +85,7 @@ class IssuedCases:
             self.remember(op, one)
 
     def remember(self, op: str, issued: Issued) -> None:
-        """Keep a case in memory."""
+        """Store a case in memory."""
         key = op, issued.case.seed
         with self._lock:
             self._issued[key] = issued

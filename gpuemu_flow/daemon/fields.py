@@ -168,7 +168,7 @@ class Fields:
         return dict(given)
 
     def object(self, name: str) -> dict[str, Json]:
-        """Return a JSON object as it is."""
+        """Return a JSON object unchanged."""
         value = self._get(name)
         if not isinstance(value, dict):
             raise invalid(f"{name} must be an object, not {json_type(value)}")

@@ -32,7 +32,7 @@ class Configured:
 
 
 class Reloading:
-    """Gives the current configuration, looking at its files each time. Thread-safe.
+    """Provides the current configuration; checks its files at each call. Thread-safe.
 
     Raises
     ------
@@ -63,7 +63,7 @@ class Reloading:
 
     @property
     def error(self) -> FlowError | None:
-        """Return the reason why the files as they are now are not in use; None if they are."""
+        """Return the error that keeps the present files from being used; None if they are used."""
         return self._error
 
     def current(self) -> Configured:

@@ -87,7 +87,7 @@ class Pipe:
 
 @dataclass
 class Terminal:
-    """Lines typed by a person; Ctrl-D ends. Use inside `line_editing`."""
+    """A source of lines typed on a terminal, ended by Ctrl-D; use it inside `line_editing`."""
 
     session: Session
     interactive = True

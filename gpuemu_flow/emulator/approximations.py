@@ -18,7 +18,7 @@ _TYPES = frozenset({"f16", "f32", "f64"})
 
 
 def find_approximate(program: Program) -> list[int]:
-    """Find the steps whose results hardware may approximate and that can be moved here."""
+    """Find the steps whose results hardware may approximate and that can be perturbed."""
     found = []
     for index, step in enumerate(program.steps):
         form = find_form(step.opcode)
@@ -29,7 +29,7 @@ def find_approximate(program: Program) -> list[int]:
 
 
 def perturb(program: Program, steps: list[int], draw: int) -> Program:
-    """Move the results of some steps.
+    """Perturb the results of some steps.
 
     Parameters
     ----------

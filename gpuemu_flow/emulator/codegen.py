@@ -1,4 +1,4 @@
-"""Python code generated per basic block; it contains only names and numbers made here."""
+"""Generate Python code per basic block, from names and numbers made here only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Code:
         self._known: dict[tuple[object, ...], str] = {}
 
     def __call__(self, block: int, masked: bool) -> BlockFunction:
-        """Give the function of a block; `masked` merges its results with those of other lanes."""
+        """Return the function of a block; if `masked`, it keeps other lanes' values."""
         key = (block, masked)
         found = self._functions.get(key)
         if found is None:

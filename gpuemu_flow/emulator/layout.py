@@ -27,7 +27,7 @@ def align_up(offset: int, alignment: int) -> int:
 
 
 def header_lists(function: Function) -> tuple[list[Variable], list[Variable]]:
-    """Read what a header returns and what it takes.
+    """Read the return parameters and the parameters of a function header.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def check_size(variable: Variable, module: Module) -> int:
 
 
 def initial_value(variable: Variable, module: Module, numbers: dict[str, int]) -> GlobalVariable:
-    """Read a module variable with its initial bytes.
+    """Make a module variable with its initial bytes.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ def find_order_dependence(
     kernel: Kernel, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Argument],
     result: LaunchResult, *, shared: int, budget: int,
 ) -> list[Finding]:  # fmt: skip
-    """Launch with the blocks in the opposite order, and compare what the buffers hold.
+    """Launch with the blocks in reverse order, and compare the buffers afterwards.
 
     Parameters
     ----------

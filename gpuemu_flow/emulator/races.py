@@ -240,7 +240,7 @@ class SharedRaces:
                 self._clock[r, w] = np.maximum(self._clock[r, w], left)
 
     def knows(self, row: Array, warp: Array, of: Array) -> Array:
-        """Return the counts of other lanes' warps that warps have learnt of."""
+        """Look up, in the vector clocks of warps, the entries of other lanes' warps."""
         return self._clock[row, warp, self._warp[of]]
 
 

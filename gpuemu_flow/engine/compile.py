@@ -288,7 +288,7 @@ class Compiler:
         return {name: value for name, value in program.items() if name not in limits}
 
     def _interpreter(self) -> dict[str, Json]:
-        """Return another interpreter than ours, where one is configured."""
+        """Return the configured interpreter, if it is another than ours."""
         python = self._config.execution.python_path
         return {"python": self.sources.relative(Path(python))} if python else {}
 
@@ -349,7 +349,7 @@ class Compiler:
     def _off_limits(
         self, op: ProgramRef, reference: ProgramRef, compares: tuple[ProgramRef, ...]
     ) -> OffLimits:
-        """List what the op's process must not touch: the reference, its sources, our own files."""
+        """List the files that the op's process must not touch: the reference's and our own."""
         judges = tuple(start for ref in (reference, *compares) for start in ref.files)
         made_of = {f for start in judges for f in self.sources.closure(start).files}
         reference = replace(reference, files=judges)

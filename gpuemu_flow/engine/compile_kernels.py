@@ -334,7 +334,7 @@ class _KernelCompiler:
         )
 
     def _off_limits(self, kernel: KernelConfig) -> OffLimits:
-        """List what a compiler must not touch: the references, whatever the kernel includes."""
+        """List the files of references, which a compiler must not touch."""
         references = [path for op in self._config.ops for path in op.reference.files]
         places = (kernel.source, None if kernel.triton is None else kernel.triton.path)
         own = [path for path in places if path is not None]

@@ -375,7 +375,7 @@ def _source_of(path: str) -> str:
 
 
 def _has_link(path: str, known: dict[str, bool]) -> bool:
-    """Tell whether a path as it is named leads through a link; folders are looked at once."""
+    """Tell whether a path leads through a symbolic link; cache the answer for folders."""
     if len(path) <= 1:
         return False
     found = known.get(path)

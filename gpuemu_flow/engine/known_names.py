@@ -19,7 +19,7 @@ MOST = 2_000
 
 
 class KnownNames:
-    """The names in the workspace of one configuration; none where it is broken.
+    """The names in the workspace of one configuration; none if it is broken.
 
     Parameters
     ----------

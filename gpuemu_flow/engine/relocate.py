@@ -23,7 +23,7 @@ Lines = Mapping[int, tuple[str, int]]
 
 
 class Relocator:
-    """Gives findings in compiled kernels the lines of the source as last built.
+    """Updates findings in compiled kernels to the lines of the last built source.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Relocator:
         self._tasks = workspace.graph.tasks
 
     def __call__(self, compare: TaskSpec, result: CheckResult) -> CheckResult:
-        """Return a case's result with the lines of its findings as they are now."""
+        """Return a case's result with its findings at the present lines."""
         if not any(failure.finding is not None for failure in result.failures):
             return result
         path = self._ptx_of(compare)

@@ -151,7 +151,7 @@ def list_failures(
 
 
 def inputs_dropped(workspace: Workspace) -> list[Problem]:
-    """Return a warning when failures have lost their inputs to the limit on what they may take."""
+    """Return a warning if the disk limit has removed the inputs of failures."""
     count = FailureStore(workspace.cache).dropped()
     return [inputs_dropped_problem(count, INPUTS_LIMIT)] if count else []
 

@@ -34,7 +34,7 @@ _WATCHED = (
 
 
 class Setting(enum.Enum):
-    """A setting in which a failure shows; the value is the sentence for people."""
+    """A setting in which a failure occurs; its value is a sentence for people."""
 
     ALONE = ""
     AFTER_DECOY = "shows only after a call on other inputs of the same shapes: the op keeps state"

@@ -85,7 +85,7 @@ def make_subject(tasks: OpTasks, samples: Sequence[Case]) -> Subject:
 
 @dataclass(frozen=True)
 class OpSubject:
-    """An op in one dtype, and what its cases are made from.
+    """An op in one dtype, with the settings from which its cases are made.
 
     Attributes
     ----------

@@ -116,7 +116,7 @@ def generate_all(payload: Json, evaluator: Evaluator) -> Json:
 def _answer(
     function: Callable[..., Any], program: Program, label: str, call: GeneratorCall
 ) -> GivenValues:
-    """Call the function twice; return its values or what is wrong with them."""
+    """Call the function twice; return its values or their error."""
     try:
         names = _names(function)
         first, second = (_called(function, call, names) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Combine a case's verdict: from its outcomes, the comparison, and the runner's findings."""
+"""Combine a case's outcomes, comparison and runner's findings to a verdict."""
 
 from __future__ import annotations
 

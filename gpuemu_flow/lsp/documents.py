@@ -1,4 +1,4 @@
-"""The texts that an editor has open, with what is known of each."""
+"""The open texts of an editor, with the results of checking each."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ def _is_there(border: float, grave: float, side: float) -> bool:
 
 
 def has_moved(before: Claim, after: Claim) -> bool:
-    """Tell whether a known border moved with more cases, which shows that there is no border."""
+    """Tell whether more cases moved a known border, which shows that there is none."""
     if before.kind not in STRETCHES or not is_sharp(before):
         return False
     pairs = [(old, new) for old, new in ((before.low, after.low), (before.high, after.high)) if old]

@@ -30,7 +30,7 @@ __all__ = ["QUICK_SHARE", "JudgedApart", "Policy", "check_outputs", "check_struc
 
 @dataclass(frozen=True)
 class JudgedApart:
-    """An output that was judged by other means than element by element.
+    """An output that was not judged element by element.
 
     Attributes
     ----------

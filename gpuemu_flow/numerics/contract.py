@@ -140,7 +140,7 @@ class OutputContract:
 
     @property
     def apart(self) -> bool:
-        """Tell whether the output is judged by other means than element by element."""
+        """Tell whether the output is not judged element by element."""
         return self.compare is not None or self.statistics is not None
 
     def to_json(self) -> dict[str, Json]:

@@ -249,7 +249,7 @@ def _rounding_decides(evaluate: Evaluate, inputs: Arrays) -> bool:
 
 
 def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
-    """Tell whether the float32 shadow really computes in float32, and computes the same thing.
+    """Tell whether the float32 shadow computes in float32 throughout, and the same function.
 
     On some sample it must differ from the float64 result rounded to float32 (otherwise it computes
     in float64 and rounds at the end, and says nothing about rounding errors), and on all of them it

@@ -215,7 +215,7 @@ def lay_out_guarded(
     buffer: NDArray[np.uint8] | None = None,
     guarded: bool = True,
 ) -> LaidOut:
-    """Put values in a layout, between guard zones.
+    """Copy values into memory in a layout, between guard zones.
 
     Parameters
     ----------

@@ -90,7 +90,7 @@ class _Doubting(_Noisy):
 
 
 def doubting(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
-    """Return arrays as `noisy` does, but perturbed so much that stable results are beyond doubt.
+    """Return arrays as `noisy` does, but also perturb quotients that a reciprocal would change.
 
     A half that a rounded scale makes is moved, and one that exact numbers make is not.
     """

@@ -48,7 +48,7 @@ class Rounding:
 
 
 def rounding_for(precision: str, dtype: str) -> Rounding | None:
-    """Return the rounding that a precision allows to ops on `dtype`; None where it allows none."""
+    """Return the rounding that a precision allows for ops on `dtype`; None if it allows none."""
     fmt = FLOAT_LIMITS.get(dtype)
     if precision == FLOAT32 or fmt is None or fmt.eps <= FLOAT_LIMITS["float32"].eps:
         return None

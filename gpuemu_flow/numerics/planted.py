@@ -181,7 +181,7 @@ def stale_tile(site: Site) -> Array | None:
 
 
 def stale_element(site: Site) -> Array | None:
-    """Give one element the value of another, the most unlike it of a few."""
+    """Replace one element by the most different one of a few others."""
     flat = np.array(site.values).reshape(-1)
     if flat.size < 2:
         return None

@@ -138,7 +138,7 @@ class Spread:
         np.fmax(self._magnitude, np.where(self._power_like, size, 0.0), out=self._magnitude)
 
     def exclude_overflow(self, at_headroom: NDArray[Any]) -> None:
-        """Give no verdict where the shadow overflows at large |x| and the result is a power."""
+        """Withhold the verdict where the shadow overflows at large |x| and results are powers."""
         if self.fmt is not None:
             overflows = ~np.isfinite(to_float64(at_headroom))
             self.unstable |= self.finite & overflows & self._power_like

@@ -63,7 +63,7 @@ class _Looked:
         return self.constant or self.zeros
 
     def look(self, expected: NDArray[Any]) -> None:
-        """Take some of the output's elements into account."""
+        """Add some of the output's elements to the check."""
         values = to_float64(expected) if expected.dtype.kind not in "biu" else expected
         values = values[np.isfinite(values)].astype(np.float64)
         if not values.size:

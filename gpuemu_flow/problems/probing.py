@@ -46,7 +46,7 @@ class ProbeError(Exception):
 
 
 class Prober:
-    """Puts questions to the code of one problem. Made by `open_prober`."""
+    """Sends requests to the code of one problem. Made by `open_prober`."""
 
     def __init__(self, session: ProgramSession) -> None:
         self._session = session

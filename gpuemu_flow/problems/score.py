@@ -105,7 +105,7 @@ def _score(op: str, results: list[OpResult]) -> Score:
 
 
 def _correct(results: list[OpResult], verdicts: set[Verdict]) -> bool | None:
-    """Return the verdict; errors count as wrong where they are the op's own."""
+    """Return the verdict, in which errors of the op itself count as wrong."""
     if Verdict.FAILED in verdicts:
         return False
     if Verdict.ERROR in verdicts:

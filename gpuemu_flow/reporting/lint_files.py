@@ -63,7 +63,7 @@ def lint_files(
     *,
     listing: bool = False,
 ) -> RunReport:
-    """Lint PTX and cubin files; those that differ only in the suffix belong together.
+    """Lint PTX and cubin files; files that differ only in the suffix are one kernel's.
 
     PTX without its cubin is assembled where a ptxas is found, for exact figures. What is measured
     is kept: in the workspace's cache, else in the user's.

@@ -33,7 +33,7 @@ _STATUS_COLORS = {
 
 
 def render_lint(report: RunReport, style: Style) -> str:
-    """Return all findings of a lint, by kernel, and what could not be checked."""
+    """Format all findings of a lint, by kernel, and the rules that could not be checked."""
     if not report.kernels:
         return "no kernels are configured: add [[kernels]], or name .ptx or .cubin files"
     lines = render_kernels([replace(r, changes=()) for r in report.kernels], style)

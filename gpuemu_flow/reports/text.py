@@ -166,7 +166,7 @@ def _padded(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[list[s
 
 
 def render_kernels(results: Sequence[KernelResult], style: Style) -> list[str]:
-    """Lay out the table of the linted kernels, then name what failed them and what changed."""
+    """Lay out the table of the linted kernels, then list their violations and changes."""
     rows = [_kernel_row(result) for result in results]
     verdicts = [result.verdict for result in results]
     shown = _verdict_table(KERNEL_HEADINGS, rows, _KERNEL_LEFT, verdicts, style)

@@ -1,4 +1,4 @@
-"""A workspace as lines for people, without a run: plans, explanations, lists and its state."""
+"""Format a workspace without a run, for people: plans, explanations, lists, state."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class BaselineDiff:
         )
 
     def drop_missing(self) -> None:
-        """Drop what only the baseline has, because only a part of the workspace was requested."""
+        """Drop entries that only the baseline has, for a request of a part of the workspace."""
         self.kernels = [(name, diff) for name, diff in self.kernels if diff.status != MISSING]
         self.results = [r for r in self.results if r.status != MISSING and r.new != GONE]
 

@@ -54,7 +54,7 @@ class TaskExplanation:
 
 @dataclass(frozen=True)
 class ListedTask:
-    """A task of the graph; `status` is empty where it was not asked for."""
+    """A task of the graph; `status` is empty unless it was requested."""
 
     task: str
     stage: str

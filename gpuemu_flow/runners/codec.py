@@ -215,7 +215,7 @@ def _tensor(
 
 
 def _named(document: Mapping[str, Json]) -> dict[str, Json]:
-    """Decode tensor objects by name; the empty name stands for an only, unnamed output."""
+    """Decode tensor objects by name; a single unnamed output has the empty name."""
     if "outputs" in document:
         outputs = document["outputs"]
         if not isinstance(outputs, dict) or not outputs:

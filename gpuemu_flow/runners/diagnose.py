@@ -66,7 +66,7 @@ def _outside_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def print_traceback(error: BaseException, root: str = "") -> None:
-    """Write what an interpreter would write to standard error, without our own frames.
+    """Write a traceback to standard error as an interpreter would, without our own frames.
 
     Paths below `root` are shown relative to it, as everywhere else.
     """

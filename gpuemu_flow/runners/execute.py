@@ -44,7 +44,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class Executed:
-    """Outputs of a call, what the runner found, its seconds, and what kernels printed."""
+    """Outputs of a call, with the runner's findings, the duration, and printed text."""
 
     outputs: dict[str, np.ndarray]
     violations: tuple[Failure, ...]

@@ -1,4 +1,4 @@
-"""Keep an op's process away from the answers: the reference's files and the tool's own records.
+"""Keep an op's process from reading the reference's files and the tool's own records.
 
 An op that runs its reference, or reads what an earlier run of it left in the cache, agrees with it
 and says nothing of itself. In the op's worker, Python's audit events (PEP 578) tell of every file

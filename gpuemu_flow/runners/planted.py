@@ -1,4 +1,4 @@
-"""PTX that replaces what Triton compiles, so that bugs can be planted in compiled kernels."""
+"""Replace the PTX that Triton compiles, so that bugs can be planted in its kernels."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def compare_calls(
     deterministic: bool,
     counting: Mapping[str, np.ndarray] = NONE,
 ) -> list[Failure]:
-    """Compare the outputs of two identical calls, and report what differs.
+    """Compare the outputs of two identical calls, and report differences.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol
 
 
 class Refuser(Protocol):
-    """An object that knows the reference's files and refuses access."""
+    """Interface of an object that lists the reference's files and refuses access."""
 
     def stands_in_for(self, module: str) -> bool:
         """Tell whether a module of that name could be the reference's."""

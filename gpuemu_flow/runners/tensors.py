@@ -1,4 +1,4 @@
-"""Outputs of a program as plain arrays by name."""
+"""Convert outputs of a program to plain arrays by name."""
 
 from __future__ import annotations
 

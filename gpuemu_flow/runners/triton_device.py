@@ -194,7 +194,7 @@ class CpuDriver:
     def clear_cache(self, cache: object) -> None: ...
 
     def get_benchmarker(self) -> Callable[..., Any]:
-        """Return a benchmark that runs once and reports the same time for everything."""
+        """Return a benchmark that runs a function once and always reports the same time."""
 
         def bench(call: Callable[[], Any], *_: Any, quantiles: Any = None, **__: Any) -> Any:
             call()

@@ -1,4 +1,4 @@
-"""Tell which elements of an op's outputs a kernel of Triton stored, and what wrote the rest.
+"""Track which elements of an op's outputs a Triton kernel stored, and which functions others.
 
 A map of bytes goes with each piece of memory that a kernel stored to. Copies and conversions carry
 it along, every other call of torch that writes to the memory clears it, and what neither a kernel

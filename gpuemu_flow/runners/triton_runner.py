@@ -50,7 +50,7 @@ def with_torch(torch: Any, value: Any) -> Any:
 
 
 def plain_error(error: BaseException) -> BaseException:
-    """Return the kernel's own exception inside those that the interpreter wraps round it."""
+    """Return the kernel's own exception, without the interpreter's exceptions around it."""
     while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
         error = error.__cause__
     return error

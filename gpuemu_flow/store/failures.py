@@ -207,7 +207,7 @@ class FailureStore:
         return record
 
     def delete(self, failure_id: str) -> None:
-        """Forget a failure; silent when there is none. Its blob goes with the next collection."""
+        """Delete a failure if it exists; the next collection removes its blob."""
         known = self._read(failure_id)
         self._records.delete(failure_id)
         if known is not None and known.minimized_from:

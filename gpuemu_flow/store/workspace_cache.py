@@ -97,7 +97,7 @@ class WorkspaceCache:
         return BlobStore(self.folder / "blobs", self.set_aside)
 
     def set_aside(self, path: Path, reason: str) -> None:
-        """Move damaged `path` to ``quarantine/`` and remember why."""
+        """Move a damaged `path` to ``quarantine/``, and record the reason."""
         quarantine = self.folder / "quarantine"
         with contextlib.suppress(OSError):
             self.files.check(path.parent)

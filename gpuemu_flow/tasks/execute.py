@@ -126,7 +126,7 @@ class _Batch:
         self.used = Discovered()
 
     def leave_out(self) -> None:
-        """Give an error to the cases for which some input could not be made."""
+        """Record an error for each case of which an input could not be made."""
         for n, request in enumerate(self._requests):
             error = input_error(request.case)
             if error is not None:

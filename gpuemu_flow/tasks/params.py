@@ -114,7 +114,7 @@ class OpParams(ProgramParams):
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceParams(ProgramParams):
-    """A reference, and the dtype that it is asked for; None means float64 if possible."""
+    """A reference, and the dtype requested of it; None means float64 if possible."""
 
     STAGE = stages.REFERENCE
     dtype: str | None = None

@@ -19,7 +19,7 @@ _WIDE_DATA = frozenset({"f64", "b64"})
 
 
 def find(analysis: KernelAnalysis) -> Iterator[Finding]:
-    """Find f64 arithmetic on promoted values, where no f64 comes from or goes to memory."""
+    """Find f64 arithmetic on promoted values in kernels that neither load nor store f64."""
     arithmetic = analysis.select(*_ARITHMETIC, where=lambda opcode: opcode.type == "f64")
     if not arithmetic:
         return

@@ -1,4 +1,4 @@
-"""Kinds of inputs: what their values are by construction, and how each kind is kept."""
+"""Kinds of inputs: how values of each kind are made, and restored after changes."""
 
 from gpuemu_flow.cases.kinds.matrices import MATRICES
 from gpuemu_flow.cases.kinds.numbers import NUMBERS

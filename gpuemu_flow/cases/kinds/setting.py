@@ -1,4 +1,4 @@
-"""A setting in which the values of one input are drawn by a rule, its bounds computed."""
+"""The settings by which a rule draws the values of one input, with computed bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step of our own, which no PTX can hold: move a result within an error bound."""
+"""A step that no PTX contains: perturb a result within an error bound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PERTURB = "!perturb"
 
 
 class Mover:
-    """Moves values; equal launches draw equally, each call of a launch anew."""
+    """Perturbs values: equally in equal launches, differently in each call of a launch."""
 
     def __init__(self, bound: float, absolute_below: float, draw: int, step: int) -> None:
         self._bound, self._least, self._draw = bound, absolute_below, draw

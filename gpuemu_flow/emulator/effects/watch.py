@@ -1,4 +1,4 @@
-"""A step of our own, which no PTX can hold: report lanes where a watched register is undefined."""
+"""A step that no PTX contains: report lanes where a watched register is undefined."""
 
 from __future__ import annotations
 

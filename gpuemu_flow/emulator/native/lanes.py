@@ -1,4 +1,4 @@
-"""Lane-wise opcodes as C expressions; what is not listed here is left to numpy."""
+"""Lane-wise opcodes as C expressions; numpy runs kernels with any other opcode."""
 
 from __future__ import annotations
 
