@@ -49,7 +49,7 @@ class Resources:
     barriers: int | None = None
 
     def figures(self) -> dict[str, Any]:
-        """Return all but the source, under the names that `KernelMetrics` has for them."""
+        """Return the figures without their source, by the names of fields of `KernelMetrics`."""
         return {name: value for name, value in vars(self).items() if name != "source"}
 
 

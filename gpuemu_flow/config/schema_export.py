@@ -24,7 +24,7 @@ def json_schema() -> dict[str, Json]:
 
 
 def schema_text() -> str:
-    """Return `json_schema` as the file that is checked in."""
+    """Return `json_schema` as text, the content of the file in the repository."""
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -144,7 +144,7 @@ class JobTable:
             job.cancel()
 
     def expire(self, seconds: float) -> None:
-        """Cancel jobs that have run for longer: their clients have given up long ago."""
+        """Cancel jobs older than a number of seconds, for which no client waits any more."""
         limit = time.monotonic() - seconds
         with self._lock:
             late = [job for job in self._jobs.values() if job.begun < limit]

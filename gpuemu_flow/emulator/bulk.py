@@ -60,7 +60,7 @@ class BulkCopy:
 
     @property
     def verb(self) -> str:
-        """Return the verb for its access to global memory."""
+        """Return the verb for the copy's access to global memory, for messages."""
         return "reads" if self.into_shared else "writes"
 
 

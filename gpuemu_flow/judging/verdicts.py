@@ -49,7 +49,7 @@ def comparison_failed(error: RunError) -> CheckResult:
 
 
 def reason(failure: Failure) -> str:
-    """Return the reason of a failure, finer than its kind: a crash is no exception.
+    """Return the reason of a failure, finer than its kind: it separates crashes from exceptions.
 
     Cases with one reason may have one cause; those with different ones hardly do.
     """

@@ -9,10 +9,12 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import functools
 import hashlib
 import os
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -107,13 +109,9 @@ def load_private(path: Path) -> tuple[Ed25519PrivateKey, list[Problem]]:
         ``sign-extra-missing``.
     """
     ed25519, serialization = _library()
-    data = _read_key(path)
-    try:
-        key = serialization.load_pem_private_key(data, password=None)
-    except (ValueError, TypeError, _unsupported()):
-        key = None
-    if not isinstance(key, ed25519.Ed25519PrivateKey):
-        raise UsageError(_bad_key(path, "is no unencrypted ed25519 private key in PEM"))
+    load = functools.partial(serialization.load_pem_private_key, password=None)
+    wanted = ed25519.Ed25519PrivateKey
+    key = _read_pem(path, load, wanted, "is no unencrypted ed25519 private key in PEM")
     problems = []
     with contextlib.suppress(OSError):
         if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -133,30 +131,27 @@ def load_public(path: Path) -> Ed25519PublicKey:
         ``sign-extra-missing``.
     """
     ed25519, serialization = _library()
-    data = _read_key(path)
+    load, wanted = serialization.load_pem_public_key, ed25519.Ed25519PublicKey
+    return cast(
+        "Ed25519PublicKey", _read_pem(path, load, wanted, "is no ed25519 public key in PEM")
+    )
+
+
+def _read_pem(path: Path, load: Callable[[bytes], Any], wanted: type, reason: str) -> Any:
+    """Read a key of the type `wanted`; raise UsageError ``sign-bad-key`` for the reason given."""
+    data = _read(path, MAX_KEY_BYTES, _bad_key, "is too large for a key")
     try:
-        found = serialization.load_pem_public_key(data)
+        key = load(data)
     except (ValueError, TypeError, _unsupported()):
-        found = None
-    if not isinstance(found, ed25519.Ed25519PublicKey):
-        raise UsageError(_bad_key(path, "is no ed25519 public key in PEM"))
-    return cast("Ed25519PublicKey", found)
+        key = None
+    if not isinstance(key, wanted):
+        raise UsageError(_bad_key(path, reason))
+    return key
 
 
 def _bad_key(path: Path, reason: str) -> Problem:
     hint = "`gpuemu-flow report keygen` makes a pair"
     return Problem("sign-bad-key", reason, hint, str(path))
-
-
-def _read_key(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_KEY_BYTES + 1)
-    except OSError as error:
-        raise UsageError(_bad_key(path, error.strerror or str(error))) from None
-    if len(data) > MAX_KEY_BYTES:
-        raise UsageError(_bad_key(path, "is too large for a key"))
-    return data
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
@@ -192,14 +187,14 @@ def verify(path: Path, key: Ed25519PublicKey) -> Verified:
     SignatureError
         ``sign-not-signed``, ``sign-does-not-hold``.
     """
-    data = _read(path)
+    data = _read_report(path)
     start = data.rfind(MARKER)
     beside = path.with_name(path.name + SUFFIX)
     if start >= 0 and path.suffix.lower() in (".html", ".htm"):
         comment = _COMMENT.fullmatch(data, start + len(MARKER))
         block, signed = comment[1] if comment else b"", data[: start + len(MARKER)]
     elif beside.is_file():
-        block, signed = _read(beside), data
+        block, signed = _read_report(beside), data
     else:
         message = f"holds no signature, and there is no {beside.name} beside it"
         raise SignatureError(Problem("sign-not-signed", message, "", str(path)))
@@ -227,16 +222,23 @@ def _check(path: Path, block: bytes, signed: bytes, key: Ed25519PublicKey) -> Ve
     return Verified(found[1], found[3])
 
 
-def _read(path: Path) -> bytes:
+def _unreadable(path: Path, reason: str) -> Problem:
+    return Problem("report-not-readable", reason, "", str(path))
+
+
+def _read_report(path: Path) -> bytes:
+    return _read(path, MAX_FILE_BYTES, _unreadable, f"is larger than {MAX_FILE_BYTES >> 20} MiB")
+
+
+def _read(path: Path, limit: int, problem: Callable[[Path, str], Problem], too_large: str) -> bytes:
+    """Read a file of at most `limit` bytes; `problem` makes the error from a path and a reason."""
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+            data = file.read(limit + 1)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise UsageError(Problem("report-not-readable", reason, "", str(path))) from None
-    if len(data) > MAX_FILE_BYTES:
-        reason = f"is larger than {MAX_FILE_BYTES >> 20} MiB"
-        raise UsageError(Problem("report-not-readable", reason, "", str(path)))
+        raise UsageError(problem(path, error.strerror or str(error))) from None
+    if len(data) > limit:
+        raise UsageError(problem(path, too_large))
     return data
 
 
