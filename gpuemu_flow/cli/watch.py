@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -66,15 +65,10 @@ def watch(
 @contextmanager
 def _terminating_like_interrupting() -> Iterator[None]:
     """Make SIGTERM raise KeyboardInterrupt as SIGINT does, so that no worker is left behind."""
+    from gpuemu_flow.engine.signals import handled  # noqa: PLC0415
 
-    def unwind(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, unwind)
-    try:
+    with handled(signal.default_int_handler, signal.SIGTERM):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 @dataclass

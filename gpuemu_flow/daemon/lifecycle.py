@@ -12,7 +12,6 @@ import resource
 import signal
 import stat
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from io import TextIOWrapper
@@ -40,6 +39,7 @@ from gpuemu_flow.daemon.reload import Reloading
 from gpuemu_flow.daemon.requests import handle, lane_of, lanes
 from gpuemu_flow.daemon.server import Server
 from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.engine.signals import handled
 from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.errors import FlowError, Problem, UsageError
 from gpuemu_flow.runners.pool import Pool
@@ -151,7 +151,9 @@ def _serve(
         )
         sockets, held = _listen(server, place, workspace.config, environ)
         try:
-            with _signals(service.stop):
+            # SIGHUP, too: a terminal that hangs up ends a daemon in its foreground.
+            numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+            with handled(lambda *_: service.stop.set(), *numbers):
                 server.start()
                 info = _info(configured.root, place, sockets)
                 write_info(place, info)
@@ -273,18 +275,6 @@ def _open_socket(server: Server, path: Path) -> str:
     finally:
         os.umask(old_mask)
     return ""
-
-
-@contextlib.contextmanager
-def _signals(stop: threading.Event) -> Iterator[None]:
-    """Make SIGTERM, SIGINT and SIGHUP end the daemon in an orderly way."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    previous = {n: signal.signal(n, lambda *_: stop.set()) for n in numbers}
-    try:
-        yield
-    finally:
-        for number, old in previous.items():
-            signal.signal(number, old)
 
 
 @contextlib.contextmanager

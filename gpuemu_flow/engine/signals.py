@@ -33,7 +33,16 @@ def on_signals(react: Callable[[], None]) -> Iterator[None]:
         seen = True
         react()
 
-    previous = {n: signal.signal(n, handler) for n in (signal.SIGINT, signal.SIGTERM)}
+    with handled(handler, signal.SIGINT, signal.SIGTERM):
+        yield
+
+
+@contextmanager
+def handled(
+    handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals
+) -> Iterator[None]:
+    """Set the handler of some signals while inside, and restore the former ones afterwards."""
+    previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
