@@ -162,7 +162,7 @@ class ShapeShrinker:
         self._failing: dict[str, int] = dict(failing)
 
     def shrink_roughly(self) -> None:
-        """Try a few slices of a few sizes of each dim, which gets most of the way in few calls."""
+        """Try a few slices of a few sizes of each dim, which often suffices for a small case."""
         self._shrink_all_at_once()
         for axis in self._axes:
             self._shrink_axis(axis)

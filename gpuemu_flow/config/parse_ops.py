@@ -216,7 +216,7 @@ class OpParser:
     def outputs(
         self, table: Table, schema: OpSchema, where: KeyPath
     ) -> tuple[tuple[OutputContract, ...], tuple[ProgramRef, ...]]:
-        """Return the schema's contracts of outputs, and the functions that compare some."""
+        """Return the contracts of outputs, and the user's functions that compare some of them."""
         below = (*where, "schema")
         found: list[ProgramRef] = []
 

@@ -206,7 +206,7 @@ class _World:
 
 
 def _is_the_place(old: CodeType, code: CodeType) -> bool:
-    """Tell whether code was compiled from a place in the present source.
+    """Tell whether a code object was compiled from the given code of the present source.
 
     pytest rewrites ``assert`` statements: such code is known by its name and line alone.
     """

@@ -45,7 +45,7 @@ class Setting(enum.Enum):
 def judge_in(
     setting: Setting, evaluator: CaseEvaluator, case: Case, inputs: Arrays, record: FailureRecord
 ) -> EvaluatedCase:
-    """Judge inputs once.
+    """Judge inputs once, in a given setting.
 
     Parameters
     ----------
