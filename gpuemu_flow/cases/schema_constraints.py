@@ -72,7 +72,7 @@ class Constraints:
         elif left in names and right in names:
             self.relation(path, text, left, sign, right)
         elif left in names:
-            self.bound(path, text, left, sign, right)
+            self.bound(path, text, left)
         else:
             self.limit(path, text, left, sign, right)
 
@@ -178,8 +178,8 @@ class Constraints:
             (other.low, other.high),
         )
 
-    def bound(self, path: KeyPath, text: str, name: str, sign: str, right: str) -> None:
-        """Set the range of an input from a comparison with an expression of dims."""
+    def bound(self, path: KeyPath, text: str, name: str) -> None:
+        """Report a comparison of one input with dims, which belongs in the input's range."""
         hint = f"write it as range = [lowest, highest] of {name}"
         self.refuse(path, f"{text!r} is a bound of one input", hint)
 
@@ -236,12 +236,10 @@ def _demand_shape(
         text = f"{tensor.name!r} of kind {rule.kind!r} has no two equal last dims"
         report((*path, "dims"), "schema-unsatisfiable", text, 'such as ["B", "N", "N"]')
     if rule.kind not in ("", "scalar", "indices", "positive", "packed", "quantized"):
-        _demand_axis(schema, tensor, rule, path, report)
+        _demand_axis(tensor, rule, path, report)
 
 
-def _demand_axis(
-    schema: OpSchema, tensor: TensorDef, rule: ValueRule, path: KeyPath, report: Report
-) -> None:
+def _demand_axis(tensor: TensorDef, rule: ValueRule, path: KeyPath, report: Report) -> None:
     if not tensor.dims:
         text = f"{tensor.name!r} of kind {rule.kind!r} is a scalar"
         report((*path, "dims"), "schema-unsatisfiable", text, "give it at least one dim")

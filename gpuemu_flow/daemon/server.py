@@ -212,7 +212,7 @@ class Server:
             return context
 
     def _free_up(self, context: Context) -> None:
-        """Return a context without a request: receiving on another would drop its request."""
+        """Mark a context as free, since receiving on one with a request would drop the request."""
         with self._lock:
             self._free.append(context)
 

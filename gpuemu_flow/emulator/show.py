@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -116,15 +116,11 @@ def coverage_json(file: str, found: Sequence[KernelCoverage]) -> dict[str, Json]
                     {"opcode": m.opcode, "count": m.count, "line": m.line, "reason": m.reason}
                     for m in kernel.missing
                 ],
-                "opcodes": _plain(kernel.opcodes),
+                "opcodes": dict(kernel.opcodes),
             }
             for kernel in found
         ],
     }
-
-
-def _plain(counts: Mapping[str, int]) -> dict[str, int]:
-    return dict(counts)
 
 
 def coverage_text(file: str, found: Sequence[KernelCoverage]) -> str:

@@ -354,7 +354,7 @@ def _row_terms(
 
 
 def _halves(seen: Observation, name: str, wrong: BoolArray) -> Iterator[Relation]:
-    """Yield 16-bit formats that represent the wrong elements exactly, but not the right ones."""
+    """Yield relations to 16-bit formats that represent only the wrong elements exactly."""
     if seen.dtypes[name] not in ("float32", "float64"):
         return
     actual, expected = seen.actual[name][wrong], seen.expected[name][wrong]

@@ -162,15 +162,11 @@ def fingerprint(key: Ed25519PublicKey) -> str:
 def sign_html(text: str, key: Ed25519PrivateKey) -> str:
     """Return the page with its signature as a comment at the end."""
     signed = text.encode("utf-8") + MARKER
-    return signed.decode() + f"<!--\n{_block(signed, key)}-->\n"
+    return signed.decode() + f"<!--\n{sign_detached(signed, key)}-->\n"
 
 
 def sign_detached(data: bytes, key: Ed25519PrivateKey) -> str:
     """Return the content of the ``.sig`` file beside a file."""
-    return _block(data, key)
-
-
-def _block(data: bytes, key: Ed25519PrivateKey) -> str:
     digest = hashlib.sha256(data)
     signature = base64.b64encode(key.sign(digest.digest())).decode()
     mark = fingerprint(key.public_key())
