@@ -306,7 +306,7 @@ def _free(seen: Observation, dim: str, kept: NDArray[np.intp]) -> dict[str, Bool
 
 
 def _leaves_something(seen: Observation, free: dict[str, BoolArray]) -> bool:
-    """Tell whether wrong elements remain that are not free, and the reference can be evaluated."""
+    """Tell whether wrong elements remain that are not free, so that evaluating is worthwhile."""
     if seen.passed:
         return True
     return any((wrong & ~free[name]).any() for name, wrong in seen.wrong.items())

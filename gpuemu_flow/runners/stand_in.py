@@ -93,9 +93,9 @@ class _StandInLoader(importlib.abc.Loader):
         module.__dict__["__getattr__"] = stand_in
 
     def get_code(self, _name: str) -> NoReturn:
-        """Return the code that `runpy` executes."""
+        """Refuse to give `runpy` the module's code."""
         self._refuser.refuse("runs", self._path)
 
     def get_source(self, _name: str) -> NoReturn:
-        """Return the source that `inspect` shows."""
+        """Refuse to give `inspect` the module's source."""
         self._refuser.refuse("reads", self._path)

@@ -39,7 +39,7 @@ class Region:
 
 @dataclass
 class _Trespass:
-    """The first access of a kernel's line outside of all tensors, and their number."""
+    """The first access of a kernel's line outside of all tensors, and the number of such ones."""
 
     message: str
     kind: FailureKind
