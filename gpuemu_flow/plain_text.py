@@ -36,7 +36,7 @@ def printable(text: str) -> str:
 
 
 def inert(document: str) -> str:
-    """Return a document as it may be printed: the last guard, behind `printable` of its parts.
+    """Return a document in which no line is a command, also where a part was not `printable`.
 
     Colours are left alone. Nothing else ends a line than a newline, and no line is a command.
     """

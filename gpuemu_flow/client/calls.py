@@ -117,7 +117,7 @@ def validate(
     dtype: str | None,
     client: Mapping[str, Json] | None = None,
 ) -> Call[ValidationResult]:
-    """Make the request to judge an output; with a seed it counts as that case's.
+    """Make the request to judge an output, which a seed assigns to the case with that seed.
 
     Parameters
     ----------

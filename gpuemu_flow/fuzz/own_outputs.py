@@ -142,7 +142,7 @@ class OwnOutputs:
         return self.judge_error(op, case, explained)
 
     def output_names(self, op: str, dtype: str) -> tuple[str, ...]:
-        """Return the names of an op's outputs, in order; see `output_names`."""
+        """Return the names of an op's outputs, in order."""
         with self._lock:
             return output_names(self._subject(op, dtype, None))
 

@@ -43,7 +43,7 @@ class Style:
         return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
 
     def verdict(self, verdict: Verdict, width: int = 0, word: str = "") -> str:
-        """Colour a verdict's word, or another one for it, and pad it to `width`."""
+        """Return `word`, or else the verdict's own, in the verdict's colour, padded to `width`."""
         shown = word or verdict.value
         return self.paint(shown, _COLORS[verdict]) + " " * (width - len(shown))
 
