@@ -39,7 +39,7 @@ Action = Callable[[TaskSpec, StageContext, KeyParts], StageResult]
 
 def _consists_of(parts: KeyParts) -> dict[str, str]:
     """Name all that a program consists of: its sources, and code that another task compiled."""
-    made = {role: digest for role, digest in parts.input.items() if role == stages.CODE}
+    made = {role: digest for role, digest in parts.input.items() if stages.is_made(role)}
     return {**parts.code, **made}
 
 
@@ -54,6 +54,12 @@ def _code(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageResult:
     from gpuemu_flow.tasks import kernel_code  # noqa: PLC0415
 
     return kernel_code.run(spec, context)
+
+
+def _rule(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
+    from gpuemu_flow.tasks import build_rule  # noqa: PLC0415
+
+    return build_rule.run(spec, context, parts)
 
 
 def _lint(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageResult:
@@ -77,6 +83,7 @@ ACTIONS: Mapping[str, Action] = {
     stages.COMPARE: lambda spec, context, parts: compare.run(spec, context, _consists_of(parts)),
     stages.DIFF: lambda spec, context, _: diff.run(spec, context),
     stages.BUILD: _build,
+    stages.RULE: _rule,
     stages.CODE: _code,
     stages.LINT: _lint,
     stages.KERNEL_DIFF: _kernel_diff,
