@@ -175,21 +175,11 @@ class Compiler:
         return found
 
     def _needs(self, op: OpConfig, stage: str, *programs: ProgramRef) -> tuple[TaskInput, ...]:
-        """Return what a stage of an op reads or awaits of rules.
-
-        What an op needs is part of its key. A reference hardly ever changes with it: it waits, and
-        runs again when a file that it was seen to use, or is made of, is another one.
-        """
+        """List the manifests of rules that a stage of an op reads, or waits for."""
         if self._rules is None:
             return ()
         files = {self.sources.relative(path) for ref in programs for path in ref.files}
-        makers = [
-            rule.name
-            for rule in self._config.rules
-            if not files.isdisjoint(rule.outputs) and rule.name not in op.needs
-        ]
-        beginning = stages.BUILT if stage == stages.OP else stages.AFTER
-        return tuple(self._rules.inputs((*op.needs, *makers), beginning))
+        return self._rules.needed(op, stage, files)
 
     def _kernels(self) -> KernelTasks | None:
         """Build, lint and diff of the configured kernels; None where there are none."""
@@ -379,6 +369,7 @@ class Compiler:
                 packages.add("numpy")
         for pattern in op.depends:
             files.update(self.matches(pattern))
+            files.update(() if self._rules is None else self._rules.made(pattern))
         python = self._config.execution.python_path
         if python and "/" in python:
             files.add(self.sources.relative(Path(python)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import os
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from gpuemu_flow.config.model import Config
+from gpuemu_flow.config.model import Config, OpConfig
 from gpuemu_flow.config.model_rules import RuleConfig
+from gpuemu_flow.config.parse_rules import matches
 from gpuemu_flow.engine.globs import glob_files
 from gpuemu_flow.engine.sources import SourceIndex
 from gpuemu_flow.runners.off_limits import off_limits_of
@@ -31,6 +33,22 @@ class RuleTasks:
 
     tasks: dict[str, TaskSpec] = field(default_factory=dict)
 
+    def made(self, pattern: str) -> list[str]:
+        """Return the outputs of rules that a glob matches, there or not yet."""
+        outputs = (name for spec in self.tasks.values() for name in spec.outputs)
+        return [name for name in outputs if matches(pattern, name)]
+
+    def needed(self, op: OpConfig, stage: str, files: Collection[str]) -> tuple[TaskInput, ...]:
+        """Return what a stage of an op, whose programs consist of `files`, reads of rules.
+
+        What an op needs is part of its key. A reference hardly ever changes with it: it waits, and
+        runs again when a file that it was seen to use, or is made of, is another one.
+        """
+        used = {*files, *(name for pattern in op.depends for name in self.made(pattern))}
+        makers = [n for n, spec in self.tasks.items() if not used.isdisjoint(spec.outputs)]
+        beginning = stages.BUILT if stage == stages.OP else stages.AFTER
+        return tuple(self.inputs(dict.fromkeys((*op.needs, *makers)), beginning))
+
     def inputs(self, rules: Iterable[str], beginning: str = stages.BUILT) -> list[TaskInput]:
         """Return the inputs of a task that needs these rules."""
         specs = [self.tasks[rule] for rule in rules if rule in self.tasks]
@@ -45,7 +63,7 @@ def rule_tasks(
     declared = sorted(output for rule in config.rules for output in rule.outputs)
     kept = _kept(config)
     for rule in config.rules:
-        files, packages = _files(rule, config.root, sources)
+        files, packages = _files(rule, config.root, sources, declared)
         outputs = [config.root / name for name in rule.outputs]
         references = [path for op in config.ops for path in op.reference.files]
         own = [*outputs, *(config.root / name for name in files)]
@@ -133,15 +151,25 @@ def _kept(config: Config) -> set[Path]:
     return programs_of(config) - made
 
 
-def _files(rule: RuleConfig, root: Path, sources: SourceIndex) -> tuple[list[str], tuple[str, ...]]:
+def _files(
+    rule: RuleConfig, root: Path, sources: SourceIndex, declared: Sequence[str]
+) -> tuple[list[str], tuple[str, ...]]:
     """Return the files that decide what a rule makes, and packages.
 
-    What its own command makes is no input of it, though a glob may match it.
+    What its own command makes is no input of it, though a glob may match it; what others make is
+    one before it is there.
     """
-    files = {name for pattern in rule.inputs for name in glob_files(root, pattern)}
+    files = {
+        name
+        for pattern in rule.inputs
+        for name in (*glob_files(root, pattern), *(n for n in declared if matches(pattern, n)))
+    }
     packages: set[str] = set()
     for word in () if rule.shell else rule.command:
-        path = root / word
+        path, name = root / word, os.path.normpath(word)
+        if name in declared:
+            files.add(name)
+            continue
         try:
             if not word or not path.is_file() or not path.resolve().is_relative_to(root):
                 continue
