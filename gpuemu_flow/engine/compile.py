@@ -54,11 +54,14 @@ class Overrides:
         It is drawn anew, whatever the configuration says.
     ci : str
         ``quick`` or ``thorough``: the cases are those that ``[ci]`` asks for, where it does.
+    cases : int or None
+        Cases of each op and dtype.
     """
 
     seed: int | None = None
     draw_seed: bool = False
     ci: str = ""
+    cases: int | None = None
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,8 @@ class Compiler:
         self._config = config
         self._cache = cache
         self._version = version
-        self._sampling = samplings(config).get(overrides.ci, Sampling())
+        sampling = samplings(config).get(overrides.ci, Sampling())
+        self._sampling = replace(sampling, cases=overrides.cases or sampling.cases)
         self.drawn_seed: int | None = None
         self._seed = self._master_seed(overrides)
         self.sources = SourceIndex(config.root)
@@ -176,7 +180,7 @@ class Compiler:
 
     def _needs(self, op: OpConfig, stage: str, *programs: ProgramRef) -> tuple[TaskInput, ...]:
         """List the manifests of rules that a stage of an op reads, or waits for."""
-        if self._rules is None:
+        if self._rules is None or not programs:
             return ()
         files = {self.sources.relative(path) for ref in programs for path in ref.files}
         return self._rules.needed(op, stage, files)
@@ -233,9 +237,7 @@ class Compiler:
                 files=self._program_files(op, *op.generators.values())
                 if op.generators
                 else Closure((), ()),
-                inputs=self._needs(op, stages.GENERATE, *op.generators.values())
-                if op.generators
-                else (),
+                inputs=self._needs(op, stages.GENERATE, *op.generators.values()),
                 settings={
                     "schema": schema_to_json(op.schema),
                     **self._generators(op, program),
@@ -368,16 +370,12 @@ class Compiler:
             if program.kind in EMULATED:
                 packages.add("numpy")
         for pattern in op.depends:
-            files.update(self.matches(pattern))
+            files.update(glob_files(self._config.root, pattern))
             files.update(() if self._rules is None else self._rules.made(pattern))
         python = self._config.execution.python_path
         if python and "/" in python:
             files.add(self.sources.relative(Path(python)))
         return Closure(tuple(sorted(files)), tuple(sorted(packages)))
-
-    def matches(self, pattern: str) -> list[str]:
-        """Return the workspace files that a glob of ``depends`` matches, as relative paths."""
-        return glob_files(self._config.root, pattern)
 
     def _off_limits(
         self, op: ProgramRef, reference: ProgramRef, compares: tuple[ProgramRef, ...]

@@ -7,7 +7,7 @@ import functools
 import io
 import queue
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -215,6 +215,8 @@ class Executor:
     listener : Listener
     jobs : int
         Tasks at a time.
+    forced : collection of str
+        Tasks that run whatever is cached.
     fail_fast : bool
         Start nothing more after the first comparison that did not pass.
     """
@@ -228,6 +230,7 @@ class Executor:
         *,
         jobs: int,
         fail_fast: bool = False,
+        forced: Collection[str] = (),
     ) -> None:
         self._graph = graph
         self._context = context
@@ -235,7 +238,8 @@ class Executor:
         self._jobs = max(1, jobs)
         self._fail_fast = fail_fast
         self._states = states
-        self._dependency = FlowDependency(states, graph.tasks)
+        self._forced = frozenset(forced)
+        self._dependency = FlowDependency(states, graph.tasks, self._forced)
         self._runner: _Runner | None = None
 
     def run(self, names: set[str]) -> Execution:
@@ -305,7 +309,10 @@ class Executor:
             parts = self._states.static_parts(spec)
             unchanged = functools.partial(self._unchanged, spec, parts, begun)
             context = replace(
-                self._context, unchanged=unchanged, packages=self._states.packages(spec)
+                self._context,
+                unchanged=unchanged,
+                packages=self._states.packages(spec),
+                force=self._context.force or spec.name in self._forced,
             )
             result = ACTIONS[spec.stage](spec, context, parts)
             if not unchanged():

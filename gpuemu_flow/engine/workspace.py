@@ -285,6 +285,7 @@ class Workspace:
         return {
             "seed": "random" if self._overrides.draw_seed else self._overrides.seed,
             "sampling": sampled.get(self._overrides.ci),
+            "cases": self._overrides.cases,
         }
 
     def _same_kernels(self, known: Snapshot) -> bool:
@@ -336,7 +337,7 @@ class Workspace:
             variables=plan.identity(self._environ),
             sandbox=compiler.fence.level,
             config=[[str(f.path), f.digest] for f in config.files],
-            globs=[(pattern, compiler.matches(pattern)) for pattern in globs],
+            globs=[(pattern, glob_files(self.root, pattern)) for pattern in globs],
             kernels=compiler.kernel_basis,
             imports={p: _scanned(compiler.sources, self.root / p) for p in sorted(sources)},
             absent=compiler.sources.absent,

@@ -203,6 +203,8 @@ def _is_unfinished(outcome: RunOutcome, name: str) -> bool:
 def _selected_skips(outcome: RunOutcome) -> list[Skip]:
     """List the ops that the graph has no tasks for, as far as they were asked for."""
     words, dtypes = set(outcome.options.words), outcome.options.dtypes
+    if outcome.options.until:  # which names tasks, and those have none
+        return []
     return [
         skip
         for skip in outcome.graph.skips

@@ -244,6 +244,37 @@ def test_the_commands_know_the_task(built: Mini) -> None:
     assert built.run()["executed"] == []  # restored
 
 
+def test_until_stops_at_a_task(built: Mini) -> None:
+    assert set(built.run("--until", "op:it", code=4)["executed"]) == {
+        "build:table",
+        "generate:it:float32",
+        "op:it:float32",
+    }
+    built.command("run", "--until", "op:none", code=2)
+    assert built.command("run", "--until", "build:table").stdout.startswith("built")
+    assert not built.command("run").stdout.startswith("up to date")
+
+
+def test_a_forced_task_and_what_depends_on_it_run(built: Mini) -> None:
+    built.run()
+    reference = "reference:it:float32"
+    assert set(built.run("--forcerun", "build:table")["executed"]) == {*MOVED, reference}
+    assert set(built.run("--forcerun", "compare:it")["executed"]) == {
+        "compare:it:float32",
+        "diff:it",
+    }
+    planned = built.command("run", "-n", "--forcerun", "diff:it").stdout
+    assert planned.splitlines()[0] == "diff:it"
+    assert "reference:it" not in planned
+    assert built.command("run").stdout.startswith("up to date")
+
+
+def test_a_number_of_cases_is_for_one_run(built: Mini) -> None:
+    assert built.run("--cases", "5")["results"][0]["cases"] == 5
+    assert not built.command("run").stdout.startswith("up to date")
+    assert built.run()["results"][0]["cases"] == 3
+
+
 def test_fuzz_builds_first(built: Mini) -> None:
     built.command("fuzz", "it", "-n", "4")
     assert (built.root / OUTPUT).read_text() == "3"
