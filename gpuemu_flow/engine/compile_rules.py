@@ -39,7 +39,7 @@ class RuleTasks:
         return [name for name in outputs if matches(pattern, name)]
 
     def needed(self, op: OpConfig, stage: str, files: Collection[str]) -> tuple[TaskInput, ...]:
-        """Return what a stage of an op, whose programs consist of `files`, reads of rules.
+        """List what a stage of an op, whose programs consist of `files`, reads of rules.
 
         What an op needs is part of its key. A reference hardly ever changes with it: it waits, and
         runs again when a file that it was seen to use, or is made of, is another one.
