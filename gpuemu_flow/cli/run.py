@@ -16,6 +16,8 @@ from gpuemu_flow.cli.options import (
 )
 from gpuemu_flow.cli.say import say
 
+_MOST_CASES = 1_000_000  # as `config.tables_ops.MAX_CASES`, whose import would cost the help text
+
 
 @click.command(short_help="Validate what changed.")
 @click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
@@ -35,6 +37,19 @@ from gpuemu_flow.cli.say import say
     help="Which changes make a task run again; default: all four.",
 )
 @click.option("-B", "--force", is_flag=True, help="Run everything selected, whatever is cached.")
+@click.option(
+    "--until",
+    multiple=True,
+    metavar="TASK",
+    help="Only what this task, op or group needs, and itself; may be repeated.",
+)
+@click.option(
+    "--forcerun",
+    multiple=True,
+    metavar="TASK",
+    help="Run it and what depends on it, whatever is cached; may be repeated.",
+)
+@click.option("--cases", type=click.IntRange(1, _MOST_CASES), help="Cases per op and dtype.")
 @NO_CONFIRM
 @format_option("text", "json")
 def run(
@@ -47,6 +62,9 @@ def run(
     dtypes: tuple[str, ...],
     rerun_triggers: str | None,
     force: bool,
+    until: tuple[str, ...],
+    forcerun: tuple[str, ...],
+    cases: int | None,
     confirm: bool,
     output_format: str,
 ) -> None:
@@ -68,10 +86,12 @@ def run(
         jobs=jobs,
         fail_fast=fail_fast,
         force=force,
+        until=until,
+        forced=forcerun,
         dry_run=dry_run or explain,
         triggers=parse_triggers(rerun_triggers),
     )
-    workspace = Workspace(overrides=Overrides(seed=seed))
+    workspace = Workspace(overrides=Overrides(seed=seed, cases=cases))
     style = text.Style(wants_color())
     if dry_run or explain:
         plan = session.run(workspace, options)
@@ -98,7 +118,7 @@ def run(
         history.append(workspace.cache, report)
     code = report.exit_code
     # The plan answers a plain `run`, whose cases are those of the file's own seed.
-    own_seed = seed is None and workspace.settings.drawn_seed is None
+    own_seed = seed is None and cases is None and workspace.settings.drawn_seed is None
     everything = outcome.everything and outcome.all_current(workspace)
     standing = [p for p in report.problems if p.slug in STANDING]
     if code == 0 and len(standing) == len(report.problems) and own_seed and everything:

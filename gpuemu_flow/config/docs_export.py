@@ -13,6 +13,7 @@ from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS
 from gpuemu_flow.config.docs_prose import CONCEPTS, INTRODUCTION
 from gpuemu_flow.config.keys import Key, Section, Tables
 from gpuemu_flow.config.tables import FILE
+from gpuemu_flow.config.values import ListOf
 from gpuemu_flow.types import (
     DTYPE_ALIASES,
     DTYPES,
@@ -64,6 +65,8 @@ def _section(key: Key) -> str:
         heading, keys = f"[[{key.name}]]", list(_flat(kind.table, ""))
     elif isinstance(kind, Section):
         heading, keys = f"[{key.name}]", list(_flat(kind, ""))
+    elif isinstance(kind, ListOf):
+        heading, keys = key.name, []
     else:
         heading, keys = f"[{key.name}]", []
     lines = [f"## `{heading}`", "", key.doc, ""]

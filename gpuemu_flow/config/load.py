@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuemu_flow.config import parse_sections
+from gpuemu_flow.config.included import Included, read_included
 from gpuemu_flow.config.merge import definer, merged
-from gpuemu_flow.config.model import Config, ConfigFile, Environment
+from gpuemu_flow.config.model import Config, ConfigFile, Environment, KernelConfig, OpConfig
 from gpuemu_flow.config.parse_compiled import join_kernels
 from gpuemu_flow.config.parse_kernels import KernelParser
-from gpuemu_flow.config.parse_ops import OpParser
+from gpuemu_flow.config.parse_ops import OpParser, unique_names
+from gpuemu_flow.config.parse_rules import RuleParser
 from gpuemu_flow.config.parse_targets import TargetParser
 from gpuemu_flow.config.paths import Workspace, exists, is_file
 from gpuemu_flow.config.positions import KeyPath
@@ -138,10 +141,12 @@ def _load(
         if default != project_file:
             shown = f"~/{default.relative_to(home)}" if default.is_relative_to(home) else default
             sources.append(read_source(default, str(shown)))
-    assembly = _Assembly(sources, home, granted=environment(environ).allow_outside)
+    included = read_included(sources[0])
+    assembly = _Assembly(sources, included, home, granted=environment(environ).allow_outside)
     unreadable = any(not p.warning for p in sources[0].out.problems) and not sources[0].tree
     config = None if unreadable else assembly.config(environment(environ))
-    problems = [p for source in sources for p in source.out.collected(strict=strict)]
+    read = (*sources, *included.sources)
+    problems = [p for source in read for p in source.out.collected(strict=strict)]
     if any(not p.warning for p in problems):
         return None, problems
     return config, problems
@@ -155,11 +160,25 @@ def _default_files(home: Path, environ: Mapping[str, str]) -> tuple[Path, Path]:
     return user / "gpuemu" / "config.toml", home / ".gpuemu" / "daemon.toml"
 
 
+@dataclass(frozen=True)
+class _Part:
+    """The tables of one kind in one file."""
+
+    tables: list[Json]
+    workspace: Workspace
+    out: Reporter
+
+
 class _Assembly:
     """Builder of the model from the sources, which reports problems at the source at fault."""
 
-    def __init__(self, sources: list[Source], home: Path, *, granted: bool) -> None:
+    def __init__(
+        self, sources: list[Source], included: Included, home: Path, *, granted: bool
+    ) -> None:
         self.sources = sources
+        self.included = included.sources
+        self.include = included.patterns
+        self.made: frozenset[Path] = frozenset()
         self.granted = granted or any(_allows_outside(own.tree) for own in sources[1:])
         self.home = home
         self.tree = merged(sources)
@@ -173,9 +192,12 @@ class _Assembly:
     def out_of(self, where: KeyPath) -> Reporter:
         return definer(self.sources, where).out
 
-    def workspace(self, where: KeyPath) -> Workspace:
-        """Return the resolver of paths for the file that defines a key."""
-        base = definer(self.sources, where).path.parent
+    def workspace(self, where: KeyPath, source: Source | None = None) -> Workspace:
+        """Return the resolver of paths for a source, by default the one that defines a key.
+
+        What an included file names is seen from the project's own: a table may be moved.
+        """
+        base = (source or definer(self.sources, where)).path.parent
         wanted = _allows_outside(self.tree)
         return Workspace(
             self.root,
@@ -184,6 +206,7 @@ class _Assembly:
             allow_outside=wanted and self.granted,
             not_granted=wanted and not self.granted,
             probed=self.probed,
+            made=self.made,
         )
 
     def tables(self, name: str) -> list[Json]:
@@ -200,24 +223,35 @@ class _Assembly:
             definer(self.sources, ("execution", "python_path")).path.parent,
             self.home,
         )
-        ops_parser = OpParser(
-            self.workspace(("ops",)), self.out_of(("ops",)), validation, execution, shared
-        )
-        ops = ops_parser.parse_all(self.tables("ops"))
-        kernels = KernelParser(
-            self.workspace(("kernels",)), self.out_of(("kernels",)), shared
-        ).parse_all(self.tables("kernels"))
-        ops, kernels = join_kernels(ops, kernels, self.out_of(("ops",)))
-        names = frozenset(
+        rules = self.rules()
+        self.made = rules.made
+        ops: list[OpConfig] = []
+        consulted: set[Path] = set()
+        names: dict[str, str] = {}
+        for part in self.parts("ops"):
+            parser = OpParser(part.workspace, part.out, validation, execution, shared, rules, names)
+            ops += parser.parse_all(part.tables)
+            consulted |= parser.modules.consulted
+        kernels: list[KernelConfig] = []
+        built: dict[str, str] = {}
+        for part in self.parts("kernels"):
+            kernels += KernelParser(part.workspace, part.out, shared, built).parse_all(part.tables)
+        ops, kernels = join_kernels(ops, kernels, self.reporters(), self.out_of(("ops",)))
+        rules.refuse_names({kernel.name for kernel in kernels})
+        named = frozenset(
             table["name"]
-            for table in (*self.tables("ops"), *self.tables("kernels"))
+            for key in ("ops", "kernels", "rules")
+            for part in self.parts(key)
+            for table in part.tables
             if table is not INVALID and "name" in table
         )
         if self.section("ci").get("quick_shapes") and ops and all(op.has_schema for op in ops):
             where = ("ci", "quick_shapes")
             text = "quick_shapes has no effect: every op has a schema, whose dims give its shapes"
             self.out_of(where).add("config-no-effect", where, text, "drop it", warning=True)
-        targets = TargetParser(ops, kernels, names, self.out_of).parse(self.section("targets"))
+        targets = TargetParser(ops, kernels, named, rules.rules, self.out_of).parse(
+            self.section("targets")
+        )
         return Config(
             root=self.root,
             project=project,
@@ -249,13 +283,51 @@ class _Assembly:
                 self.out_of(("sandbox", "writable")),
             ),
             environment=env,
-            files=self.files(ops_parser.modules.consulted),
-            warnings=tuple(p for s in self.sources for p in s.out.collected() if p.warning),
+            files=self.files(consulted),
+            warnings=tuple(
+                p for s in (*self.sources, *self.included) for p in s.out.collected() if p.warning
+            ),
+            rules=rules.finish(),
+            include=self.include,
         )
+
+    def parts(self, key: str) -> list[_Part]:
+        """Return the tables of one kind, file by file."""
+        where = (key,)
+        found = [_Part(self.tables(key), self.workspace(where), self.out_of(where))]
+        for source in self.included:
+            tables = source.tree.get(key)
+            if isinstance(tables, list):
+                found.append(_Part(tables, self.workspace(where, self.sources[0]), source.out))
+        return found
+
+    def rules(self) -> RuleParser:
+        """Parse all rules, those of ops too; what they make may be named before it is there."""
+        names: dict[str, str] = {}
+        parser = RuleParser(
+            self.workspace(("rules",), self.sources[0]),
+            {source.path for source in (*self.sources, *self.included)},
+        )
+        for part in self.parts("rules"):
+            unique_names(part.tables, "rules", part.out, names)
+            for place, table in enumerate(part.tables):
+                if table is not INVALID and "name" in table:
+                    parser.add(table["name"], table, ("rules", place), part.out)
+        for part in self.parts("ops"):
+            for place, table in enumerate(part.tables):
+                if table is not INVALID and "name" in table and "build" in table:
+                    where = ("ops", place, "build")
+                    parser.add(table["name"], table["build"], where, part.out)
+        return parser
+
+    def reporters(self) -> dict[str, Reporter]:
+        """Return the reporters by the name that their files are shown under."""
+        return {source.out.file: source.out for source in (*self.sources, *self.included)}
 
     def files(self, consulted: set[Path]) -> tuple[ConfigFile, ...]:
         """Return everything whose change or appearance changes the configuration."""
-        files = [ConfigFile(source.path, source.digest) for source in self.sources]
+        read = (*self.sources, *self.included)
+        files = [ConfigFile(source.path, source.digest) for source in read]
         files += [ConfigFile(path, _digest(path)) for path in sorted(consulted)]
         files += [ConfigFile(path, "") for path in sorted(self.probed)]
         return tuple(files)

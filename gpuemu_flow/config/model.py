@@ -8,11 +8,20 @@ from pathlib import Path
 
 from gpuemu_flow.config.model_kernels import KernelConfig
 from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
+from gpuemu_flow.config.model_rules import RuleConfig
 from gpuemu_flow.config.slices import to_slice
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.types import Shape, Tolerance
 
-__all__ = ["Config", "ConfigFile", "KernelConfig", "OpConfig", "ProgramRef", "to_slice"]
+__all__ = [
+    "Config",
+    "ConfigFile",
+    "KernelConfig",
+    "OpConfig",
+    "ProgramRef",
+    "RuleConfig",
+    "to_slice",
+]
 
 
 @dataclass(frozen=True)
@@ -211,6 +220,10 @@ class Config:
         The user's names; targets within targets are expanded.
     warnings : tuple of Problem
         Problems that do not prevent the use of the configuration.
+    rules : tuple of RuleConfig
+        Each after those that it needs.
+    include : tuple of str
+        Globs of further files with ops, kernels and rules, relative to the root.
     """
 
     root: Path
@@ -229,6 +242,8 @@ class Config:
     sandbox: SandboxConfig = SandboxConfig()
     environment: Environment = Environment()
     warnings: tuple[Problem, ...] = ()
+    rules: tuple[RuleConfig, ...] = ()
+    include: tuple[str, ...] = ()
 
     def op(self, name: str) -> OpConfig:
         """Return the op of that name; UsageError ``unknown-op`` when there is none."""

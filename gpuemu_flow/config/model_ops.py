@@ -136,6 +136,8 @@ class OpConfig:
         What the schema declares of outputs.
     compares : tuple of ProgramRef
         The functions that ``compare`` of an output names.
+    needs : tuple of str
+        Rules whose outputs it uses.
     generators : mapping of str to ProgramRef
         The functions that return values of inputs, by the text that stands in the schema.
     skip_reason : str
@@ -183,4 +185,5 @@ class OpConfig:
     outputs: tuple[OutputContract, ...] = ()
     compares: tuple[ProgramRef, ...] = ()
     generators: Mapping[str, ProgramRef] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
     skip_reason: str = ""

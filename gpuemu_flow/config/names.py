@@ -6,6 +6,7 @@ from gpuemu_flow.types import DTYPES
 
 OP_STAGES = ("generate", "op", "reference", "compare", "diff")
 KERNEL_STAGES = ("build", "code", "lint", "diff")
+BUILD = "build"
 STAGES = tuple(dict.fromkeys((*OP_STAGES, *KERNEL_STAGES)))
 GROUPS = ("quick", "lint", "all")
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpuemu_flow.config.model_kernels import Build, KernelConfig
 from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
 from gpuemu_flow.config.parse_kernels import no_checks
-from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, shown
 
 CUDA = "cuda"
 
 
 def join_kernels(
-    ops: Sequence[OpConfig], kernels: Sequence[KernelConfig], out: Reporter
+    ops: Sequence[OpConfig],
+    kernels: Sequence[KernelConfig],
+    reporters: Mapping[str, Reporter],
+    out: Reporter,
 ) -> tuple[list[OpConfig], list[KernelConfig]]:
     """Assign each op of kind ``cuda`` the kernel whose build makes its PTX.
 
@@ -25,36 +27,35 @@ def join_kernels(
     Parameters
     ----------
     ops, kernels : sequences
+    reporters : mapping of str to Reporter
+        Of each file that holds ops; told of kernels that do not exist.
     out : Reporter
-        Of the file that holds the ops; told of kernels that do not exist.
+        Of the others.
 
     Returns
     -------
     tuple
         The ops and all kernels.
     """
-    joiner = _Joiner({kernel.name: kernel for kernel in kernels}, out)
-    joined = [
-        replace(
-            op,
-            op=joiner.join(op.op, op.name, ("ops", place, "op")) if op.op is not None else None,
-            reference=joiner.join(op.reference, f"{op.name}.reference", ("ops", place)),
-        )
-        for place, op in enumerate(ops)
-    ]
+    joiner = _Joiner({kernel.name: kernel for kernel in kernels})
+    joined = []
+    for op in ops:
+        teller = reporters.get(op.file, out)
+        program = None if op.op is None else joiner.join(op.op, op.name, teller)
+        reference = joiner.join(op.reference, f"{op.name}.reference", teller)
+        joined.append(replace(op, op=program, reference=reference))
     return joined, list(joiner.kernels.values())
 
 
 class _Joiner:
-    def __init__(self, kernels: dict[str, KernelConfig], out: Reporter) -> None:
+    def __init__(self, kernels: dict[str, KernelConfig]) -> None:
         self.kernels = kernels
-        self._out = out
 
-    def join(self, program: ProgramRef, name: str, where: KeyPath) -> ProgramRef:
+    def join(self, program: ProgramRef, name: str, out: Reporter) -> ProgramRef:
         if program.kind != CUDA:
             return program
         if program.kernel:
-            self._named(program, where)
+            self._named(program, out)
             kernel = self.kernels.get(program.kernel)
             path = None if kernel is None else kernel.source
             return replace(program, path=path, files=() if path is None else (path,))
@@ -64,21 +65,23 @@ class _Joiner:
         elif not _alike(known, program):
             text = f"the op {shown(name)} and a kernel of that name are compiled differently"
             hint = f'write kernel = "{name}" in place of file, or rename one'
-            self._out.add("config-conflict", where, text, hint)
+            out.problem_at("config-conflict", program.line, text, hint)
         return replace(program, kernel=name)
 
-    def _named(self, program: ProgramRef, where: KeyPath) -> None:
+    def _named(self, program: ProgramRef, out: Reporter) -> None:
         kernel = self.kernels.get(program.kernel)
         if kernel is None:
             text = f"there is no kernel {shown(program.kernel)}"
-            hint = self._out.nearest(program.kernel, tuple(self.kernels), or_all=True)
-            self._out.add("unknown-kernel", where, text, hint)
+            hint = out.nearest(program.kernel, tuple(self.kernels), or_all=True)
+            out.problem_at("unknown-kernel", program.line, text, hint)
         elif kernel.skip_reason:
             text = f"the kernel {shown(program.kernel)} cannot be built: {kernel.skip_reason}"
-            self._out.add("config-conflict", where, text)
+            out.problem_at("config-conflict", program.line, text)
         elif program.arch and kernel.build.arch and program.arch not in kernel.build.arch:
             text = f"the kernel {shown(program.kernel)} is not built for {program.arch}"
-            self._out.add("config-conflict", where, text, f"of {', '.join(kernel.build.arch)}")
+            out.problem_at(
+                "config-conflict", program.line, text, f"of {', '.join(kernel.build.arch)}"
+            )
 
 
 def _alike(kernel: KernelConfig, program: ProgramRef) -> bool:

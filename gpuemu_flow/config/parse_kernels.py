@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuemu_flow.config.model_kernels import (
@@ -36,10 +36,11 @@ class KernelParser:
     workspace: Workspace
     out: Reporter
     shared_table: Table
+    names: dict[str, str] = field(default_factory=dict)
 
     def parse_all(self, items: list[Json]) -> list[KernelConfig]:
         """Return all kernels that have a name; report every problem found in them."""
-        unique_names(items, "kernels", self.out)
+        unique_names(items, "kernels", self.out, self.names)
         return [
             self.parse(table, ("kernels", place))
             for place, table in enumerate(items)

@@ -19,6 +19,7 @@ from gpuemu_flow.config.model import Execution, OpConfig, Validation
 from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.names import name_fault
 from gpuemu_flow.config.parse_modules import Modules
+from gpuemu_flow.config.parse_rules import RuleParser
 from gpuemu_flow.config.parse_sections import partial_tolerances, policy_of, report_policy_conflict
 from gpuemu_flow.config.paths import Workspace
 from gpuemu_flow.config.positions import KeyPath
@@ -36,9 +37,18 @@ IN_PROCESS = ("callable", "triton")
 Table = Mapping[str, Json]
 
 
-def unique_names(items: list[Json], key: str, out: Reporter) -> None:
-    """Report names that look like tasks, and names given twice."""
+def unique_names(
+    items: list[Json], key: str, out: Reporter, elsewhere: dict[str, str] | None = None
+) -> None:
+    """Report names that look like tasks, and names given twice.
+
+    Parameters
+    ----------
+    elsewhere : dict of str to str, optional
+        Names of the files read before, and their places; those of this one are added.
+    """
     first: dict[str, int] = {}
+    known = {} if elsewhere is None else elsewhere
     for place, item in enumerate(items):
         name = item.get("name") if item is not INVALID else None
         if name is None:
@@ -51,7 +61,13 @@ def unique_names(items: list[Json], key: str, out: Reporter) -> None:
             line = out.line((key, first[name], "name"))
             text = f"{key} has two entries named {shown(name)}; the first is in line {line}"
             out.add("config-duplicate-name", where, text, "rename one of them")
+        elif name in known:
+            text = f"{key} has two entries named {shown(name)}; the first is in {known[name]}"
+            out.add("config-duplicate-name", where, text, "rename one of them")
         first.setdefault(name, place)
+    for name, place in first.items():
+        line = out.line((key, place, "name"))
+        known.setdefault(name, f"line {line} of {out.file}")
 
 
 @dataclass
@@ -66,6 +82,10 @@ class OpParser:
         Sources of the defaults.
     shared_table : mapping
         ``[validation]`` as it is written, which tells a default from a written value.
+    rules : RuleParser
+        Those that ops may need.
+    names : dict of str to str
+        Names of the ops of other files, and their places.
     """
 
     workspace: Workspace
@@ -73,6 +93,8 @@ class OpParser:
     validation: Validation
     execution: Execution
     shared_table: Table
+    rules: RuleParser
+    names: dict[str, str] = field(default_factory=dict)
     programs: Programs = field(init=False)
     modules: Modules = field(init=False)
 
@@ -82,7 +104,7 @@ class OpParser:
 
     def parse_all(self, items: list[Json]) -> list[OpConfig]:
         """Return all ops that could be parsed; report the problems of the others."""
-        unique_names(items, "ops", self.out)
+        unique_names(items, "ops", self.out, self.names)
         parsed = []
         for place, table in enumerate(items):
             if self.out.hopeless:
@@ -157,8 +179,15 @@ class OpParser:
             outputs=outputs,
             compares=compares,
             generators=self.generators(schema, where),
+            needs=self.needs(table, where),
             skip_reason=skip_reason,
         )
+
+    def needs(self, table: Table, where: KeyPath) -> tuple[str, ...]:
+        """Return the rules whose outputs an op uses, its own ``build`` first."""
+        own = [table["name"]] if "build" in table else []
+        named = self.rules.named(table.get("needs", ()), (*where, "needs"), self.out)
+        return tuple(dict.fromkeys((*own, *named)))
 
     def implementation(self, table: Table, where: KeyPath) -> tuple[str, ProgramRef | None, str]:
         """Return the execution mode, the program under test, and why it cannot run here."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.config.model_kernels import KernelConfig
 from gpuemu_flow.config.names import (
+    BUILD,
     GROUPS,
     KERNEL_STAGES,
     OP_STAGES,
@@ -32,8 +33,9 @@ class TargetParser:
     ops, kernels
         Those that could be built.
     names : frozenset of str
-        Of all ops and kernels of the files, those with errors of their own too: a target that
-        names such a one is right.
+        Of all ops, kernels and rules of the files, those with errors of their own too: a target
+        that names such a one is right.
+    rules : collection of str
     out_of : callable
         From a key path to the reporter of the file that it stands in.
     """
@@ -41,6 +43,7 @@ class TargetParser:
     ops: Sequence[OpConfig]
     kernels: Sequence[KernelConfig]
     names: frozenset[str]
+    rules: Collection[str]
     out_of: Callable[[KeyPath], Reporter]
     expanded: dict[str, tuple[str, ...]] = field(default_factory=dict)
     total: int = 0
@@ -55,7 +58,7 @@ class TargetParser:
             where = ("targets", name)
             fault = name_fault(name)
             if name in self.names:
-                fault = "is the name of an op or kernel"
+                fault = "is the name of an op, kernel or rule"
             if fault:
                 text = f"the target {shown(name)} {fault}"
                 self.out_of(where).add("config-reserved-name", where, text)
@@ -78,7 +81,7 @@ class TargetParser:
         if task is None:
             out = self.out_of(where)
             hint = out.nearest(member, (*self.names, *targets, *STAGES, *GROUPS))
-            text = f"{shown(member)} is no op, kernel, task, group or target"
+            text = f"{shown(member)} is no op, kernel, rule, task, group or target"
             out.add("config-target-unknown", where, text, hint)
             return
         stage, subject, last = task
@@ -91,6 +94,8 @@ class TargetParser:
         """Return the message that there is no such task, and a hint; both empty if there is one."""
         op, kernel = self.op_of.get(subject), self.kernel_of.get(subject)
         fault, hint = "", ""
+        if stage == BUILD and subject in self.rules and not last:
+            return "", ""
         if op is not None and stage in OP_STAGES:
             if last and last not in op.dtypes:
                 fault = f"{subject} is not checked as {last}"
@@ -104,7 +109,7 @@ class TargetParser:
             fault = f"{subject} has no stage {stage}"
             hint = f"its stages: {', '.join(OP_STAGES if op is not None else KERNEL_STAGES)}"
         elif subject not in self.names:  # else it has errors of its own
-            fault = f"{shown(subject)} is no op or kernel"
+            fault = f"{shown(subject)} is no op, kernel or rule"
             hint = out.nearest(subject, self.names)
         return fault, hint
 

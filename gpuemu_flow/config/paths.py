@@ -48,6 +48,8 @@ class Workspace:
         True if the file has said so and the user has not granted it.
     probed : set of Path
         Files that were looked for in vain and whose appearance would change the configuration.
+    made : frozenset of Path
+        Files that rules make, which need not exist yet.
     """
 
     root: Path
@@ -56,6 +58,7 @@ class Workspace:
     allow_outside: bool = False
     not_granted: bool = False
     probed: set[Path] = field(default_factory=set)
+    made: frozenset[Path] = frozenset()
 
     def inside(self, path: Path) -> bool:
         """Tell whether a resolved path lies in the workspace or beside the file that names it.
@@ -132,10 +135,10 @@ class Workspace:
         return base / path.relative_to(self.base) if path.is_relative_to(self.base) else path
 
     def existing_file(self, text: str, where: KeyPath, out: Reporter) -> Path | None:
-        """Resolve the path of a file that must exist; see `resolve`."""
+        """Resolve the path of a file that must exist, or that a rule makes; see `resolve`."""
         path = self.resolve(text, where, out)
-        if path is None:
-            return None
+        if path is None or path in self.made:
+            return path
         fault = self.file_fault(path)
         if fault:
             hint = self.beside(path)

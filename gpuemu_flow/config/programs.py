@@ -159,7 +159,7 @@ class Programs:
     def runnable(
         self, path: Path, where: KeyPath, text: str, argv: tuple[str, ...]
     ) -> ProgramRef | None:
-        if not os.access(path, os.X_OK):
+        if path not in self.workspace.made and not os.access(path, os.X_OK):
             fault = f"{dotted(where)}: {shown(text)} is not executable"
             hint = f"chmod +x {shlex.quote(self.workspace.relative(path))}"
             self.out.add("config-not-executable", where, fault, hint)
@@ -195,7 +195,8 @@ class Programs:
             real = Path(os.path.realpath(path))
         except (OSError, ValueError):
             return None
-        return path if self.workspace.inside(real) and is_file(real) else None
+        there = is_file(real) or path in self.workspace.made
+        return path if self.workspace.inside(real) and there else None
 
 
 def _is_name(text: str) -> bool:

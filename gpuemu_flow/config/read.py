@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import tomli
 
+from gpuemu_flow.config.foreach import expand_templates
 from gpuemu_flow.config.positions import MAX_DEPTH, MAX_TOKEN, scan
 from gpuemu_flow.config.report import Reporter, shortened
 from gpuemu_flow.config.tables import FILE
@@ -42,10 +44,29 @@ class Source:
     tree: dict[str, Json] = field(default_factory=dict)
 
 
-def read_source(path: Path, shown_as: str, edited: str | None = None) -> Source:
+def check_file(raw: Mapping[str, Json], out: Reporter) -> dict[str, Json]:
+    """Check the tables of a whole configuration."""
+    checked: dict[str, Json] = FILE.check(raw, (), out)
+    return checked
+
+
+def read_source(
+    path: Path,
+    shown_as: str,
+    edited: str | None = None,
+    *,
+    check: Callable[[Mapping[str, Json], Reporter], dict[str, Json]] = check_file,
+) -> Source:
     """Read and check one file; a missing file gives an empty source without a problem.
 
-    With `edited`, a text that an editor holds, the file itself is not looked at.
+    Parameters
+    ----------
+    path : Path
+    shown_as : str
+    edited : str, optional
+        A text that an editor holds: the file itself is not looked at.
+    check : callable
+        Checks its tables.
     """
     source = Source(path, Reporter(shown_as))
     data = _read_bytes(source) if edited is None else _sized(_encoded(edited), source.out)
@@ -57,7 +78,7 @@ def read_source(path: Path, shown_as: str, edited: str | None = None) -> Source:
         return source
     raw = parse_toml(text, source.out)
     if raw is not None:
-        source.tree = FILE.check(raw, (), source.out)
+        source.tree = check(expand_templates(raw, source.out), source.out)
     return source
 
 

@@ -59,29 +59,47 @@ class Reporter:
         In the order found, at most `MAX_PROBLEMS` errors and as many warnings.
     aliases : dict
         From the path of a key's proper name to the path that the file really has.
+    origins : dict
+        From the path of an op to that of the template which it was made of, and the values that
+        it was made with; empty without templates. See `foreach`.
     """
 
     file: str
     positions: Positions = field(default_factory=Positions)
     problems: list[Problem] = field(default_factory=list)
     aliases: dict[KeyPath, KeyPath] = field(default_factory=dict)
+    origins: dict[KeyPath, tuple[KeyPath, str]] = field(default_factory=dict)
     untold_errors: int = 0
     untold_warnings: int = 0
     compared: int = 0
     _told_warnings: int = 0
+    _told_of_templates: set[tuple[str, KeyPath, str]] = field(default_factory=set)
 
     def line(self, path: KeyPath) -> int:
         """Return the line of a key, under any of its names, or of its nearest ancestor."""
         for end in range(len(path), 0, -1):
             written = self.aliases.get(path[:end])
             if written is not None:
-                return self.positions.line((*written, *path[end:]))
-        return self.positions.line(path)
+                return self.positions.line(self._in_text((*written, *path[end:])))
+        return self.positions.line(self._in_text(path))
+
+    def _in_text(self, path: KeyPath) -> KeyPath:
+        """Return the path that a key has in the text, before templates were expanded."""
+        origin = self.origins.get(path[:2])
+        return path if origin is None else (*origin[0], *path[2:])
 
     def add(
         self, slug: str, path: KeyPath, message: str, hint: str = "", *, warning: bool = False
     ) -> None:
         """Report a problem of the key at `path`."""
+        origin = self.origins.get(path[:2])
+        if origin is not None:
+            message = message.replace(dotted(path[:2]), dotted(origin[0]))
+            told = (slug, self._in_text(path), message)
+            if origin[1] and told in self._told_of_templates:
+                return
+            self._told_of_templates.add(told)
+            message += f" (with {origin[1]})" if origin[1] else ""
         self.problem_at(slug, self.line(path), message, hint, warning=warning)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpuemu_flow.config.keys import ByteSize, Key, Section, Tables
 from gpuemu_flow.config.tables_kernels import COUNT, KERNEL
 from gpuemu_flow.config.tables_ops import CASES, OP, PRECISION, SECONDS, TOLERANCE_MODE
+from gpuemu_flow.config.tables_rules import RULE
 from gpuemu_flow.config.values import (
     U64_MAX,
     Bool,
@@ -368,6 +369,16 @@ STORAGE = Section(
     "a table",
 )
 
+OPS = Key("ops", Tables(OP, "[[ops]]"), "The ops to check.")
+RULES = Key(
+    "rules",
+    Tables(RULE, "[[rules]]"),
+    "Commands that make files which ops need; see [rules](rules.md).",
+    ours=True,
+)
+KERNELS = Key("kernels", Tables(KERNEL, "[[kernels]]"), "The kernels to build and lint.")
+INCLUDED = Section((OPS, RULES, KERNELS))
+
 FILE = Section(
     (
         Key("project", PROJECT, "The workspace."),
@@ -386,7 +397,16 @@ FILE = Section(
         Key("cache", CACHE, "The cache of the workspace."),
         Key("daemon", DAEMON, "The daemon."),
         Key("storage", STORAGE, "The daemon's results."),
-        Key("ops", Tables(OP, "[[ops]]"), "The ops to check."),
-        Key("kernels", Tables(KERNEL, "[[kernels]]"), "The kernels to build and lint."),
+        Key(
+            "include",
+            ListOf(PATH, 0, 1000),
+            "Globs of files with further `[[ops]]`, `[[kernels]]` and `[[rules]]`; paths in them "
+            "start at the workspace, as those of this file do.",
+            default=[],
+            ours=True,
+        ),
+        OPS,
+        RULES,
+        KERNELS,
     )
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuemu_flow.config.keys import ByteSize, FreeValue, Key, Section
+from gpuemu_flow.config.tables_rules import NEEDS, OP_BUILD
 from gpuemu_flow.config.values import Bool, Choice, Either, Integer, ListOf, Number, TableOf, Text
 from gpuemu_flow.config.vocabulary import (
     DTYPE_LIST,
@@ -13,7 +14,7 @@ from gpuemu_flow.config.vocabulary import (
     LAYOUT_SET,
     MODE_ALIASES,
     MODES,
-    NAME,
+    OP_NAME,
     PATH,
     POLICY,
     PROGRAM,
@@ -38,7 +39,7 @@ SECONDS = Number(0.0, MAX_SECONDS, above=True)
 
 OP = Section(
     (
-        Key("name", NAME, "Unique name; see [Names](#names).", required=True),
+        Key("name", OP_NAME, "Unique name; see [Names](#names).", required=True),
         Key(
             "op",
             PROGRAM,
@@ -215,6 +216,24 @@ OP = Section(
             ListOf(PATH, 0, 1000),
             "Globs of files that the op or reference reads; part of the action key.",
             default=[],
+            ours=True,
+        ),
+        Key(
+            "foreach",
+            TableOf(
+                Text(r"[A-Za-z_][A-Za-z0-9_]*", "a name", longest=128),
+                ListOf(FreeValue("a string, number or boolean"), 1, 10_000),
+                "a table of lists",
+            ),
+            "Makes the table a template: one op for each combination of the values, which stand "
+            'in braces in its texts, `name = "mm_{tile}"`; see [rules](rules.md#templates).',
+            ours=True,
+        ),
+        NEEDS,
+        Key(
+            "build",
+            OP_BUILD,
+            "A rule of the op's own, of its name; see [rules](rules.md).",
             ours=True,
         ),
         Key(

@@ -82,6 +82,11 @@ def _parse(text: str, file: str) -> dict[str, Any]:
 def _op_index(config: Mapping[str, Any], op: str, file: str) -> int:
     ops = config.get("ops")
     names = [o.get("name") for o in ops if isinstance(o, dict)] if isinstance(ops, list) else []
+    templates = ops if isinstance(ops, list) else []
+    if op not in names and any(isinstance(o, dict) and "foreach" in o for o in templates):
+        message = f"{op!r} is written as a template, which stands for other ops, too"
+        hint = "add the tolerances to the template, for all of them"
+        raise ConfigError(Problem("config-not-editable", message, hint, file))
     if op not in names:
         hint = did_you_mean(op, [name for name in names if isinstance(name, str)])
         raise ConfigError(Problem("unknown-op", f"there is no op {op!r}", hint, file))

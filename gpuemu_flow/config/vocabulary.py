@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuemu_flow.config.keys import FreeValue, Key, Section
 from gpuemu_flow.config.values import Bool, Choice, Either, ListOf, Number, TableOf, Text, Then
 from gpuemu_flow.types import (
@@ -44,6 +46,17 @@ LOG_LEVEL = Choice(LOG_LEVELS, noun="log level", aliases={"warning": "warn"})
 PATH = Text(what="a path")
 NAME = Text(r"[A-Za-z0-9_.:/-]+", "a name of letters, digits and _ . : / -", longest=200)
 WORD = Text(longest=128)
+
+
+@dataclass(frozen=True)
+class OpName(Text):
+    """The name of an op: an editor sees that of a template, whose places are not filled yet."""
+
+    def schema(self) -> dict[str, Json]:
+        return {**super().schema(), "pattern": r"^(?:[A-Za-z0-9_.:/{}-]+)$"}
+
+
+OP_NAME = OpName(NAME.pattern, NAME.what, longest=NAME.longest)
 VARIABLE_NAMES = ListOf(
     Text(r"[^=*]*\*?", "a name of an environment variable, with * at its end at most", longest=256),
     0,

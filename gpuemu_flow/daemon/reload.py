@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuemu_flow.engine.files import Stamp, stamp_of
+from gpuemu_flow.engine.globs import glob_folders
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.fuzz.wire_ops import Subjects
@@ -53,8 +54,11 @@ class Reloading:
         return Configured(workspace, Subjects(workspace))
 
     def _look(self) -> list[tuple[str, Stamp | None]]:
-        files = self._current.workspace.config.files
-        return [(str(file.path), stamp_of(file.path)) for file in files]
+        workspace = self._current.workspace
+        paths = [str(file.path) for file in workspace.config.files]
+        for pattern in workspace.config.include:  # a file may appear there
+            paths += sorted(map(str, glob_folders(workspace.root, pattern)))
+        return [(path, stamp_of(path)) for path in paths]
 
     @property
     def root(self) -> Path:

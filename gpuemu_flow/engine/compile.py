@@ -15,6 +15,7 @@ from gpuemu_flow.cases.schema import fixed_shapes_schema
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
 from gpuemu_flow.config.slices import masks_of, to_slice
 from gpuemu_flow.engine.discovery import links_of
+from gpuemu_flow.engine.globs import glob_files
 from gpuemu_flow.engine.graph import STAGES, Graph, Skip
 from gpuemu_flow.engine.snapshot import KernelBasis
 from gpuemu_flow.engine.sources import Closure, SourceIndex
@@ -38,6 +39,7 @@ from gpuemu_flow.value_rules import SCALAR
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.compile_kernels import KernelTasks
+    from gpuemu_flow.engine.compile_rules import RuleTasks
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,14 @@ class Overrides:
         It is drawn anew, whatever the configuration says.
     ci : str
         ``quick`` or ``thorough``: the cases are those that ``[ci]`` asks for, where it does.
+    cases : int or None
+        Cases of each op and dtype.
     """
 
     seed: int | None = None
     draw_seed: bool = False
     ci: str = ""
+    cases: int | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,8 @@ class Compiler:
         self._config = config
         self._cache = cache
         self._version = version
-        self._sampling = samplings(config).get(overrides.ci, Sampling())
+        sampling = samplings(config).get(overrides.ci, Sampling())
+        self._sampling = replace(sampling, cases=overrides.cases or sampling.cases)
         self.drawn_seed: int | None = None
         self._seed = self._master_seed(overrides)
         self.sources = SourceIndex(config.root)
@@ -128,11 +134,13 @@ class Compiler:
         self._tasks: dict[str, TaskSpec] = {}
         self._skips: list[Skip] = []
         self.kernel_basis: KernelBasis | None = None
+        self._rules: RuleTasks | None = None
         self._groups: dict[str, list[str]] = {stage: [] for stage in STAGES}
 
     def graph(self) -> Graph:
         """Return all tasks, groups and skips."""
         kernels = self._kernels()
+        self._rules = self._add_rules()
         for op in self._config.ops:
             reason = op.skip_reason
             for ref in (op.op, op.reference):
@@ -156,6 +164,26 @@ class Compiler:
         return Graph(
             self._tasks, {n: tuple(m) for n, m in self._groups.items()}, tuple(self._skips)
         )
+
+    def _add_rules(self) -> RuleTasks | None:
+        """Add the tasks of the rules, before those of the ops that need them."""
+        if not self._config.rules:
+            return None
+        from gpuemu_flow.engine.compile_rules import rule_tasks  # noqa: PLC0415
+
+        found = rule_tasks(self._config, self._cache, self.sources, self._version, self.fence)
+        for rule, spec in found.tasks.items():
+            self._tasks[spec.name] = spec
+            self._groups[stages.BUILD].append(spec.name)
+            self._groups.setdefault(rule, []).append(spec.name)
+        return found
+
+    def _needs(self, op: OpConfig, stage: str, *programs: ProgramRef) -> tuple[TaskInput, ...]:
+        """List the manifests of rules that a stage of an op reads, or waits for."""
+        if self._rules is None or not programs:
+            return ()
+        files = {self.sources.relative(path) for ref in programs for path in ref.files}
+        return self._rules.needed(op, stage, files)
 
     def _kernels(self) -> KernelTasks | None:
         """Make the tasks of the configured kernels; None if there are no kernels."""
@@ -209,6 +237,7 @@ class Compiler:
                 files=self._program_files(op, *op.generators.values())
                 if op.generators
                 else Closure((), ()),
+                inputs=self._needs(op, stages.GENERATE, *op.generators.values()),
                 settings={
                     "schema": schema_to_json(op.schema),
                     **self._generators(op, program),
@@ -223,7 +252,11 @@ class Compiler:
                     op.name,
                     dtype,
                     files=self._program_files(op, ref),
-                    inputs=(cases, *_reads_code(builds[ref.kernel])),
+                    inputs=(
+                        cases,
+                        *_reads_code(builds[ref.kernel]),
+                        *self._needs(op, stage, ref),
+                    ),
                     params=kind(
                         **parts[stage],
                         **self._what_it_computes(parts["program"]),
@@ -250,6 +283,7 @@ class Compiler:
                     _reads(stages.OP, ran),
                     _reads(stages.REFERENCE, expected),
                     *_reads_code(builds[op.reference.kernel]),
+                    *self._needs(op, stages.COMPARE, op.reference, *op.compares),
                 ),
                 params=CompareParams.from_json(parts["compare"]),
                 settings={"op": ran.settings, "reference": expected.settings},
@@ -336,15 +370,12 @@ class Compiler:
             if program.kind in EMULATED:
                 packages.add("numpy")
         for pattern in op.depends:
-            files.update(self.matches(pattern))
+            files.update(glob_files(self._config.root, pattern))
+            files.update(() if self._rules is None else self._rules.made(pattern))
         python = self._config.execution.python_path
         if python and "/" in python:
             files.add(self.sources.relative(Path(python)))
         return Closure(tuple(sorted(files)), tuple(sorted(packages)))
-
-    def matches(self, pattern: str) -> list[str]:
-        """Return the workspace files that a glob of ``depends`` matches, as relative paths."""
-        return glob_files(self._config.root, pattern)
 
     def _off_limits(
         self, op: ProgramRef, reference: ProgramRef, compares: tuple[ProgramRef, ...]
@@ -464,10 +495,3 @@ def _reads(role: str, spec: TaskSpec) -> TaskInput:
 
 def _reads_code(spec: TaskSpec | None) -> tuple[TaskInput, ...]:
     return () if spec is None else (_reads(stages.CODE, spec),)
-
-
-def glob_files(root: Path, pattern: str) -> list[str]:
-    """Return the files below `root` that `pattern` matches, relative to it, sorted."""
-    return sorted(
-        path.relative_to(root).as_posix() for path in root.glob(pattern) if path.is_file()
-    )

@@ -13,6 +13,7 @@ from gpuemu_flow.artifacts.toolchain import Toolchain, find_tools, tool_missing,
 from gpuemu_flow.artifacts.view import VIEW_VERSION
 from gpuemu_flow.config.model import Config, Policies
 from gpuemu_flow.config.model_kernels import KernelConfig
+from gpuemu_flow.engine.compile_rules import programs_of, with_outputs
 from gpuemu_flow.engine.environment import package_version
 from gpuemu_flow.engine.files import stamp_of
 from gpuemu_flow.engine.graph import Skip
@@ -310,28 +311,7 @@ class _KernelCompiler:
     def _with_outputs(self, wall: Sandbox, kernel: KernelConfig) -> Sandbox:
         """Allow a command to write its promised files and their folders, except programs there."""
         outputs = {path for path in (kernel.ptx, kernel.cubin) if path is not None}
-        kept = {file.path for file in self._config.files}
-        for op in self._config.ops:
-            for program in (op.op, op.reference):
-                kept.update(() if program is None else program.files)
-        for other in self._config.kernels:
-            kept.update(path for path in (other.source,) if path is not None)
-        kept -= outputs
-        closed = {*kept, *map(Path, wall.hidden)}
-        writable = set()
-        for path in outputs:
-            if path.parent != self._root:
-                writable.add(path.parent)
-            # Nothing new can be made beside what is kept: the file is there before.
-            if path.parent == self._root or any(
-                each.is_relative_to(path.parent) for each in closed
-            ):
-                writable.add(path)
-        return replace(
-            wall,
-            kept=tuple(sorted({*wall.kept, *map(str, kept)})),
-            writable=(*wall.writable, *sorted(map(str, writable))),
-        )
+        return with_outputs(wall, outputs, programs_of(self._config), self._root)
 
     def _off_limits(self, kernel: KernelConfig) -> OffLimits:
         """List the files of references, which a compiler must not touch."""

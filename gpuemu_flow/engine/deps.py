@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from doit.dependency import Dependency, DependencyStatus
@@ -21,10 +21,13 @@ class FlowDependency(Dependency):  # type: ignore[misc]
     equal mtimes, and only asks whether a target exists.
     """
 
-    def __init__(self, states: TaskStates, specs: Mapping[str, TaskSpec]) -> None:
+    def __init__(
+        self, states: TaskStates, specs: Mapping[str, TaskSpec], forced: Collection[str] = ()
+    ) -> None:
         # The base class opens a database of its own; none of its attributes are used.
         self._states = states
         self._specs = specs
+        self._forced = forced
         self.parts: dict[str, KeyParts] = {}
 
     def get_status(self, task: Task, tasks_dict: Any, get_log: bool = False) -> DependencyStatus:
@@ -33,7 +36,8 @@ class FlowDependency(Dependency):  # type: ignore[misc]
         parts = self.parts[task.name] = self._states.parts(spec)
         task.dep_changed = []
         result = DependencyStatus(get_log)
-        result.status = "run" if self._states.reasons(spec, parts) else "up-to-date"
+        stale = task.name in self._forced or self._states.reasons(spec, parts)
+        result.status = "run" if stale else "up-to-date"
         return result
 
     def save_success(self, task: Task, result_hash: object = None) -> None:

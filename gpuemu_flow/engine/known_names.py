@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from gpuemu_flow.config.included import read_included
 from gpuemu_flow.config.read import read_source
 from gpuemu_flow.engine import plan, snapshot
 from gpuemu_flow.engine.graph import STAGES
@@ -29,24 +30,34 @@ class KnownNames:
 
     def __init__(self, config: Path) -> None:
         self._root = config.parent
-        self._tree = read_source(config, config.name).tree
+        project = read_source(config, config.name)
+        self._tree = project.tree
+        self._trees = [project.tree, *(s.tree for s in read_included(project).sources)]
 
     @property
     def ops(self) -> list[str]:
         """Return the names of the ops, in the order of the file."""
-        return _names(self._tree.get("ops"))
+        return self._names("ops")
 
     @property
     def kernels(self) -> list[str]:
         """Return the names of the kernels, in the order of the file."""
-        return _names(self._tree.get("kernels"))
+        return self._names("kernels")
+
+    @property
+    def rules(self) -> list[str]:
+        """Return the names of the rules, in the order of the file."""
+        return self._names("rules")
+
+    def _names(self, key: str) -> list[str]:
+        return [name for tree in self._trees for name in _names(tree.get(key))][:MOST]
 
     @property
     def groups(self) -> list[str]:
-        """List the words that `run` takes besides tasks: ops, kernels, stages, targets."""
+        """List the words that `run` takes besides tasks: ops, kernels, rules, stages, targets."""
         targets = self._tree.get("targets")
         named = list(targets) if isinstance(targets, dict) else []
-        return [*self.ops, *self.kernels, *named, *STAGES, "quick", "all"]
+        return [*self.ops, *self.kernels, *self.rules, *named, *STAGES, "quick", "all"]
 
     @property
     def tasks(self) -> list[str]:

@@ -16,7 +16,7 @@ _one_at_a_time = threading.Lock()
 
 
 def build_code(workspace: Workspace, spec: TaskSpec, graph: Graph | None = None) -> None:
-    """Build the compiled code that a task of an op runs; do nothing for other ops.
+    """Build what a task of an op needs: compiled code, outputs of rules; else do nothing.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def build_code(workspace: Workspace, spec: TaskSpec, graph: Graph | None = None)
     RunnerError
         The compiler's errors; ``kernel-not-built`` when none is known.
     """
-    wanted = [source.task for source in spec.inputs if source.role == stages.CODE]
+    wanted = [source.task for source in spec.inputs if stages.is_needed(source.role)]
     if not wanted:
         return
     graph = graph or workspace.graph

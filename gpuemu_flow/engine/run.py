@@ -7,7 +7,7 @@ import functools
 import io
 import queue
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ Action = Callable[[TaskSpec, StageContext, KeyParts], StageResult]
 
 def _consists_of(parts: KeyParts) -> dict[str, str]:
     """List the parts of a program: its sources, and code that another task compiled."""
-    made = {role: digest for role, digest in parts.input.items() if role == stages.CODE}
+    made = {role: digest for role, digest in parts.input.items() if stages.is_made(role)}
     return {**parts.code, **made}
 
 
@@ -54,6 +54,12 @@ def _code(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageResult:
     from gpuemu_flow.tasks import kernel_code  # noqa: PLC0415
 
     return kernel_code.run(spec, context)
+
+
+def _rule(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
+    from gpuemu_flow.tasks import build_rule  # noqa: PLC0415
+
+    return build_rule.run(spec, context, parts)
 
 
 def _lint(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageResult:
@@ -77,6 +83,7 @@ ACTIONS: Mapping[str, Action] = {
     stages.COMPARE: lambda spec, context, parts: compare.run(spec, context, _consists_of(parts)),
     stages.DIFF: lambda spec, context, _: diff.run(spec, context),
     stages.BUILD: _build,
+    stages.RULE: _rule,
     stages.CODE: _code,
     stages.LINT: _lint,
     stages.KERNEL_DIFF: _kernel_diff,
@@ -208,6 +215,8 @@ class Executor:
     listener : Listener
     jobs : int
         Tasks at a time.
+    forced : collection of str
+        Tasks that run whatever is cached.
     fail_fast : bool
         Start nothing more after the first comparison that did not pass.
     """
@@ -221,6 +230,7 @@ class Executor:
         *,
         jobs: int,
         fail_fast: bool = False,
+        forced: Collection[str] = (),
     ) -> None:
         self._graph = graph
         self._context = context
@@ -228,7 +238,8 @@ class Executor:
         self._jobs = max(1, jobs)
         self._fail_fast = fail_fast
         self._states = states
-        self._dependency = FlowDependency(states, graph.tasks)
+        self._forced = frozenset(forced)
+        self._dependency = FlowDependency(states, graph.tasks, self._forced)
         self._runner: _Runner | None = None
 
     def run(self, names: set[str]) -> Execution:
@@ -298,7 +309,10 @@ class Executor:
             parts = self._states.static_parts(spec)
             unchanged = functools.partial(self._unchanged, spec, parts, begun)
             context = replace(
-                self._context, unchanged=unchanged, packages=self._states.packages(spec)
+                self._context,
+                unchanged=unchanged,
+                packages=self._states.packages(spec),
+                force=self._context.force or spec.name in self._forced,
             )
             result = ACTIONS[spec.stage](spec, context, parts)
             if not unchanged():

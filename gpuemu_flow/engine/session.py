@@ -37,6 +37,10 @@ class RunOptions:
     words : tuple of str
         Ops, tasks, groups, targets; none means all.
     dtypes : tuple of str
+    until : tuple of str
+        As `words`: of what is selected, only these and what they depend on.
+    forced : tuple of str
+        As `words`: these and what depends on them run whatever is cached.
     jobs : int or None
         Tasks at a time; None takes the configuration's, 0 means one per processor.
     fail_fast, force, dry_run : bool
@@ -48,6 +52,8 @@ class RunOptions:
 
     words: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
+    until: tuple[str, ...] = ()
+    forced: tuple[str, ...] = ()
     jobs: int | None = None
     fail_fast: bool = False
     force: bool = False
@@ -101,7 +107,7 @@ class RunOutcome:
     @property
     def everything(self) -> bool:
         """Tell whether the selection contains all tasks."""
-        return not self.options.words and not self.options.dtypes
+        return not self.options.words and not self.options.dtypes and not self.options.until
 
     def all_current(self, workspace: Workspace) -> bool:
         """Tell whether every task of the workspace is now known to be current."""
@@ -142,21 +148,26 @@ def run(
     _check_fence(workspace)
     graph, cache = workspace.graph, workspace.cache
     selected = graph.upstream(graph.select(options.words, options.dtypes))
+    if options.until:
+        selected &= graph.upstream(graph.select(options.until))
+    forced = _forced(graph, options) & selected
     outcome = RunOutcome(graph, options, selected)
     cache.create()
     with RunLock(cache.lock_path, shown.on_wait):
         try:
             workspace.take_over_renamed()
             prepare()
-            todo = selected if options.force else workspace.stale(selected, options.triggers)
+            todo = selected
+            if not options.force:
+                todo = workspace.stale(selected, options.triggers) | forced
             outcome.problems += _ignored_changes(workspace, options, selected - todo)
             outcome.status = dict.fromkeys(selected - todo, "current")
             shown.on_plan(len(selected), len(todo))
             if options.dry_run:
-                _explain_all(workspace, options, todo, outcome)
+                _explain_all(workspace, options, todo, outcome, forced)
             else:
                 if todo:
-                    _execute(workspace, options, todo, outcome, shown, pool)
+                    _execute(workspace, options, todo, outcome, shown, pool, forced)
                 _remember(workspace, outcome)
             outcome.problems += cache.problems
             outcome.duration_s = time.perf_counter() - begin
@@ -165,6 +176,13 @@ def run(
         finally:
             cache.close()
     return outcome
+
+
+def _forced(graph: Graph, options: RunOptions) -> set[str]:
+    """Return the tasks that run whatever is cached."""
+    if options.force:
+        return set(graph.tasks)
+    return graph.downstream(graph.select(options.forced)) if options.forced else set()
 
 
 def count_jobs(workspace: Workspace, options: RunOptions) -> int:
@@ -187,7 +205,11 @@ def _ignored_changes(workspace: Workspace, options: RunOptions, left: set[str]) 
 
 
 def _explain_all(
-    workspace: Workspace, options: RunOptions, todo: set[str], outcome: RunOutcome
+    workspace: Workspace,
+    options: RunOptions,
+    todo: set[str],
+    outcome: RunOutcome,
+    forced: set[str],
 ) -> None:
     states = workspace.states(options.triggers)
     for name in todo:
@@ -195,8 +217,8 @@ def _explain_all(
         outcome.status[name] = "pending"
         reasons = states.reasons(spec, states.parts(spec))
         made_again = [i.task for i in spec.inputs if i.task in todo]
-        if options.force:
-            reasons = [BuildReason("forced", new="--force")]
+        if name in forced:
+            reasons = [BuildReason("forced", new="--force" if options.force else "--forcerun")]
         elif not reasons:
             reasons = [BuildReason("follows", new=", ".join(made_again))]
         outcome.reasons[name] = reasons
@@ -216,6 +238,7 @@ def _execute(
     outcome: RunOutcome,
     listener: Listener,
     pool: Pool | None,
+    forced: set[str],
 ) -> None:
     from gpuemu_flow.engine.run import Executor  # noqa: PLC0415 - doit only when tasks may run
 
@@ -238,6 +261,7 @@ def _execute(
             listener,
             jobs=jobs,
             fail_fast=options.fail_fast,
+            forced=forced,
         )
         with _time_limit(options.time_limit, executor) as limit:
             execution = executor.run(todo)

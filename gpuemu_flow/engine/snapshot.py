@@ -15,7 +15,7 @@ from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.types import Json
 
-FORMAT = 10
+FORMAT = 11
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
@@ -19,11 +20,13 @@ from gpuemu_flow.store.keys import (
 )
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import TaskSpec
+from gpuemu_flow.tasks.base import TaskSpec, output_state
 from gpuemu_flow.types import Json
 
 RECORD_VERSION = 2
-OBSERVED_STAGES = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE)
+OBSERVED_STAGES = (
+    stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE, stages.RULE,
+)  # fmt: skip
 """Stages that run programs of the user's."""
 
 
@@ -134,7 +137,11 @@ class TaskStates:
             stage=f"{spec.stage}/{spec.version}",
             code={path: self._files.digest(path) for path in spec.sources},
             params=spec.params.to_json(),
-            input={i.role: self._files.digest(self.manifest(i.path)) for i in spec.inputs},
+            input={
+                i.role: self._files.digest(self.manifest(i.path))
+                for i in spec.inputs
+                if not i.role.startswith(stages.AFTER)
+            },
             env={**self._environment, **self.packages(spec)} if runs_program else {},
         )
 
@@ -167,7 +174,30 @@ class TaskStates:
         digest = self._files.digest(self.manifest(spec.target))
         if digest != record.digest:
             found.append(BuildReason("output", "", record.digest, digest or None))
+        return found + self._outputs_touched(spec, record)
+
+    def _outputs_touched(self, spec: TaskSpec, record: TaskRecord) -> list[BuildReason]:
+        """Return a reason for each output in the workspace that is not what the task made."""
+        if not spec.outputs:
+            return []
+        made = record.values.get("outputs", {})
+        found = []
+        for path in spec.outputs:
+            was, now = made.get(path), self.output(path)
+            if was != now:
+                found.append(BuildReason("output", path, was, now))
         return found
+
+    def output(self, path: str) -> str | None:
+        """Return the state of a file that a task made: its digest, and whether it can be run."""
+        digest = self._files.digest(path)
+        if not digest:
+            return None
+        try:
+            mode = (self._files.root / path).stat().st_mode
+        except OSError:
+            return None
+        return output_state(digest, executable=bool(mode & stat.S_IXUSR))
 
     def save(
         self,
@@ -226,7 +256,11 @@ class TaskStates:
         changed = changed_parts(record.parts, self.parts(spec).to_json())
         kinds = {change.part for change in changed}
         digest = self._files.digest(self.manifest(spec.target))
-        return not kinds.isdisjoint({*self._triggers, "stage"}) or digest != record.digest
+        return (
+            not kinds.isdisjoint({*self._triggers, "stage"})
+            or digest != record.digest
+            or bool(self._outputs_touched(spec, record))
+        )
 
 
 def _once(changes: Iterable[BuildReason]) -> list[BuildReason]:

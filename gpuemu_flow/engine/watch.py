@@ -11,9 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from gpuemu_flow.engine.compile import glob_files
 from gpuemu_flow.engine.discovery import SHOWN
 from gpuemu_flow.engine.files import Stamp, stamp_of
+from gpuemu_flow.engine.globs import glob_files
 from gpuemu_flow.engine.plan import CACHE_NAME
 from gpuemu_flow.engine.workspace import Workspace
 
@@ -80,6 +80,8 @@ class FileWatch:
         tasks = list(tasks)
         graph, basis = workspace.graph, workspace.snapshot.basis
         paths = {str(self.root / p) for name in tasks for p in graph.tasks[name].sources}
+        # What rules make is no source: a run that makes it would set off the next.
+        paths -= {str(self.root / p) for spec in graph.tasks.values() for p in spec.outputs}
         paths |= {path for path, _ in basis.config}
         observed, shown = _observed(workspace, tasks)
         self.anything = False

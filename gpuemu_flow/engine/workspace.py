@@ -14,13 +14,13 @@ from gpuemu_flow.engine import own_code, plan, snapshot
 from gpuemu_flow.engine.compile import (
     Compiler,
     Overrides,
-    glob_files,
     links_on_the_way,
     samplings,
 )
 from gpuemu_flow.engine.discovery import Discovery
 from gpuemu_flow.engine.environment import NUMERIC_PACKAGES, fingerprint
 from gpuemu_flow.engine.files import ABSENT, FileTable, Stamp, stamp_of
+from gpuemu_flow.engine.globs import glob_files, glob_folders
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.observed_sets import ObservedSets
 from gpuemu_flow.engine.renames import MovedNames, moved_names, renamed_tasks, take_over
@@ -163,6 +163,7 @@ class Workspace:
             or states.manifest(spec.target) in changed
             or not changed.isdisjoint(spec.sources)
             or name in moved_sets
+            or spec.outputs  # somebody may have edited or deleted one of them
             or (spec.packages and spec.stage not in OBSERVED_STAGES)  # which may be upgraded
         }
         suspects = {n for t in touched for n in (t, *self.graph.readers(t))}
@@ -224,7 +225,7 @@ class Workspace:
         folders = dict(needed.folders)
         links = {**needed.links, **dict(self.snapshot.basis.links)}
         for pattern, _ in self.snapshot.basis.globs:
-            for folder in _glob_folders(self.root, pattern):
+            for folder in glob_folders(self.root, pattern):
                 stamp = stamp_of(folder)
                 if stamp is not None:
                     folders[str(folder)] = stamp
@@ -284,6 +285,7 @@ class Workspace:
         return {
             "seed": "random" if self._overrides.draw_seed else self._overrides.seed,
             "sampling": sampled.get(self._overrides.ci),
+            "cases": self._overrides.cases,
         }
 
     def _same_kernels(self, known: Snapshot) -> bool:
@@ -320,7 +322,9 @@ class Workspace:
         compiler = Compiler(config, self.cache, self._overrides, version)
         graph = compiler.graph()
         sources = {path for spec in graph.tasks.values() for path in spec.sources}
-        globs = sorted({pattern for op in config.ops for pattern in op.depends})
+        patterns = {pattern for op in config.ops for pattern in op.depends}
+        patterns.update(pattern for rule in config.rules for pattern in rule.inputs)
+        globs = sorted(patterns.union(config.include))
         sampled = {
             mode: {"cases": s.cases, "shapes": [list(shape) for shape in s.shapes], "seed": s.seed}
             for mode, s in samplings(config).items()
@@ -333,7 +337,7 @@ class Workspace:
             variables=plan.identity(self._environ),
             sandbox=compiler.fence.level,
             config=[[str(f.path), f.digest] for f in config.files],
-            globs=[(pattern, compiler.matches(pattern)) for pattern in globs],
+            globs=[(pattern, glob_files(self.root, pattern)) for pattern in globs],
             kernels=compiler.kernel_basis,
             imports={p: _scanned(compiler.sources, self.root / p) for p in sorted(sources)},
             absent=compiler.sources.absent,
@@ -405,16 +409,3 @@ def _record_file(package: str) -> str:
     except (importlib.metadata.PackageNotFoundError, ValueError):
         return ""
     return next((str(file.locate()) for file in files if file.name == "RECORD"), "")
-
-
-def _glob_folders(root: Path, pattern: str) -> set[Path]:
-    """Return folders whose listing decides what `pattern` matches."""
-    fixed = root
-    for part in Path(pattern).parts[:-1]:
-        if any(c in part for c in "*?["):
-            break
-        fixed = fixed / part
-    folders = {fixed}
-    if "**" in pattern or any(c in str(Path(pattern).parent) for c in "*?["):
-        folders.update(path for path in fixed.rglob("*") if path.is_dir())
-    return folders

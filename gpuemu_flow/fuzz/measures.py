@@ -190,8 +190,10 @@ def calibrate_op(
 
 
 def write_tolerances(workspace: Workspace, op: str, found: Iterable[Calibration]) -> Path:
-    """Put suggested tolerances into the configuration file, and return its path."""
-    path = workspace.config_path
+    """Put suggested tolerances into the file that the op is written in, and return its path."""
+    path = workspace.root / workspace.config.op(op).file
+    if all(file.path != path for file in workspace.config.files):
+        path = workspace.config_path
     text = path.read_text(encoding="utf-8")
     write_atomic(path, edited(text, op, tolerances(found), path.name).encode())
     return path

@@ -188,9 +188,9 @@ def op_subject(workspace: Workspace, op: str, dtype: str, *, to_run: bool = True
 
     def key(part: Json, spec: TaskSpec) -> str:
         parts = states.static_parts(spec)
-        code = parts.input.get(stages.CODE, "")
+        made = {role: digest for role, digest in parts.input.items() if stages.is_made(role)}
         return digest_json(
-            [part, parts.stage, dict(parts.code), code, parts.params, dict(parts.env)]
+            [part, parts.stage, dict(parts.code), made, parts.params, dict(parts.env)]
         )
 
     def sources(spec: TaskSpec) -> Discovered:

@@ -335,9 +335,11 @@ class Subjects:
         for spec in specs:
             build_code(self._workspace, spec, graph)
             for source in spec.inputs:
-                if source.role == stages.CODE:
+                if stages.is_needed(source.role):
                     for name in graph.upstream([source.task]):
                         found.update(graph.tasks[name].sources)
+                        found.update(graph.tasks[name].outputs)
+                if source.role == stages.CODE:
                     found.add(spec.settings["path"])
         return found
 

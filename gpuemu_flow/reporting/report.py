@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,8 +24,11 @@ from gpuemu_flow.results.model import (
     TaskCounts,
 )
 from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.tasks.params import LintParams, params_of
-from gpuemu_flow.types import Verdict
+from gpuemu_flow.types import Json, Verdict
+
+_BUILDS = (stages.BUILD, stages.CODE, stages.RULE)
 
 if TYPE_CHECKING:
     from gpuemu_flow.runners.pool import Pool
@@ -147,6 +150,7 @@ def build_report(
             *workspace.settings.warnings,
             *outcome.problems,
             *kernel_problems,
+            *_undeclared(selected, records),
             *untracked_inputs(workspace, outcome.selected),
             *(problem for result in results for problem in result.weaknesses()),
         ),
@@ -155,7 +159,22 @@ def build_report(
         interrupted=outcome.interrupted,
         kernels=tuple(kernels),
         drawn_seed=workspace.settings.drawn_seed,
+        build_only=bool(selected) and not skips and all(s.stage in _BUILDS for s in selected),
     )
+
+
+def _undeclared(
+    specs: Iterable[TaskSpec], records: Mapping[str, Mapping[str, Json]]
+) -> list[Problem]:
+    """Return a warning for each rule that wrote more than it declares."""
+    found = []
+    for spec in specs:
+        names = records.get(spec.name, {}).get("undeclared") if spec.stage == stages.RULE else None
+        if names:
+            from gpuemu_flow.tasks.build_rule import undeclared_problem  # noqa: PLC0415
+
+            found.append(undeclared_problem(spec, names))
+    return found
 
 
 def untracked_inputs(workspace: Workspace, tasks: Iterable[str]) -> list[Problem]:
@@ -184,6 +203,8 @@ def _is_unfinished(outcome: RunOutcome, name: str) -> bool:
 def _selected_skips(outcome: RunOutcome) -> list[Skip]:
     """List the selected ops for which the graph has no tasks."""
     words, dtypes = set(outcome.options.words), outcome.options.dtypes
+    if outcome.options.until:  # which names tasks, and those have none
+        return []
     return [
         skip
         for skip in outcome.graph.skips

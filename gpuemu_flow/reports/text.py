@@ -317,7 +317,9 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
     if report.kernels:
         lines += render_kernels(report.kernels, style)
     if not lines:
-        lines = ["nothing was selected that could be checked"]
+        done = "built" if report.exit_code == 0 else "not built"
+        nothing = "nothing was selected that could be checked"
+        lines = [done if report.build_only else nothing]
     close = [
         r
         for r in report.results

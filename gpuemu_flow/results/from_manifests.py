@@ -74,7 +74,8 @@ class ReportBuilder:
             manifest = read_manifest(self.cache.folder / compare.target, "compare")
         except StoreError:
             return None
-        sources = [compare.name, *(i.task for i in compare.inputs)]
+        read = (i.task for i in compare.inputs if not stages.is_needed(i.role))
+        sources = [compare.name, *read]
         failures, passing = [], []
         for item in manifest["cases"]:
             if item["result"]["verdict"] == Verdict.PASSED.value:

@@ -70,6 +70,8 @@ class TaskSpec:
         The manifest it writes, relative to the cache folder.
     packages : tuple of str
         Import names of the packages that `sources` import.
+    outputs : tuple of str
+        Workspace files that it makes besides its manifest, relative to the workspace.
     """
 
     name: str
@@ -83,6 +85,7 @@ class TaskSpec:
     settings: Json
     target: str
     packages: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
@@ -92,6 +95,7 @@ class TaskSpec:
             "inputs": [dict(vars(source)) for source in self.inputs],
             "params": self.params.to_json(),
             "packages": list(self.packages),
+            "outputs": list(self.outputs),
         }
 
     @classmethod
@@ -104,6 +108,7 @@ class TaskSpec:
                 "sources": tuple(data["sources"]),
                 "inputs": tuple(TaskInput(**i) for i in data["inputs"]),
                 "packages": tuple(data["packages"]),
+                "outputs": tuple(data["outputs"]),
             }
         )
 
@@ -197,6 +202,11 @@ def resolved(program: Program) -> Program:
 
 class Interrupted(Exception):  # noqa: N818 - an event, not an error
     """Raised when the run was cancelled while this action was running."""
+
+
+def output_state(digest: str, *, executable: bool) -> str:
+    """Return the state of a file that a task made in the workspace, as records have it."""
+    return f"{digest} executable" if executable else digest
 
 
 def _cache_of(manifest: Path) -> PrivateFolder:

@@ -306,7 +306,7 @@ def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
     built = Built()
     wall = _wall(spec, folder)
     outputs = [context.root / name for name in (params.ptx, params.cubin) if name]
-    with _placeholders(outputs, wall):
+    with placeholders(outputs, wall):
         failure = compilers.command(
             params.command or (), context.root, cancel=context.cancel, wall=wall
         )
@@ -318,7 +318,7 @@ def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 
 
 @contextmanager
-def _placeholders(outputs: Iterable[Path], wall: compilers.Wall | None) -> Iterator[None]:
+def placeholders(outputs: Iterable[Path], wall: compilers.Wall | None) -> Iterator[None]:
     """Make placeholders for a command's outputs beside protected files; remove unused ones."""
     made = []
     for path in outputs if wall is not None else ():
@@ -332,7 +332,8 @@ def _placeholders(outputs: Iterable[Path], wall: compilers.Wall | None) -> Itera
     finally:
         for path in made:
             with suppress(OSError):
-                if not path.stat().st_size:
+                status = path.stat()
+                if not status.st_size and not status.st_mtime:  # one that was touched is made
                     path.unlink()
 
 

@@ -52,6 +52,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     manifests = {
         source.role: read_manifest(context.cache.folder / source.path, source.role)
         for source in spec.inputs
+        if source.role in (stages.GENERATE, stages.OP, stages.REFERENCE)
     }
     expected_dtypes = manifests["reference"]["expected_dtypes"]
     pairs = _pairs(cases, manifests["op"]["outcomes"], manifests["reference"]["outcomes"])

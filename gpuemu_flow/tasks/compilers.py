@@ -10,7 +10,7 @@ import stat
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpuemu_flow.artifacts.toolchain import Tool, ToolRun, run_tool
@@ -39,6 +39,11 @@ _HOST_ERROR = re.compile(
     r"^(?P<file>[^\n:]+):(?P<line>\d{1,9}):(?:\d{1,9}:)? (?:fatal )?error: (?P<text>.*)$"
 )
 _TOOL_ERROR = re.compile(r"^(?:nvcc|ptxas|cicc)(?: \S+)?\s*(?:fatal|error)\s*:\s*(?P<text>.*)$")
+_REFUSED = ("Permission denied", "Read-only file system", "Operation not permitted")
+_REFUSED_HINT = (
+    "it may write beside its outputs only: name all that it makes, or the folder under "
+    "`[sandbox] writable`"
+)
 _UNRESOLVED = "Unresolved extern"
 
 
@@ -167,15 +172,29 @@ def nvdisasm(
 
 
 def command(
-    arguments: Sequence[str], root: Path, *, cancel: threading.Event, wall: Wall | None = None
+    arguments: Sequence[str],
+    root: Path,
+    *,
+    cancel: threading.Event,
+    wall: Wall | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Problem | None:
-    """Run the user's command in the workspace, and report what went wrong."""
-    run = _run(list(arguments), root, COMMAND_TIMEOUT, cancel, wall=wall)
+    """Run the user's command in the workspace, and report what went wrong.
+
+    Parameters
+    ----------
+    environment : mapping of str to str, optional
+        All of it; else what reaches compilers.
+    """
+    run = _run(list(arguments), root, COMMAND_TIMEOUT, cancel, wall=wall, environment=environment)
     if run.ok:
         return None
     text = _text(run)
     found = _errors(text, "", root)
-    return found[0] if found else _failed(run, arguments[0], "", text)
+    problem = found[0] if found else _failed(run, arguments[0], "", text)
+    if wall is not None and not problem.hint and any(sign in text for sign in _REFUSED):
+        return replace(problem, hint=_REFUSED_HINT)
+    return problem
 
 
 def triton(
@@ -230,6 +249,7 @@ def _run(
     max_output: int = MAX_OUTPUT,
     variables: Mapping[str, str] | None = None,
     wall: Wall | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> ToolRun:
     known: Mapping[str, str] = os.environ
     if wall is not None:
@@ -237,8 +257,9 @@ def _run(
         known = {**let_through(os.environ), "HOME": os.environ.get("HOME", "")}
         launcher = [sys.executable, str(_LAUNCHER), str(wall.folder), json.dumps(wall.sandbox)]
         arguments = [*launcher, *arguments]
-    environment = {name: value for name, value in known.items() if name not in _DROPPED}
-    environment.update(variables or {})
+    if environment is None:
+        environment = {name: value for name, value in known.items() if name not in _DROPPED}
+    environment = {**environment, **(variables or {})}
     if cancel.is_set():
         raise Interrupted
     run = run_tool(

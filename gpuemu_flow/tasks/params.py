@@ -166,6 +166,31 @@ class BuildParams(_Plain):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RuleParams(_Plain):
+    """A rule's command and what it promises.
+
+    Attributes
+    ----------
+    command : list of str
+        Without a shell, or one string for ``sh``.
+    shell : bool
+    outputs : list of str
+        Relative to the workspace.
+    env_names : list of str
+        Variables that are let through besides those that reach every program.
+    sandbox : JSON
+        The level that the command runs at.
+    """
+
+    STAGE = stages.RULE
+    command: list[str]
+    shell: bool
+    outputs: list[str]
+    env_names: list[str]
+    sandbox: Mapping[str, Json]
+
+
+@dataclass(frozen=True, kw_only=True)
 class CodeParams(_Plain):
     """The architecture whose code is taken out of a build."""
 
@@ -212,6 +237,7 @@ _PLAIN: tuple[type[_Plain], ...] = (
     ReferenceParams,
     DiffParams,
     BuildParams,
+    RuleParams,
     CodeParams,
     LintParams,
     KernelDiffParams,

@@ -4,9 +4,26 @@ from __future__ import annotations
 
 GENERATE, OP, REFERENCE, COMPARE, DIFF = "generate", "op", "reference", "compare", "diff"
 BUILD, LINT, KERNEL_DIFF, CODE = "build", "lint", "kernel-diff", "code"
+RULE = "rule"
+"""A command of ``[[rules]]``; its tasks are named ``build:NAME``, as those of kernels are."""
+
+BUILT = f"{BUILD}:"
+"""Beginning of the role of a rule's manifest whose outputs belong to a task's own inputs."""
+AFTER = "after:"
+"""Beginning of the role of a manifest that a task only waits for; no key holds it."""
 
 VERSIONS: dict[str, int] = {
     GENERATE: 2, OP: 2, REFERENCE: 2, COMPARE: 5, DIFF: 2, BUILD: 2, LINT: 1, KERNEL_DIFF: 1,
-    CODE: 1,
+    CODE: 1, RULE: 1,
 }  # fmt: skip
 """Versions of the manifests. What re-runs tasks is the digest of our own code, not these."""
+
+
+def is_made(role: str) -> bool:
+    """Tell whether a manifest of this role says what a program consists of: compiled or built."""
+    return role == CODE or role.startswith(BUILT)
+
+
+def is_needed(role: str) -> bool:
+    """Tell whether what this manifest tells of has to be there before a program is run."""
+    return is_made(role) or role.startswith(AFTER)

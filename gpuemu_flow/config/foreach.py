@@ -1,0 +1,188 @@
+"""Expand templates of ops: ``foreach`` stands for one op per combination of its values."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gpuemu_flow.config.keys import MAX_TABLES
+from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.report import Reporter, dotted, shown
+from gpuemu_flow.types import Json
+
+MAX_EXPANSIONS = 10_000
+"""Ops that one template may stand for."""
+MAX_WEIGHT = 32 << 20
+"""Characters and values that all ops of one template may hold together."""
+
+KEY = "foreach"
+DTYPE = "dtype"
+_PLACEHOLDER = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|\{([A-Za-z_]\w*)\}")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_SCALARS = (str, bool, int, float)
+
+Table = Mapping[str, Json]
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """One op of a template, and the values that it was made with."""
+
+    table: Table
+    values: str
+
+
+def expand_templates(raw: Table, out: Reporter) -> Table:
+    """Return a file's tables with every template of an op in place of which its ops stand.
+
+    Parameters
+    ----------
+    raw : mapping
+        As TOML has it, before any check.
+    out : Reporter
+        Told what is wrong with a template, and which line each op comes from.
+    """
+    ops = raw.get("ops")
+    if not isinstance(ops, list) or not any(_is_template(table) for table in ops):
+        return raw
+    found: list[Json] = []
+    for place, table in enumerate(ops):
+        where = ("ops", place)
+        for variant in (
+            _variants(table, where, out) if _is_template(table) else [_Variant(table, "")]
+        ):
+            out.origins["ops", len(found)] = (where, variant.values)
+            found.append(variant.table)
+        if len(found) > MAX_TABLES:
+            text = f"with its templates, the file has more than {MAX_TABLES} ops"
+            out.problem_at("config-foreach", out.positions.line(where), text, "split the file")
+            break
+    return {**raw, "ops": found}
+
+
+def _is_template(table: Json) -> bool:
+    return isinstance(table, dict) and KEY in table
+
+
+def _variants(table: Table, where: KeyPath, out: Reporter) -> list[_Variant]:
+    """Return the ops of one template; none once a problem is reported."""
+    here = (*where, KEY)
+    lists = _lists(table[KEY], here, out)
+    if lists is None:
+        return []
+    body = {name: value for name, value in table.items() if name != KEY}
+    used = set(_placeholders(body))
+    unknown = sorted(used - set(lists))
+    for name in unknown:
+        text = f"{dotted(where)} names {{{name}}}, which {dotted(here)} does not give"
+        hint = out.nearest(name, tuple(lists)) or f"add it, or write {{{{{name}}}}} for braces"
+        _tell(out, where, text, hint)
+    if unknown:
+        return []
+    if DTYPE in lists and "dtypes" not in body:
+        # A dtype that nothing else hangs on is one of the same op.
+        body["dtypes"] = [f"{{{DTYPE}}}"] if DTYPE in used else lists.pop(DTYPE)
+    number = math.prod(map(len, lists.values()))
+    if number > MAX_EXPANSIONS or number * _weight(body) > MAX_WEIGHT:
+        limit = f"{MAX_EXPANSIONS} ops" if number > MAX_EXPANSIONS else f"{MAX_WEIGHT >> 20} MiB"
+        text = f"{dotted(here)} stands for {number} ops, more than {limit}"
+        _tell(out, here, text, "split it, or leave some values out")
+        return []
+    found = []
+    names: set[str] = set()
+    for values in itertools.product(*lists.values()):
+        given = dict(zip(lists, values, strict=True))
+        made = _filled(body, given)
+        name = made.get("name")
+        if isinstance(name, str) and name in names:
+            missing = next((n for n in lists if n not in set(_placeholders(body["name"]))), "")
+            text = f"{dotted(where)} stands for several ops named {shown(name)}"
+            _tell(
+                out, (*where, "name"), text, f"put {{{missing}}} into the name" if missing else ""
+            )
+            return []
+        names.add(str(name))
+        said = ", ".join(f"{n} = {_text(value)}" for n, value in given.items())
+        found.append(_Variant(made, said))
+    return found
+
+
+def _tell(out: Reporter, where: KeyPath, text: str, hint: str) -> None:
+    """Report a problem of a template itself; what it stands for has other places by then."""
+    out.problem_at("config-foreach", out.positions.line(where), text, hint)
+
+
+def _lists(given: Json, here: KeyPath, out: Reporter) -> dict[str, list[Json]] | None:
+    """Return the values of each name; None once a problem is reported."""
+    if not isinstance(given, dict) or not given:
+        text = f"{dotted(here)} must be a table of name = list of values"
+        _tell(out, here, text, "such as { tile = [64, 128] }")
+        return None
+    found: dict[str, list[Json]] = {}
+    for name, values in given.items():
+        place = (*here, name)
+        fault = ""
+        if not _NAME.fullmatch(name):
+            fault = "has a name that is no identifier"
+        elif not isinstance(values, list) or not values:
+            fault = "is no list with a value in it"
+        elif not all(isinstance(value, _SCALARS) for value in values):
+            fault = "holds a value that is no string, number or boolean"
+        elif any(isinstance(value, float) and not math.isfinite(value) for value in values):
+            fault = "holds a number that is not finite"
+        if fault:
+            _tell(out, place, f"{dotted(place)} {fault}", "")
+            return None
+        found[name] = [value for _, value in {(type(v), v): v for v in values}.items()]
+    return found
+
+
+def _placeholders(value: Json) -> Iterator[str]:
+    """Yield the names that stand in braces anywhere in a value."""
+    todo = [value]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, str):
+            yield from (m[2] for m in _PLACEHOLDER.finditer(each) if m[2])
+        elif isinstance(each, dict):
+            todo += [part for pair in each.items() for part in pair]
+        elif isinstance(each, list):
+            todo += each
+
+
+def _weight(value: Json) -> int:
+    total, todo = 0, [value]
+    while todo:
+        each = todo.pop()
+        total += 1 + (len(each) if isinstance(each, str) else 0)
+        if isinstance(each, dict):
+            todo += [part for pair in each.items() for part in pair]
+        elif isinstance(each, list):
+            todo += each
+    return total
+
+
+def _filled(value: Json, given: Mapping[str, Json]) -> Json:
+    """Return a value with each name in braces replaced; a text that is one name gets its type.
+
+    TOML nests no deeper than `positions.MAX_DEPTH` here.
+    """
+    if isinstance(value, str):
+        match = _PLACEHOLDER.fullmatch(value)
+        if match is not None and match[2]:
+            return given[match[2]]
+        return _PLACEHOLDER.sub(lambda m: _text(given[m[2]]) if m[2] else f"{{{m[1]}}}", value)
+    if isinstance(value, dict):
+        return {_text(_filled(name, given)): _filled(part, given) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_filled(part, given) for part in value]
+    return value
+
+
+def _text(value: Json) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,104 @@
+"""Read the files that ``include`` names: further ops, kernels and rules."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.read import Source, read_source
+from gpuemu_flow.config.report import Reporter, dotted, shown
+from gpuemu_flow.config.tables import FILE, INCLUDED
+from gpuemu_flow.types import Json
+
+MAX_FILES = 10_000
+_WILDCARDS = frozenset("*?[")
+_CACHE = ".gpuemu-cache"
+
+
+@dataclass
+class Included:
+    """Files that a configuration includes.
+
+    Attributes
+    ----------
+    sources : list of Source
+        In the order of `patterns`, and by name below each.
+    patterns : tuple of str
+        Globs relative to the workspace.
+    """
+
+    sources: list[Source] = field(default_factory=list)
+    patterns: tuple[str, ...] = ()
+
+
+def read_included(project: Source) -> Included:
+    """Read all files that the project's file includes; report what cannot be."""
+    given = project.tree.get("include", [])
+    root = Path(os.path.realpath(project.path.parent))
+    patterns: list[str] = []
+    found: dict[Path, None] = {}
+    for place, written in enumerate(given):
+        where = ("include", place)
+        pattern = _pattern(written, where, project.out)
+        if pattern:
+            patterns.append(pattern)
+            found.update(dict.fromkeys(_matches(root, pattern, where, project)))
+    if len(found) > MAX_FILES:
+        text = f"include matches {len(found)} files, more than {MAX_FILES}"
+        project.out.add("config-include", ("include",), text, "put more tables into one file")
+        found = {}
+    shown_in = Path(project.out.file).parent
+    sources = [
+        read_source(path, str(shown_in / path.relative_to(root)), check=_check) for path in found
+    ]
+    return Included(sources, tuple(dict.fromkeys(patterns)))
+
+
+def _pattern(written: str, where: KeyPath, out: Reporter) -> str:
+    """Return a glob in its plain form; empty once a problem is reported."""
+    path = PurePosixPath(os.path.normpath(written))
+    fault = ""
+    if path.is_absolute() or path.parts[:1] == ("..",) or ".." in PurePosixPath(written).parts:
+        fault = "leads out of the workspace"
+    elif any("**" in part and part != "**" for part in path.parts):
+        fault = "has a '**' that does not stand alone between slashes"
+    if fault:
+        text = f"{dotted(where)} = {shown(written)} {fault}"
+        out.add("config-include", where, text, "name files of the workspace")
+        return ""
+    return path.as_posix()
+
+
+def _matches(root: Path, pattern: str, where: KeyPath, project: Source) -> list[Path]:
+    """Return the files of one glob; report a plain name that is none, and links that lead out."""
+    out, found = project.out, []
+    own = root / project.path.name
+    for path in sorted(root.glob(pattern)):
+        if path == own or _CACHE in path.relative_to(root).parts or path.is_dir():
+            continue
+        if not Path(os.path.realpath(path)).is_relative_to(root):
+            text = f"{dotted(where)}: {shown(path.name)} leads out of the workspace through a link"
+            out.add("config-include", where, text, "move it inside")
+            continue
+        found.append(path)
+    if not found and not _WILDCARDS & set(pattern):
+        text = f"{dotted(where)} = {shown(pattern)} is no file"
+        out.add("config-include", where, text, "correct it, or take it out")
+    return found
+
+
+def _check(raw: Mapping[str, Json], out: Reporter) -> dict[str, Json]:
+    """Check the tables of an included file, which may hold only those that come in many."""
+    kept = {}
+    for name, value in raw.items():
+        if name in FILE.by_name and name not in INCLUDED.by_name:
+            text = f"{shown(name)} stands in a file that is included"
+            hint = "such a file holds [[ops]], [[kernels]] and [[rules]]: write it into gpuemu.toml"
+            out.add("config-include", (name,), text, hint)
+        else:
+            kept[name] = value
+    checked: dict[str, Json] = INCLUDED.check(kept, (), out)
+    return checked

@@ -1,0 +1,33 @@
+"""``[[rules]]`` as frozen data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RuleConfig:
+    """One command that makes files of the workspace.
+
+    Attributes
+    ----------
+    name, file, line : str, str, int
+    command : tuple of str
+        A program and its arguments; of a shell, one text.
+    shell : bool
+    inputs : tuple of str
+        Globs relative to the workspace root.
+    outputs : tuple of str
+        Files, relative to the workspace root.
+    needs : tuple of str
+        Rules that go before it: those that it names, and those that make one of its inputs.
+    """
+
+    name: str
+    file: str
+    line: int
+    command: tuple[str, ...]
+    shell: bool
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    needs: tuple[str, ...]

@@ -1,0 +1,303 @@
+"""Parse ``[[rules]]`` and the ``build`` of ops: check them, and find which goes before which."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+
+from gpuemu_flow.config.model_rules import RuleConfig
+from gpuemu_flow.config.paths import Workspace
+from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.report import Reporter, dotted, shown
+from gpuemu_flow.config.tables_rules import rule_values
+from gpuemu_flow.types import Json
+
+OWN_FOLDERS = (".gpuemu-cache", ".git")
+MAX_SHOWN = 8
+_WILDCARDS = frozenset("*?[")
+
+Table = Mapping[str, Json]
+
+
+@dataclass
+class _Parsed:
+    """A rule and the places that its problems are reported at."""
+
+    rule: RuleConfig
+    where: KeyPath
+    out: Reporter
+    asked: tuple[str, ...]
+
+
+@dataclass
+class RuleParser:
+    """Parses the rules of all files of a configuration.
+
+    Attributes
+    ----------
+    workspace : Workspace
+    config_files : collection of Path
+        Files that no rule may make.
+    rules : dict of str to rule
+        All that could be parsed.
+    makers : dict of str to str
+        From an output to the name of its rule.
+    """
+
+    workspace: Workspace
+    config_files: Collection[Path]
+    rules: dict[str, _Parsed] = field(default_factory=dict)
+    makers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def made(self) -> frozenset[Path]:
+        """Return the files that rules make, absolute."""
+        return frozenset(self.workspace.root / name for name in self.makers)
+
+    def add(self, name: str, table: Table, where: KeyPath, out: Reporter) -> None:
+        """Parse one rule; report its own problems."""
+        values = rule_values(table)
+        if name in self.rules:
+            if where[0] != "rules":  # those of [[rules]] are told of with all names
+                first = self.rules[name].rule
+                text = f"there is a rule named {shown(name)} already, in {_at(first)}"
+                out.add("config-duplicate-name", where, text, "rename one of them")
+            return
+        command = self._command(values["command"], shell=values["shell"], where=where, out=out)
+        outputs = self._outputs(name, values["outputs"] or (), where, out)
+        rule = RuleConfig(
+            name=name,
+            file=out.file,
+            line=out.line(where),
+            command=command,
+            shell=values["shell"],
+            inputs=self._inputs(values["inputs"], where, out),
+            outputs=outputs,
+            needs=(),
+        )
+        self.rules[name] = _Parsed(rule, where, out, tuple(values["needs"]))
+
+    def finish(self) -> tuple[RuleConfig, ...]:
+        """Return all rules, those that go first first; report what is wrong between them."""
+        for name, parsed in self.rules.items():
+            self._check_inputs(parsed)
+            needs = self.named(parsed.asked, (*parsed.where, "needs"), parsed.out)
+            needs += self._implied(parsed.rule)
+            found = tuple(dict.fromkeys(need for need in needs if need != name))
+            if name in parsed.asked:
+                self._circle([name, name], parsed)
+            parsed.rule = replace(parsed.rule, needs=found)
+        return tuple(self.rules[name].rule for name in self._ordered())
+
+    def refuse_names(self, kernels: Collection[str]) -> None:
+        """Report rules that are named as a kernel is: both would be built by one task."""
+        for name, parsed in self.rules.items():
+            if name in kernels:
+                text = f"a kernel is named {shown(name)}, too, and build:{name} makes it"
+                place = (*parsed.where, "name")
+                parsed.out.add("config-duplicate-name", place, text, "rename one of them")
+
+    def named(self, needs: Iterable[str], where: KeyPath, out: Reporter) -> list[str]:
+        """Return those names of ``needs`` that are rules; report the others."""
+        found = []
+        for place, need in enumerate(needs):
+            if need in self.rules:
+                found.append(need)
+            else:
+                here = (*where, place)
+                hint = out.nearest(need, tuple(self.rules), or_all=True)
+                text = f"{dotted(here)} = {shown(need)} is no rule"
+                out.add("config-rule-unknown", here, text, hint or "add it as [[rules]]")
+        return found
+
+    def makers_of(self, files: Iterable[Path]) -> list[str]:
+        """Return the rules that make some of these files, given as absolute paths."""
+        names = (os.path.relpath(path, self.workspace.root) for path in files)
+        return list(dict.fromkeys(self.makers[name] for name in names if name in self.makers))
+
+    def _command(
+        self, given: Json, *, shell: bool, where: KeyPath, out: Reporter
+    ) -> tuple[str, ...]:
+        here = (*where, "command")
+        if given is None:
+            return ()
+        if isinstance(given, str) and not shell:
+            import shlex  # noqa: PLC0415
+
+            try:
+                words = shlex.split(given)
+            except ValueError:
+                words = given.split()
+            listed = "[" + ", ".join(f'"{word}"' for word in words) + "]"
+            text = f"{dotted(here)} is one string, which only a shell takes apart"
+            out.add("config-rule-command", here, text, f"write {listed}, or ask for shell = true")
+        elif not isinstance(given, str) and shell:
+            text = f"{dotted(here)} is a list, and shell = true wants one string"
+            out.add("config-rule-command", here, text, "take shell = true out")
+        elif not isinstance(given, str) and not given[0].strip():
+            out.add("config-rule-command", here, f"{dotted(here)} names an empty program")
+        return (given,) if isinstance(given, str) else tuple(given)
+
+    def _outputs(
+        self, name: str, given: Sequence[str], where: KeyPath, out: Reporter
+    ) -> tuple[str, ...]:
+        found = []
+        for place, written in enumerate(given):
+            here = (*where, "outputs", place)
+            path = self._inside(written, here, out)
+            if path is None:
+                continue
+            maker = self.makers.get(path)
+            if maker is not None:
+                other = self.rules[maker].rule if maker in self.rules else None
+                whose = f"the rule {shown(maker)}" + (f" in {_at(other)}" if other else "")
+                text = f"{dotted(here)} = {shown(written)} is an output of {whose} already"
+                if maker != name:
+                    out.add("config-rule-output", here, text, "let one rule make it")
+                continue
+            self.makers[path] = name
+            found.append(path)
+        return tuple(found)
+
+    def _inside(self, written: str, here: KeyPath, out: Reporter) -> str | None:
+        """Return an output relative to the workspace; None once a problem is reported."""
+        root, fault = self.workspace.root, ""
+        path = Path(os.path.normpath(root / written))
+        if not path.is_relative_to(root) or path == root:
+            fault = "leads out of the workspace"
+        elif not Path(os.path.realpath(path.parent)).is_relative_to(root):
+            fault = "leads out of the workspace through a link"
+        elif _WILDCARDS & set(written):
+            fault = "is a pattern: each output has to be named"
+        elif path.relative_to(root).parts[0] in OWN_FOLDERS:
+            fault = "lies in a folder that is none of a rule's"
+        elif path in self.config_files:
+            fault = "is the configuration"
+        elif written.endswith("/") or path.is_dir():
+            fault = "is a folder: outputs are files"
+        if fault:
+            text = f"{dotted(here)} = {shown(written)} {fault}"
+            out.add("config-rule-output", here, text, "name a file of the workspace")
+            return None
+        return path.relative_to(root).as_posix()
+
+    def _inputs(self, given: Sequence[str], where: KeyPath, out: Reporter) -> tuple[str, ...]:
+        found = []
+        for place, written in enumerate(given):
+            here = (*where, "inputs", place)
+            path = PurePosixPath(os.path.normpath(written))
+            fault = ""
+            if path.is_absolute() or path.parts[:1] == ("..",) or ".." in Path(written).parts:
+                fault = "leads out of the workspace"
+            elif any("**" in part and part != "**" for part in path.parts):
+                fault = "has a '**' that does not stand alone between slashes"
+            elif path.parts[:1] and path.parts[0] in OWN_FOLDERS:
+                fault = "lies in a folder that is none of a rule's"
+            if fault:
+                text = f"{dotted(here)} = {shown(written)} {fault}"
+                out.add("config-rule-input", here, text, "name files of the workspace")
+            else:
+                found.append(path.as_posix())
+        return tuple(dict.fromkeys(found))
+
+    def _check_inputs(self, parsed: _Parsed) -> None:
+        """Report an input that no file of the workspace matches, and none that a rule makes."""
+        rule, root = parsed.rule, self.workspace.root
+        own = set(rule.outputs)
+        for pattern in rule.inputs:
+            here = (*parsed.where, "inputs")
+            if pattern in own:
+                text = f"{shown(pattern)} is an input of {shown(rule.name)} and its output"
+                parsed.out.add("config-rule-input", here, text, "take it out of one of them")
+                continue
+            made = any(matches(pattern, name) for name in self.makers if name not in own)
+            if not made and not _any_file(root, pattern, own):
+                text = f"{dotted(here)}: {shown(pattern)} matches no file"
+                hint = "correct it, or take it out"
+                if not _WILDCARDS & set(pattern):
+                    hint = self.workspace.beside(root / pattern) or hint
+                parsed.out.add("config-rule-input", here, text, hint)
+
+    def _implied(self, rule: RuleConfig) -> list[str]:
+        """Return the rules that make an input of this one, or a file that its command names."""
+        words = () if rule.shell else rule.command
+        named = {os.path.normpath(word) for word in words if word}
+        return [
+            maker
+            for made, maker in self.makers.items()
+            if maker != rule.name
+            and (made in named or any(matches(pattern, made) for pattern in rule.inputs))
+        ]
+
+    def _ordered(self) -> list[str]:
+        """Return the names of all rules, each after those that it needs; report circles."""
+        order: dict[str, None] = {}
+        for start in self.rules:
+            path: dict[str, None] = {} if start in order else {start: None}
+            stack = [iter(self.rules[name].rule.needs) for name in path]
+            while stack:
+                for need in stack[-1]:
+                    if need in path:
+                        names = list(path)
+                        self._circle([*names[names.index(need) :], need], self.rules[names[-1]])
+                    elif need not in order:
+                        path[need] = None
+                        stack.append(iter(self.rules[need].rule.needs))
+                        break
+                else:
+                    stack.pop()
+                    order[path.popitem()[0]] = None
+        return list(order)
+
+    @staticmethod
+    def _circle(names: list[str], last: _Parsed) -> None:
+        if len(names) > MAX_SHOWN:
+            names = [*names[: MAX_SHOWN // 2], "…", *names[-MAX_SHOWN // 2 :]]
+        text = f"rules need each other in a circle: {' → '.join(names)}"
+        place = (*last.where, "needs") if last.asked else last.where
+        last.out.add("config-rule-cycle", place, text, "take one of them out of `needs`")
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Tell whether a glob of ``inputs`` matches a file that need not exist yet."""
+    return _match(PurePosixPath(pattern).parts, PurePosixPath(name).parts)
+
+
+def _match(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+    """Match part by part; each ``**`` stands for any number of folders, also none."""
+    reachable = {0}
+    for number, part in enumerate(pattern):
+        if part == "**":
+            last = number == len(pattern) - 1
+            top = len(parts) if last else len(parts) - 1
+            reachable = set(range(min(reachable), top + 1)) if reachable else set()
+        else:
+            reachable = {
+                place + 1
+                for place in reachable
+                if place < len(parts) and fnmatchcase(parts[place], part)
+            }
+        if not reachable:
+            return False
+    return len(parts) in reachable
+
+
+def _any_file(root: Path, pattern: str, own: Collection[str]) -> bool:
+    if not _WILDCARDS & set(pattern):
+        return (root / pattern).is_file()
+    try:
+        return any(
+            path.is_file()
+            and path.relative_to(root).parts[0] not in OWN_FOLDERS
+            and path.relative_to(root).as_posix() not in own
+            for path in root.glob(pattern)
+        )
+    except (OSError, ValueError, NotImplementedError):
+        return False
+
+
+def _at(rule: RuleConfig) -> str:
+    return f"line {rule.line} of {rule.file}"

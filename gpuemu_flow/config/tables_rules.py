@@ -1,0 +1,65 @@
+"""The keys of ``[[rules]]`` and of an op's ``build``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpuemu_flow.config.keys import Key, Section
+from gpuemu_flow.config.values import Bool, Either, ListOf, Text
+from gpuemu_flow.config.vocabulary import NAME, PATH
+from gpuemu_flow.types import Json
+
+NEEDS = Key(
+    "needs",
+    ListOf(NAME, 0, 1000),
+    "Rules whose outputs it uses; they run before it. Those whose outputs it names are meant "
+    "without this; see [rules](rules.md).",
+    default=[],
+    ours=True,
+)
+
+_COMMAND = Either(
+    (
+        ListOf(Text(what="an argument", empty=True), 1, 1000, distinct=False),
+        Text(what="a command", longest=32768),
+    )
+)
+_MADE = (
+    Key(
+        "command",
+        _COMMAND,
+        "A program and its arguments, run in the workspace without a shell.",
+        required=True,
+        ours=True,
+    ),
+    Key(
+        "shell",
+        Bool(),
+        "`command` is one string for `sh -c`.",
+        default=False,
+        ours=True,
+    ),
+    Key(
+        "inputs",
+        ListOf(PATH, 0, 1000),
+        "Globs of the files that it reads, relative to the workspace.",
+        default=[],
+        ours=True,
+    ),
+    Key(
+        "outputs",
+        ListOf(PATH, 1, 1000),
+        "Files that it makes, relative to the workspace.",
+        required=True,
+        ours=True,
+    ),
+    NEEDS,
+)
+
+RULE = Section((Key("name", NAME, "Unique name.", required=True, ours=True), *_MADE), "a table")
+OP_BUILD = Section(_MADE, "a table with command, inputs and outputs")
+
+
+def rule_values(table: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the keys that a rule and an op's ``build`` share, from a table or by default."""
+    return OP_BUILD.values(table)

@@ -1,0 +1,184 @@
+"""The rules' share of the task graph: one task for each command that makes files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from gpuemu_flow.config.model import Config, OpConfig
+from gpuemu_flow.config.model_rules import RuleConfig
+from gpuemu_flow.config.parse_rules import matches
+from gpuemu_flow.engine.globs import glob_files
+from gpuemu_flow.engine.sources import SourceIndex
+from gpuemu_flow.runners.off_limits import off_limits_of
+from gpuemu_flow.runners.sandbox.fence import Fence
+from gpuemu_flow.runners.sandbox.spec import Sandbox
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskInput, TaskSpec
+from gpuemu_flow.tasks.params import RuleParams
+
+
+@dataclass
+class RuleTasks:
+    """The part of the graph that the rules add.
+
+    Attributes
+    ----------
+    tasks : dict of str to TaskSpec
+        By rule, in topological order.
+    """
+
+    tasks: dict[str, TaskSpec] = field(default_factory=dict)
+
+    def made(self, pattern: str) -> list[str]:
+        """Return the outputs of rules that a glob matches, there or not yet."""
+        outputs = (name for spec in self.tasks.values() for name in spec.outputs)
+        return [name for name in outputs if matches(pattern, name)]
+
+    def needed(self, op: OpConfig, stage: str, files: Collection[str]) -> tuple[TaskInput, ...]:
+        """List what a stage of an op, whose programs consist of `files`, reads of rules.
+
+        What an op needs is part of its key. A reference hardly ever changes with it: it waits, and
+        runs again when a file that it was seen to use, or is made of, is another one.
+        """
+        used = {*files, *(name for pattern in op.depends for name in self.made(pattern))}
+        makers = [n for n, spec in self.tasks.items() if not used.isdisjoint(spec.outputs)]
+        beginning = stages.BUILT if stage == stages.OP else stages.AFTER
+        return tuple(self.inputs(dict.fromkeys((*op.needs, *makers)), beginning))
+
+    def inputs(self, rules: Iterable[str], beginning: str = stages.BUILT) -> list[TaskInput]:
+        """Return the inputs of a task that needs these rules."""
+        specs = [self.tasks[rule] for rule in rules if rule in self.tasks]
+        return [TaskInput(f"{beginning}{s.subject}", s.name, s.target) for s in specs]
+
+
+def rule_tasks(
+    config: Config, cache: WorkspaceCache, sources: SourceIndex, version: str, fence: Fence
+) -> RuleTasks:
+    """Make the tasks of all rules of a configuration; `version` is the digest of our own code."""
+    found = RuleTasks()
+    declared = sorted(output for rule in config.rules for output in rule.outputs)
+    kept = _kept(config)
+    for rule in config.rules:
+        files, packages = _files(rule, config.root, sources, declared)
+        outputs = [config.root / name for name in rule.outputs]
+        references = [path for op in config.ops for path in op.reference.files]
+        own = [*outputs, *(config.root / name for name in files)]
+        wall = fence.around(
+            off_limits_of(own, references, cache=cache.folder, root=config.root), "", emulated=False
+        )
+        if wall is not None:
+            wall = with_outputs(wall, outputs, kept, config.root)
+        target = cache.manifest_path(stages.RULE, rule.name).relative_to(cache.folder)
+        found.tasks[rule.name] = TaskSpec(
+            name=f"{stages.BUILD}:{rule.name}",
+            stage=stages.RULE,
+            version=version,
+            subject=rule.name,
+            dtype="",
+            sources=tuple(files),
+            inputs=tuple(found.inputs(rule.needs)),
+            params=RuleParams(
+                command=list(rule.command),
+                shell=rule.shell,
+                outputs=list(rule.outputs),
+                env_names=sorted(config.execution.env),
+                sandbox=fence.key(),
+            ),
+            settings={
+                "file": rule.file,
+                "line": rule.line,
+                "declared": declared,
+                "scratch": [
+                    path.relative_to(config.root).as_posix()
+                    for path in config.sandbox.writable
+                    if path.is_relative_to(config.root)
+                ],
+                "sandbox": None if wall is None else asdict(wall),
+            },
+            target=target.as_posix(),
+            packages=packages,
+            outputs=rule.outputs,
+        )
+    return found
+
+
+def with_outputs(
+    wall: Sandbox, outputs: Collection[Path], others: Iterable[Path], root: Path
+) -> Sandbox:
+    """Let a command write what it promises, and the folders of that, but for programs there.
+
+    Parameters
+    ----------
+    wall : Sandbox
+    outputs : collection of Path
+    others : iterable of Path
+        Files that it must not write: programs, the configuration.
+    root : Path
+        The workspace.
+    """
+    kept = set(others) - set(outputs)
+    closed = {*kept, *map(Path, wall.hidden)}
+    writable = set()
+    for path in outputs:
+        if path.parent != root:
+            writable.add(path.parent)
+        # Nothing new can be made beside what is kept: the file is there before.
+        if path.parent == root or any(each.is_relative_to(path.parent) for each in closed):
+            writable.add(path)
+    return replace(
+        wall,
+        kept=tuple(sorted({*wall.kept, *map(str, kept)})),
+        writable=(*wall.writable, *sorted(map(str, writable))),
+    )
+
+
+def programs_of(config: Config) -> set[Path]:
+    """Return the files that no command of the user's may write: programs, the configuration."""
+    kept = {file.path for file in config.files}
+    for op in config.ops:
+        for program in (op.op, op.reference):
+            kept.update(() if program is None else program.files)
+    kept.update(kernel.source for kernel in config.kernels if kernel.source is not None)
+    return kept
+
+
+def _kept(config: Config) -> set[Path]:
+    made = {config.root / output for rule in config.rules for output in rule.outputs}
+    return programs_of(config) - made
+
+
+def _files(
+    rule: RuleConfig, root: Path, sources: SourceIndex, declared: Sequence[str]
+) -> tuple[list[str], tuple[str, ...]]:
+    """Return the files that decide what a rule makes, and packages.
+
+    What its own command makes is no input of it, though a glob may match it; what others make is
+    one before it is there.
+    """
+    files = {
+        name
+        for pattern in rule.inputs
+        for name in (*glob_files(root, pattern), *(n for n in declared if matches(pattern, n)))
+    }
+    packages: set[str] = set()
+    for word in () if rule.shell else rule.command:
+        path, name = root / word, os.path.normpath(word)
+        if name in declared:
+            files.add(name)
+            continue
+        try:
+            if not word or not path.is_file() or not path.resolve().is_relative_to(root):
+                continue
+        except (OSError, ValueError):
+            continue
+        if path.suffix == ".py":
+            closure = sources.closure(path)
+            files.update(closure.files)
+            packages.update(closure.packages)
+        else:
+            files.add(path.relative_to(root).as_posix())
+    return sorted(files - set(rule.outputs)), tuple(sorted(packages))

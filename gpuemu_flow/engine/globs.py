@@ -1,0 +1,36 @@
+"""Globs of the configuration: the files that match, and the folders whose listing decides that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuemu_flow.engine.plan import CACHE_NAME
+
+
+def glob_files(root: Path, pattern: str) -> list[str]:
+    """Return the files below `root` that `pattern` matches, relative to it, sorted.
+
+    What lies in our own cache is none of them: it changes with every run.
+    """
+    return sorted(
+        path.relative_to(root).as_posix()
+        for path in root.glob(pattern)
+        if path.is_file() and CACHE_NAME not in path.relative_to(root).parts
+    )
+
+
+def glob_folders(root: Path, pattern: str) -> set[Path]:
+    """Return folders whose listing decides what `pattern` matches."""
+    fixed = root
+    for part in Path(pattern).parts[:-1]:
+        if any(c in part for c in "*?["):
+            break
+        fixed = fixed / part
+    folders = {fixed}
+    if "**" in pattern or any(c in str(Path(pattern).parent) for c in "*?["):
+        folders.update(
+            path
+            for path in fixed.rglob("*")
+            if path.is_dir() and CACHE_NAME not in path.relative_to(fixed).parts
+        )
+    return folders

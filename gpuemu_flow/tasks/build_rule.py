@@ -1,0 +1,340 @@
+"""Stage of ``[[rules]]``: a command that makes files of the workspace, which ops then need.
+
+Writes the outputs, and a manifest of their digests. Nothing of the inputs is in the manifest: a
+command that gives the same bytes again lets all that needs them stand. The outputs are kept in the
+content-addressed store, and restored from it when the key of the action is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.let_through import ANY, let_through
+from gpuemu_flow.observed import ALL_VARIABLES, Given, Observation
+from gpuemu_flow.store.discovered import KnownInputs
+from gpuemu_flow.store.keys import KeyParts
+from gpuemu_flow.tasks import compilers, stages
+from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, output_state, write_manifest
+from gpuemu_flow.tasks.build_kernel import placeholders
+from gpuemu_flow.tasks.params import RuleParams, params_of
+from gpuemu_flow.types import Json
+
+STAGE = stages.RULE
+VERSION = stages.VERSIONS[STAGE]
+MAX_OUTPUT_BYTES = 1 << 30
+MOST_FILES = 50_000
+"""Files that are looked at for outputs that nobody declared."""
+MOST_UNDECLARED = 100
+
+_TICKS = 100
+_NOT_LOOKED_AT = frozenset({"__pycache__", ".git", ".gpuemu-cache"})
+_numbers = itertools.count()
+
+Stamps = dict[str, tuple[int, int, int]]
+
+
+@dataclass(frozen=True)
+class _Output:
+    """One file that a rule made."""
+
+    digest: str
+    executable: bool
+
+    @property
+    def state(self) -> str:
+        return output_state(self.digest, executable=self.executable)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """All that one run of a rule's command gave."""
+
+    outputs: Mapping[str, _Output]
+    undeclared: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        files = {name: [each.digest, each.executable] for name, each in self.outputs.items()}
+        return {"outputs": files, "undeclared": list(self.undeclared)}
+
+    @classmethod
+    def from_json(cls, data: Json, names: Sequence[str]) -> _Made | None:
+        """Rebuild from `to_json`'s result; None when it is not that, or of other files."""
+        try:
+            found = {
+                str(name): _Output(str(digest), bool(executable))
+                for name, (digest, executable) in data["outputs"].items()
+            }
+            undeclared = tuple(str(name) for name in data["undeclared"])
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return None
+        return cls(found, undeclared) if set(found) == set(names) else None
+
+
+def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
+    """Make the outputs of one rule, or take them out of the store.
+
+    Raises
+    ------
+    RunnerError
+        ``build-failed`` for a command that failed, ``rule-output-missing`` for one that did not
+        make what it promises.
+    """
+    begin = time.perf_counter()
+    params = params_of(RuleParams, spec.params)
+    environment = {
+        **let_through(os.environ, params.env_names),
+        "HOME": os.environ.get("HOME", ""),
+    }
+    used = context.inputs.discover(
+        _uses(spec, context.root, environment), Given(names=tuple(params.env_names))
+    )
+    known = KnownInputs(context.cache.actions, parts.key(), context.inputs)
+    made = None if context.force else _restored(spec, context, known)
+    executed = made is None
+    if made is None:
+        begun = context.inputs.now()
+        made = _execute(spec, context, environment)
+        if context.unchanged() and not context.inputs.moved(used, begun):
+            context.cache.actions.put(known.add(used), made.to_json())
+    _let_the_clock_pass(context, spec)
+    states = {name: output.state for name, output in made.outputs.items()}
+    content = {"stage": STAGE, "version": VERSION, "outputs": states}
+    return StageResult(
+        write_manifest(context.cache.folder / spec.target, content),
+        executed=executed,
+        values={
+            "duration_s": time.perf_counter() - begin,
+            "outputs": states,
+            "undeclared": list(made.undeclared),
+        },
+        discovered=used,
+    )
+
+
+def undeclared_problem(spec: TaskSpec, names: Sequence[str]) -> Problem:
+    """Return the warning for files that a rule's command wrote and its outputs do not name."""
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return Problem(
+        "rule-undeclared-output",
+        f"{spec.name} also wrote {shown}, which its outputs do not name",
+        "name it in `outputs`: what is not there is neither watched nor restored",
+        *_place(spec),
+        warning=True,
+    )
+
+
+def _place(spec: TaskSpec) -> tuple[str, int]:
+    return str(spec.settings["file"]), int(spec.settings["line"])
+
+
+def _uses(spec: TaskSpec, root: Path, environment: Mapping[str, str]) -> Observation:
+    """Name what a command depends on besides its inputs: the program, and the environment."""
+    params = params_of(RuleParams, spec.params)
+    names = frozenset({ALL_VARIABLES, *(n for n in params.env_names if not n.endswith(ANY))})
+    program = "sh" if params.shell else params.command[0]
+    if "/" in program:
+        return Observation(files=frozenset({os.path.join(root, program)}), variables=names)  # noqa: PTH118
+    missed: list[str] = []
+    for folder in environment.get("PATH", os.defpath).split(os.pathsep):
+        path = os.path.join(root, folder or ".", program)  # noqa: PTH118
+        if os.access(path, os.X_OK) and not os.path.isdir(path):  # noqa: PTH112
+            return Observation(frozenset({path}), frozenset(missed), variables=names)
+        missed.append(path)
+    hint = "install it, put its folder on PATH, or write its path"
+    text = f"{spec.name}: there is no program {program!r} on PATH"
+    raise RunnerError(Problem("build-failed", text, hint, *_place(spec)))
+
+
+def _restored(spec: TaskSpec, context: StageContext, known: KnownInputs) -> _Made | None:
+    """Put back what the command gave for these inputs; None if it is not known, or not kept."""
+    for _, key in known.candidates():
+        made = _Made.from_json(context.cache.actions.get(key), spec.outputs)
+        if made is not None and all(_restore(spec, context, n, o) for n, o in made.outputs.items()):
+            return made
+    return None
+
+
+def _restore(spec: TaskSpec, context: StageContext, name: str, output: _Output) -> bool:
+    """Write one output, unless it is there already; False if its content is not kept any more."""
+    path = _checked(spec, context.root, name)
+    there = _read(spec, context.root, name)
+    if there is not None and output == _Output(context.cache.blobs.write(there[0]), there[1]):
+        return True
+    try:
+        data = context.cache.blobs.read(output.digest)
+    except ValueError:
+        return False
+    if data is None:
+        return False
+    try:
+        _remove(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, data, executable=output.executable)
+    except OSError as error:
+        text = f"{spec.name}: cannot write {name}: {error.strerror or error}"
+        raise RunnerError(Problem("build-failed", text, "", *_place(spec))) from error
+    return True
+
+
+def _write(path: Path, data: bytes, *, executable: bool) -> None:
+    """Write a file whole or not at all."""
+    staged = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}.part")
+    mode = 0o777 if executable else 0o666
+    try:
+        descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - opened above
+            file.write(data)
+        staged.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            staged.unlink()
+
+
+def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, str]) -> _Made:
+    """Run the command, and take what it made."""
+    params = params_of(RuleParams, spec.params)
+    arguments = ["sh", "-c", params.command[0]] if params.shell else params.command
+    paths = [_checked(spec, context.root, name) for name in spec.outputs]
+    try:
+        for path in paths:
+            # An old one must not pass for a new one, whatever the command thinks of its time.
+            _remove(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        text = f"{spec.name}: an output cannot be made: {error}"
+        raise RunnerError(Problem("build-failed", text, "", *_place(spec))) from error
+    before = _look(spec, context.root)
+    with context.cache.files.temporary(context.cache.staging, prefix="rule-") as folder:
+        sandbox = spec.settings["sandbox"]
+        wall = None if sandbox is None else compilers.Wall(folder, sandbox)
+        with placeholders(paths, wall):
+            failure = compilers.command(
+                arguments, context.root, cancel=context.cancel, wall=wall, environment=environment
+            )
+    if failure is not None:
+        message = f"{spec.name}: {failure.message}"
+        place = (failure.file, failure.line) if failure.file else _place(spec)
+        raise RunnerError(Problem("build-failed", message, failure.hint, *place))
+    outputs = {}
+    for name in spec.outputs:
+        found = _read(spec, context.root, name)
+        if found is None:
+            text = f"{spec.name} ended well and did not make the file {name}"
+            hint = "correct the command or `outputs`; a link or a folder is no output"
+            raise RunnerError(Problem("rule-output-missing", text, hint, *_place(spec)))
+        outputs[name] = _Output(context.cache.blobs.write(found[0]), found[1])
+    after = _look(spec, context.root)
+    declared = {*spec.settings["declared"], *spec.sources}
+    scratch = tuple(f"{name}/" for name in spec.settings["scratch"])
+    undeclared = [
+        name
+        for name, stamp in after.items()
+        if before.get(name) != stamp and name not in declared and not f"{name}/".startswith(scratch)
+    ]
+    return _Made(outputs, tuple(sorted(undeclared)[:MOST_UNDECLARED]))
+
+
+def _checked(spec: TaskSpec, root: Path, name: str) -> Path:
+    """Return the path of an output, once it is sure that its folder lies in the workspace.
+
+    Raises
+    ------
+    RunnerError
+        ``rule-output-missing`` where a link leads elsewhere, or a folder has its name.
+    """
+    path = root / name
+    real = os.path.realpath(path.parent)
+    fault = ""
+    if real != str(root) and not real.startswith(f"{root}/"):
+        fault = "a link leads out of the workspace"
+    elif path.is_dir() and not path.is_symlink():
+        fault = "a folder has that name"
+    if fault:
+        text = f"{spec.name}: {name} cannot be an output: {fault}"
+        raise RunnerError(Problem("rule-output-missing", text, "name another file", *_place(spec)))
+    return path
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        path.unlink()
+
+
+def _read(spec: TaskSpec, root: Path, name: str) -> tuple[bytes, bool] | None:
+    """Return an output's content and whether it can be run; None where there is no such file."""
+    path = _checked(spec, root, name)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - opened above
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        if status.st_size > MAX_OUTPUT_BYTES:
+            text = f"{spec.name}: {name} has more than {MAX_OUTPUT_BYTES >> 20} MiB"
+            hint = "leave it out of `outputs`"
+            raise RunnerError(Problem("rule-output-missing", text, hint, *_place(spec)))
+        return file.read(), bool(status.st_mode & stat.S_IXUSR)
+
+
+def _look(spec: TaskSpec, root: Path) -> Stamps:
+    """Return the stamps of the files beside the outputs and the inputs."""
+    made = {os.path.dirname(name) for name in spec.outputs}  # noqa: PTH120
+    read = {os.path.dirname(name) for name in spec.sources if not name.startswith("/")}  # noqa: PTH120
+    found: Stamps = {}
+    for folder in sorted({*made, *read, ""}):
+        for path in itertools.islice(_files(root / folder, deep=bool(folder) and folder in made),
+                                     MOST_FILES - len(found)):  # fmt: skip
+            with contextlib.suppress(OSError):
+                status = path.lstat()
+                stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+                found[path.relative_to(root).as_posix()] = stamp
+    return found
+
+
+def _files(folder: Path, *, deep: bool) -> Iterator[Path]:
+    """Yield the files of a folder, with those of all folders in it where that is asked for."""
+    pending = [folder]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                listed = sorted(entries, key=lambda entry: entry.name)
+        except OSError:
+            continue
+        for entry in listed:
+            if entry.name in _NOT_LOOKED_AT:
+                continue
+            if not entry.is_dir(follow_symlinks=False):
+                yield Path(entry.path)
+            elif deep:
+                pending.append(Path(entry.path))
+
+
+def _let_the_clock_pass(context: StageContext, spec: TaskSpec) -> None:
+    """Wait until the file system's clock is later than each output's time of change.
+
+    It counts in ticks of some ms. To what reads an output in the same tick, it would look as if it
+    were written meanwhile.
+    """
+    newest = _newest(context, spec)
+    for _ in range(_TICKS):
+        if context.inputs.now() > newest:
+            return
+        time.sleep(0.001)
+
+
+def _newest(context: StageContext, spec: TaskSpec) -> int:
+    found = [0]
+    for name in spec.outputs:
+        with contextlib.suppress(OSError):
+            found.append((context.root / name).lstat().st_ctime_ns)
+    return max(found)
