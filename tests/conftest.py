@@ -6,10 +6,12 @@ import gc
 import os
 import shutil
 import signal
-from collections.abc import Generator
+import subprocess
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+import warm
 from mini_workspace import Mini, make_mini
 
 
@@ -23,10 +25,26 @@ def mini(tmp_path: Path, request: pytest.FixtureRequest) -> Mini:
     return make_mini(tmp_path / "workspace", warm=getattr(request.module, "WARM", True))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def warm_servers() -> Iterator[None]:
+    """Fork the fork servers and daemons that tests start from loaded processes: see `warm`."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, replacement in warm.stand_ins():
+            patch.setattr(module, "subprocess", replacement)
+        yield
+
+
+@pytest.fixture
+def cold_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start an interpreter for each fork server and daemon: for tests of how they start."""
+    for module, _ in warm.stand_ins():
+        monkeypatch.setattr(module, "subprocess", subprocess)
+
+
 @pytest.fixture(scope="session")
 def checked_once(tmp_path_factory: pytest.TempPathFactory) -> Mini:
     """The small workspace after its first run; only to be copied."""
-    checked = make_mini(tmp_path_factory.mktemp("checked") / "workspace")
+    checked = make_mini(tmp_path_factory.mktemp("checked") / "workspace", warm=True)
     checked.run()
     return checked
 
