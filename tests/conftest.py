@@ -44,7 +44,7 @@ def cold_servers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def checked_once(tmp_path_factory: pytest.TempPathFactory) -> Mini:
     """The small workspace after its first run; only to be copied."""
-    checked = make_mini(tmp_path_factory.mktemp("checked") / "workspace", warm=True)
+    checked = make_mini(tmp_path_factory.mktemp("checked") / "workspace")
     checked.run()
     return checked
 
