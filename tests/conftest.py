@@ -20,9 +20,13 @@ def mini(tmp_path: Path, request: pytest.FixtureRequest) -> Mini:
     """A small real workspace, driven through the real command.
 
     Its commands are forked from a process that has loaded the package: see `warm`. A module that
-    is about how they start sets ``WARM = False``.
+    is about how they start sets ``WARM = False``. One whose ops fail, and that asks for no causes,
+    sets ``CAUSES = False``: to look for them takes ten times as many cases as the run has.
     """
-    return make_mini(tmp_path / "workspace", warm=getattr(request.module, "WARM", True))
+    made = make_mini(tmp_path / "workspace", warm=getattr(request.module, "WARM", True))
+    if not getattr(request.module, "CAUSES", True):
+        made.without_causes()
+    return made
 
 
 @pytest.fixture(scope="session", autouse=True)

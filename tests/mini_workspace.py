@@ -205,6 +205,7 @@ name = "one"
 [validation]
 dtypes = ["float32"]
 cases = 6
+cause_budget = 0
 strategies = ["{strategy}"]
 [[ops]]
 name = "it"
