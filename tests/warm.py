@@ -11,6 +11,7 @@ interpreter.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import selectors
@@ -119,18 +120,20 @@ def warm_command(
         or any(path.name.partition(".")[0] in _SHADOWS for path in folder.iterdir())
         or len(request) > LARGEST
     )
-    if starts_otherwise:
-        return subprocess.run(
-            [sys.executable, "-m", "gpuemu_flow", *arguments], cwd=folder, env=environ,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=600,
-        )  # fmt: skip
-    out, err = os.pipe(), os.pipe()
-    with Path(os.devnull).open() as nothing:
-        process = ForkedProcess(control, request, (nothing.fileno(), out[1], err[1]))
-    os.close(out[1])
-    os.close(err[1])
-    stdout, stderr = _read_all(out[0], err[0])
-    return subprocess.CompletedProcess(arguments, process.wait(), stdout, stderr)
+    if not starts_otherwise:
+        out, err = os.pipe(), os.pipe()
+        process = None
+        with Path(os.devnull).open() as nothing, contextlib.suppress(ConnectionError):
+            process = ForkedProcess(control, request, (nothing.fileno(), out[1], err[1]))
+        os.close(out[1])
+        os.close(err[1])
+        stdout, stderr = _read_all(out[0], err[0])
+        if process is not None:
+            return subprocess.CompletedProcess(arguments, process.wait(), stdout, stderr)
+    return subprocess.run(
+        [sys.executable, "-m", "gpuemu_flow", *arguments], cwd=folder, env=environ,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
 
 
 def _read_all(*ends: int) -> list[str]:

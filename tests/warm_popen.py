@@ -61,7 +61,8 @@ class ForkedProcess:
         self.returncode: int | None = None
         while b"\n" not in self._said:
             said = self._reply.recv(64)
-            assert said, "the loaded process ended"
+            if not said:
+                raise ConnectionError("the loaded process ended")
             self._said += said
         pid, _, self._said = self._said.partition(b"\n")
         self.pid = int(pid)
@@ -152,7 +153,10 @@ class _Subprocess:
         with Path(os.devnull).open("r+") as nothing:
             ends = [nothing.fileno() if end == subprocess.DEVNULL else end for end in standard]
             assert min(ends) >= 0, "a pipe is asked for"
-            return ForkedProcess(control, request, [*ends, *pass_fds])
+            try:
+                return ForkedProcess(control, request, [*ends, *pass_fds])
+            except ConnectionError:  # a program ended the loaded process, which is its parent's
+                return None
 
 
 def stand_in(program: str, control: Control) -> tuple[Any, Any]:

@@ -103,6 +103,7 @@ def load(module, lent):
     """Load what the forks need: once asked for, as most of pytest's workers need not all."""
     if "OPENBLAS_NUM_THREADS" not in os.environ:
         os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as the package does before it imports
+    importlib.import_module("runpy")  # as ``python -m`` does
     for name in _LOADED[module]:
         importlib.import_module(name)
     main = importlib.import_module(_MAIN[module])
