@@ -6,10 +6,12 @@ import gc
 import os
 import shutil
 import signal
-from collections.abc import Generator
+import subprocess
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+import warm
 from mini_workspace import Mini, make_mini
 
 
@@ -18,9 +20,29 @@ def mini(tmp_path: Path, request: pytest.FixtureRequest) -> Mini:
     """A small real workspace, driven through the real command.
 
     Its commands are forked from a process that has loaded the package: see `warm`. A module that
-    is about how they start sets ``WARM = False``.
+    is about how they start sets ``WARM = False``. One whose ops fail, and that asks for no causes,
+    sets ``CAUSES = False``: to look for them takes ten times as many cases as the run has.
     """
-    return make_mini(tmp_path / "workspace", warm=getattr(request.module, "WARM", True))
+    made = make_mini(tmp_path / "workspace", warm=getattr(request.module, "WARM", True))
+    if not getattr(request.module, "CAUSES", True):
+        made.without_causes()
+    return made
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_servers() -> Iterator[None]:
+    """Fork the fork servers and daemons that tests start from loaded processes: see `warm`."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, replacement in warm.stand_ins():
+            patch.setattr(module, "subprocess", replacement)
+        yield
+
+
+@pytest.fixture
+def cold_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start an interpreter for each fork server and daemon: for tests of how they start."""
+    for module, _ in warm.stand_ins():
+        monkeypatch.setattr(module, "subprocess", subprocess)
 
 
 @pytest.fixture(scope="session")

@@ -121,7 +121,7 @@ class Mini:
 
     root: Path
     env: dict[str, str] = field(default_factory=dict)
-    warm: bool = False
+    warm: bool = True
     """Commands are forked from a process that has loaded the package: see `warm`."""
 
     def write(self, name: str, text: str) -> Path:
@@ -190,7 +190,7 @@ class Mini:
             raise AssertionError(f"not JSON:\n{done.stdout}\n{done.stderr}") from None
 
 
-def make_mini(folder: Path, *, warm: bool = False) -> Mini:
+def make_mini(folder: Path, *, warm: bool = True) -> Mini:
     """Three ops: two callables that share a helper, one pair of protocol scripts."""
     workspace = Mini(folder, warm=warm)
     workspace.write("gpuemu.toml", CONFIG)
@@ -205,6 +205,7 @@ name = "one"
 [validation]
 dtypes = ["float32"]
 cases = 6
+cause_budget = 0
 strategies = ["{strategy}"]
 [[ops]]
 name = "it"

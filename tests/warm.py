@@ -3,69 +3,74 @@
 A command spends a third of a second on imports, and a test calls several. `warm_command` gives the
 command a process, an environment, a folder and pipes of its own, as `subprocess` does; only what is
 imported is there from the beginning, and strings have the same hashes in all of a worker's
-commands. Tests of how a command starts, or of the order of what it prints, start an interpreter.
+commands. Its fork servers and daemons, and those that tests start themselves, are forked likewise:
+see `warm_popen`. Tests of how a process starts, or of the order of what it prints, start an
+interpreter.
 """
 
 from __future__ import annotations
 
 import atexit
-import gc
-import importlib
+import contextlib
 import json
 import os
-import random
 import selectors
-import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-_LOADED = (
-    "gpuemu_flow.cli.main",
-    "gpuemu_flow.cli.progress",
-    "gpuemu_flow.engine.run",
-    "gpuemu_flow.fuzz.causes",
-    "gpuemu_flow.fuzz.fuzzing",
-    "gpuemu_flow.judging.case_evaluator",
-    "gpuemu_flow.reporting.report",
-    "gpuemu_flow.reports.text",
-)
-_OTHER_START = ("PYTHON", "LANG", "LC_", "LD_", "OPENBLAS", "OMP", "MKL", "NPY", "MALLOC", "GLIBC")
-"""Beginnings of variables that interpreters and libraries read as they start."""
+from warm_popen import LARGEST, LENT, ForkedProcess, request_of, stand_in, start_variables
+
+import gpuemu_flow
+
+_COMMAND = "gpuemu_flow"
 _SHADOWS = sys.stdlib_module_names | {"click", "diskcache", "doit", "gpuemu_flow", "ml_dtypes"} | {
     "numpy", "pybase64", "tomli", "jsonschema", "rich", "pynng"
 }  # fmt: skip
-_LARGEST = 150_000
-_FDS = 4
+_HERE = Path(__file__).parent
+_PACKAGE_ROOT = Path(gpuemu_flow.__file__).resolve().parent.parent
 
 
-class _Server:
-    """The loaded process, as the tests see it; started by the first command that needs it."""
+class _Loaded:
+    """A loaded process, as the tests see it; started by the first that needs it."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str, lends: tuple[_Loaded, ...] = ()) -> None:
+        self._program = program
+        self._lends = lends
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._lock = threading.Lock()
-        self.variables: dict[str, str] = {}
+        self._variables: dict[str, str] = {}
 
-    def socket(self) -> socket.socket:
+    def __call__(self) -> tuple[socket.socket, Mapping[str, str]]:
+        """Return its socket, and the variables that it was started with."""
         with self._lock:
-            return self._started()
+            if self._control is None:
+                self._control = self._start()
+            return self._control, self._variables
 
-    def _started(self) -> socket.socket:
-        if self._control is None:
-            self.variables = _start_variables(os.environ)
-            self._control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def _start(self) -> socket.socket:
+        environ = {**os.environ}
+        if self._program == "gpuemu_flow.runners.forkserver":
+            environ.update(_one_thread())
+        self._variables = start_variables(environ)
+        lent = {loaded._program: loaded() for loaded in self._lends}
+        controls = {name: (control.fileno(), kept) for name, (control, kept) in lent.items()}
+        about = json.dumps({"tests": str(_HERE), "controls": controls} if lent else None)
+        control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        text = (_HERE / "warm_process.py").read_text()
+        with other:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(other.fileno())],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(other.fileno(),),
+                [sys.executable, "-c", text, self._program, str(other.fileno()), about],
+                cwd=_PACKAGE_ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                pass_fds=[other.fileno(), *(fd for fd, _ in controls.values())],
             )  # fmt: skip
-            other.close()
-            atexit.register(self._end)
-        return self._control
+        atexit.register(self._end)
+        return control
 
     def _end(self) -> None:
         if self._control is not None and self._process is not None:
@@ -74,11 +79,22 @@ class _Server:
             self._process.wait()
 
 
-def _start_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environ.items() if name.startswith(_OTHER_START)}
+def _one_thread() -> dict[str, str]:
+    """Return what the product adds to a fork server's environment, and is read at its start."""
+    from gpuemu_flow.runners import process
+
+    return {**dict.fromkeys(process._THREAD_VARIABLES, "1"), "PYTHONHASHSEED": "0"}
 
 
-_SERVER = _Server()
+_FORK_SERVERS = _Loaded("gpuemu_flow.runners.forkserver")
+_DAEMONS = _Loaded("gpuemu_flow.daemon", (_FORK_SERVERS,))
+_COMMANDS = _Loaded(_COMMAND, (_FORK_SERVERS, _DAEMONS))
+_LENT = {"gpuemu_flow.runners.forkserver": _FORK_SERVERS, "gpuemu_flow.daemon": _DAEMONS}
+
+
+def stand_ins() -> list[tuple[Any, Any]]:
+    """Return the modules that start our programs, each with what to use as ``subprocess``."""
+    return [stand_in(program, _LENT[program]) for program in LENT]
 
 
 def warm_command(
@@ -97,30 +113,27 @@ def warm_command(
     environ : mapping
         All of its environment.
     """
-    control = _SERVER.socket()
-    request = json.dumps([arguments, str(folder), {**environ}]).encode()
+    control, variables = _COMMANDS()
+    request = request_of(arguments, str(folder), environ, (0, 1, 2))
     starts_otherwise = (
-        _start_variables(environ) != _SERVER.variables
+        start_variables(environ) != variables
         or any(path.name.partition(".")[0] in _SHADOWS for path in folder.iterdir())
-        or len(request) > _LARGEST
+        or len(request) > LARGEST
     )
-    if starts_otherwise:
-        return subprocess.run(
-            [sys.executable, "-m", "gpuemu_flow", *arguments], cwd=folder, env=environ,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=600,
-        )  # fmt: skip
-    reply, theirs = socket.socketpair()
-    out, err = os.pipe(), os.pipe()
-    with reply, Path(os.devnull).open() as nothing:
-        passed = [theirs.fileno(), nothing.fileno(), out[1], err[1]]
-        socket.send_fds(control, [request], passed)
-        theirs.close()
-        for end in passed[2:]:
-            os.close(end)
+    if not starts_otherwise:
+        out, err = os.pipe(), os.pipe()
+        process = None
+        with Path(os.devnull).open() as nothing, contextlib.suppress(ConnectionError):
+            process = ForkedProcess(control, request, (nothing.fileno(), out[1], err[1]))
+        os.close(out[1])
+        os.close(err[1])
         stdout, stderr = _read_all(out[0], err[0])
-        status = reply.recv(64)
-    assert status, "the loaded process ended"
-    return subprocess.CompletedProcess(arguments, int(status), stdout, stderr)
+        if process is not None:
+            return subprocess.CompletedProcess(arguments, process.wait(), stdout, stderr)
+    return subprocess.run(
+        [sys.executable, "-m", "gpuemu_flow", *arguments], cwd=folder, env=environ,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
 
 
 def _read_all(*ends: int) -> list[str]:
@@ -137,79 +150,3 @@ def _read_all(*ends: int) -> list[str]:
                     selector.unregister(key.fd)
                     os.close(key.fd)
     return [text.decode().replace("\r\n", "\n").replace("\r", "\n") for text in found.values()]
-
-
-def _serve(control: socket.socket) -> list[str]:
-    """Fork a process for each request; return in that process, with the command's arguments."""
-    wakeup, wakeup_end = os.pipe()
-    os.set_blocking(wakeup_end, False)
-    signal.set_wakeup_fd(wakeup_end, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    replies: dict[int, int] = {}
-    with selectors.DefaultSelector() as selector:
-        selector.register(control, selectors.EVENT_READ)
-        selector.register(wakeup, selectors.EVENT_READ)
-        while True:
-            for key, _ in selector.select():
-                if key.fd == wakeup:
-                    os.read(wakeup, 4096)
-                    _tell_ends(replies)
-                    continue
-                request, fds, _, _ = socket.recv_fds(control, 1 << 20, _FDS)
-                if not request:
-                    os._exit(0)
-                pid = os.fork()
-                if pid == 0:
-                    own = {control.fileno(), wakeup, wakeup_end, fds[0], *replies.values()}
-                    signal.set_wakeup_fd(-1)
-                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    selector.close()
-                    control.detach()
-                    for number, fd in enumerate(fds[1:]):
-                        os.dup2(fd, number)
-                    for fd in {*own, *fds[1:]}:
-                        os.close(fd)
-                    return _become(*json.loads(request))
-                replies[pid] = fds[0]
-                for fd in fds[1:]:
-                    os.close(fd)
-
-
-def _tell_ends(replies: dict[int, int]) -> None:
-    while replies:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if not pid:
-            return
-        reply = replies.pop(pid)
-        os.write(reply, str(os.waitstatus_to_exitcode(status)).encode())
-        os.close(reply)
-
-
-def _become(arguments: list[str], folder: str, environ: dict[str, str]) -> list[str]:
-    """Take on the folder and the environment of a command that was just called."""
-    os.environ.clear()
-    os.environ.update(environ)
-    os.chdir(folder)
-    sys.path[0] = folder
-    sys.orig_argv[:] = [sys.executable, "-m", "gpuemu_flow", *arguments]
-    random.seed()
-    return arguments
-
-
-def main() -> None:
-    """Load the package, then become each command that is asked for."""
-    control = socket.socket(fileno=int(sys.argv[1]))
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command does before it imports
-    for name in _LOADED:
-        importlib.import_module(name)
-    front = importlib.import_module("gpuemu_flow.front")
-    assert len([*Path("/proc/self/task").iterdir()]) == 1, "what is forked must have one thread"
-    gc.collect()
-    gc.freeze()
-    arguments = _serve(control)
-    sys.argv[:] = [str(Path(front.__file__).with_name("__main__.py")), *arguments]
-    front.main()
-
-
-if __name__ == "__main__":
-    main()

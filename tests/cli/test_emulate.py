@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from warm import warm_command
 
 from gpuemu_flow.emulator.native.compiler import find_compiler
 
@@ -20,10 +20,7 @@ PTX = Path(__file__).resolve().parent.parent / "emulator_kernels" / "elementwise
 
 
 def emulate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpuemu_flow", "emulate", *words],
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return warm_command(("emulate", *words), folder, os.environ)
 
 
 def test_a_kernel_by_itself(tmp_path: Path) -> None:

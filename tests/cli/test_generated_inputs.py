@@ -15,6 +15,7 @@ name = "generated"
 
 [validation]
 cases = 6
+cause_budget = 0
 
 [[ops]]
 name = "route"
@@ -175,8 +176,8 @@ def test_what_is_wrong_with_it_costs_the_case_an_error(
 
 
 def test_one_that_hangs_ends(mini: Mini) -> None:
-    mini.edit("gpuemu.toml", "cases = 6", "cases = 2")
-    mini.edit("gpuemu.toml", 'name = "route"', 'name = "route"\ntimeout = 0.5')
+    mini.edit("gpuemu.toml", "cases = 6", "cases = 1")
+    mini.edit("gpuemu.toml", 'name = "route"', 'name = "route"\ntimeout = 0.1')
     shown = failing(mini, "def routes():\n    while True:\n        pass\n", "generate-failed")
     assert "no result" in shown
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini
 
+CAUSES = False
+
 CONFIG = """
 [[kernels]]
 name = "built"

@@ -140,7 +140,8 @@ def test_what_changed_since_is_no_pass_in_any_format(mini: Mini) -> None:
 
 @pytest.mark.parametrize("name", ["text", "markdown", "junit", "sarif", "json"])
 def test_programs_cannot_command_the_log_of_a_job(mini: Mini, name: str) -> None:
-    (mini.root / "scripts/relu.py").write_text(NOISE)
+    mini.edit("gpuemu.toml", "cases = 4", "cases = 1")
+    (mini.root / "scripts/relu.py").write_text(NOISE.replace("20000", "5000"))
     raised = 'raise ValueError("no\\n::error file=fake.py::forged\\n  ::stop-commands::all")'
     mini.edit("scripts/scale.py", "def scale(x):", f"def scale(x):\n    {raised}")
     mini.env = {"GITHUB_ACTIONS": "true"}
@@ -158,6 +159,7 @@ def test_programs_cannot_command_the_log_of_a_job(mini: Mini, name: str) -> None
 
 
 def test_a_megabyte_on_standard_error_leaves_files_that_are_valid_and_small(mini: Mini) -> None:
+    mini.edit("gpuemu.toml", "cases = 4", "cases = 1")
     (mini.root / "scripts/relu.py").write_text(NOISE)
     files = [f"r.{ending}" for ending in ("xml", "sarif", "json", "md", "html", "txt")]
     mini.command("ci", "relu", *(word for name in files for word in ("-o", name)), code=3)

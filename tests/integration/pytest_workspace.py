@@ -13,6 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from warm import warm_command
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.failures import list_failures
@@ -114,11 +115,7 @@ class Place:
             workspace.cache.close()
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "gpuemu_flow", *arguments],
-            cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=600,
-            check=False,
-        )  # fmt: skip
+        return warm_command(arguments, self.folder, self.environ)
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini
 
+CAUSES = False
+
 CONFIG = """\
 [project]
 name = "variables"

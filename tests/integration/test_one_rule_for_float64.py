@@ -7,6 +7,8 @@ import re
 
 from mini_workspace import Mini
 
+CAUSES = False
+
 REFUSES = """
 def reference(x):
     raise TypeError(f"no {x.dtype} here")

@@ -12,6 +12,8 @@ from mini_workspace import Mini
 
 from gpuemu_flow.engine import snapshot
 
+CAUSES = False
+
 STAGES = {"generate", "op", "reference", "compare", "diff"}
 
 

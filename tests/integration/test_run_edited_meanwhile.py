@@ -8,6 +8,8 @@ from typing import Any
 
 from mini_workspace import Mini
 
+CAUSES = False
+
 WAITING = """
 import os, time
 

@@ -14,6 +14,9 @@ from gpuemu_flow.engine import plan
 from gpuemu_flow.engine.watch import FileWatch
 from gpuemu_flow.engine.workspace import Workspace
 
+FUZZED = 3
+"""Cases of a fuzzing: where the op is wrong, it is wrong in all of them."""
+
 pytestmark = pytest.mark.timeout(900)  # some commands per row, on whatever machine
 
 
@@ -26,7 +29,7 @@ def verdict_of(mini: Mini, command: str, *options: str) -> tuple[str, Any]:
         "run": ("run", "--format", "json"),
         "ci": ("ci", "-o", "r.json"),
         "test": ("test", "-o", "r.json"),
-        "fuzz": ("fuzz", "scale", "-n", "10", "--format", "json"),
+        "fuzz": ("fuzz", "scale", "-n", str(FUZZED), "--format", "json"),
     }
     done = mini.command(*arguments[command], *options, code=None)
     if done.returncode == 2:
@@ -34,7 +37,7 @@ def verdict_of(mini: Mini, command: str, *options: str) -> tuple[str, Any]:
         return "refused", None
     if command == "fuzz":
         report = json.loads(done.stdout)
-        return ("passed" if report["passed"] == 10 else "failed"), 10 - report["cached"]
+        return ("passed" if report["passed"] == FUZZED else "failed"), FUZZED - report["cached"]
     if command in ("ci", "test"):
         report = json.loads((mini.root / "r.json").read_text())
         (mini.root / "r.json").unlink()

@@ -39,6 +39,7 @@ name = "planted"
 [validation]
 cases = {CASES}
 seed = 3
+cause_budget = 0
 
 [execution]
 max_parallel_refs = 1

@@ -6,12 +6,11 @@ import ast
 import json
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from warm import warm_command
 
 FOLDER = Path(__file__).parent / "output_ops"
 OPS = sorted(path.stem for path in FOLDER.glob("*.toml"))
@@ -49,10 +48,8 @@ def run(root: Path, names: dict[str, list[str]], seed: int, cases: str = "") -> 
             text += (f"cases = {cases}\n" if cases else "") + own
     (root / "gpuemu.toml").write_text(text)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPUEMU", "XDG", "PYTEST"))}
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuemu_flow", "run", "--format", "json", "--no-confirm"],
-        cwd=root, env={**kept, "HOME": str(root)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    words = ("run", "--format", "json", "--no-confirm")
+    done = warm_command(words, root, {**kept, "HOME": str(root)})
     assert done.returncode in (0, 1), done.stderr
     verdicts: dict[str, list[str]] = {}
     words: dict[str, list[str]] = {}
