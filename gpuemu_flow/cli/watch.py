@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ import click
 
 from gpuemu_flow.cli.options import SEED, canonical_dtypes, wants_color
 from gpuemu_flow.cli.say import say
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Verdict
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import tomli
@@ -13,6 +13,7 @@ import tomli
 from gpuemu_flow.config.positions import MAX_DEPTH, MAX_TOKEN, scan
 from gpuemu_flow.config.report import Reporter, shortened
 from gpuemu_flow.config.tables import FILE
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 MAX_BYTES = 4 << 20

@@ -35,6 +35,7 @@ _FILES = (
     "expressions.py",
     "value_rules.py",
     "observed.py",
+    "quick_dataclass.py",
     "kernel_findings.py",
     "syntax.py",
     "errors.py",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError, Problem
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.model import OpResult, RunReport
 from gpuemu_flow.runners.timeouts import TIMEOUT
 from gpuemu_flow.store.keys import digest_json

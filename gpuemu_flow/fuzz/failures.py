@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -22,6 +22,7 @@ from gpuemu_flow.fuzz.wire_ops import SUBMITTED
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.numerics.layouts import lay_out
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.model import RunReport
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.pool import Pool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from gpuemu_flow.config.model import Config, OpConfig
@@ -17,6 +17,7 @@ from gpuemu_flow.fuzz.sampling import own_samples, stand_for
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.observed import Given, Observation
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
 from gpuemu_flow.runners.codec import kwarg_text
 from gpuemu_flow.store.discovered import Discovered, KnownInputs, Lookup

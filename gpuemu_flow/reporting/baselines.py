@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from gpuemu_flow.engine.compile_kernels import kernel_policy
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting.client_baselines import of_clients
 from gpuemu_flow.reporting.renamed_ops import (
     IDENTITY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from gpuemu_flow.engine.files import stamp_of
@@ -15,6 +15,7 @@ from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzz.submitted_code import newest_of_each, of_current_code
 from gpuemu_flow.fuzz.wire_ops import Query, Subjects, results_folder
 from gpuemu_flow.judging.summary import WORST, tallied
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting.client_code import SHOWN, ClientCode, Moved, name_files
 from gpuemu_flow.reporting.renamed_submissions import new_names
 from gpuemu_flow.results.from_manifests import result_of_summary
