@@ -28,6 +28,7 @@ _LOADED = (
     "gpuemu_flow.cli.progress",
     "gpuemu_flow.engine.run",
     "gpuemu_flow.fuzz.causes",
+    "gpuemu_flow.fuzz.failures",
     "gpuemu_flow.fuzz.fuzzing",
     "gpuemu_flow.judging.case_evaluator",
     "gpuemu_flow.reporting.report",
@@ -202,6 +203,7 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command does before it imports
     for name in _LOADED:
         importlib.import_module(name)
+    importlib.import_module("gpuemu_flow.cli.main").cli.load_all()
     front = importlib.import_module("gpuemu_flow.front")
     assert len([*Path("/proc/self/task").iterdir()]) == 1, "what is forked must have one thread"
     gc.collect()

@@ -152,7 +152,7 @@ class _Watch:
         from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
         from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
         from gpuemu_flow.errors import ConfigError, Problem  # noqa: PLC0415
-        from gpuemu_flow.fuzz.failures import record_run  # noqa: PLC0415
+        from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415
         from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
 
         if not self.config.is_file():  # or one further up would be taken

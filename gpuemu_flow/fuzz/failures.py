@@ -23,7 +23,7 @@ from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_eval
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.numerics.layouts import lay_out
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.results.model import RunReport
+from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.failure_limit import INPUTS_LIMIT
@@ -117,11 +117,8 @@ class FailureLog:
         return self.store.add(record, blobs.encode(values))
 
 
-def record_run(workspace: Workspace, report: RunReport) -> list[Problem]:
-    """Record the failing cases that a run itself judged, and return warnings."""
-    fresh = [r for r in report.results if r.failures and not r.cached]
-    if not fresh:
-        return []
+def record_results(workspace: Workspace, fresh: Sequence[OpResult]) -> list[Problem]:
+    """Record the failing cases of results that a run itself judged, and return warnings."""
     log = FailureLog(workspace)
     for result in fresh:
         subject = op_subject(workspace, result.op, result.dtype).subject

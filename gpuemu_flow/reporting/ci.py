@@ -12,7 +12,7 @@ from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.fuzz.causes import cause_budget, with_causes
-from gpuemu_flow.fuzz.failures import record_run
+from gpuemu_flow.fuzz.record_run import record_run
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting import baselines, history
 from gpuemu_flow.reporting.gather import Extras, gather
