@@ -149,7 +149,7 @@ class _Watch:
 
     def _run(self) -> RunReport:
         from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-        from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
+        from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
         from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
         from gpuemu_flow.errors import ConfigError, Problem  # noqa: PLC0415
         from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415

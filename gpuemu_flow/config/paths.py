@@ -15,22 +15,6 @@ from gpuemu_flow.quick_dataclass import dataclass
 MAX_SIBLINGS = 2000
 
 
-def exists(path: Path) -> bool:
-    """Tell whether there is anything at `path`; False, too, where looking is refused."""
-    try:
-        return path.exists()
-    except OSError:  # a folder without permission, a name that is too long
-        return False
-
-
-def is_file(path: Path) -> bool:
-    """Tell whether `path` is a regular file; False, too, where looking is refused."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
 @dataclass
 class Workspace:
     """The folders and limits that paths are checked against while one file is read.

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from gpuemu_flow.config.find import exists, is_file
 from gpuemu_flow.config.model_ops import ProgramRef
-from gpuemu_flow.config.paths import Workspace, exists, is_file
+from gpuemu_flow.config.paths import Workspace
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.errors import AddKey, Hint

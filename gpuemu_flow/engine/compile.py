@@ -15,7 +15,9 @@ from gpuemu_flow.cases.schema import fixed_shapes_schema
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
 from gpuemu_flow.config.slices import masks_of, to_slice
 from gpuemu_flow.engine.discovery import links_of
+from gpuemu_flow.engine.files import glob_files
 from gpuemu_flow.engine.graph import STAGES, Graph, Skip
+from gpuemu_flow.engine.overrides import Overrides
 from gpuemu_flow.engine.snapshot import KernelBasis
 from gpuemu_flow.engine.sources import Closure, SourceIndex
 from gpuemu_flow.judging.params import CompareParams
@@ -39,25 +41,6 @@ from gpuemu_flow.value_rules import SCALAR
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.compile_kernels import KernelTasks
-
-
-@dataclass(frozen=True)
-class Overrides:
-    """Changes that a command line makes to the configuration.
-
-    Attributes
-    ----------
-    seed : int or None
-        Master seed of all ops.
-    draw_seed : bool
-        It is drawn anew, whatever the configuration says.
-    ci : str
-        ``quick`` or ``thorough``: the cases are those that ``[ci]`` asks for, where it does.
-    """
-
-    seed: int | None = None
-    draw_seed: bool = False
-    ci: str = ""
 
 
 @dataclass(frozen=True)
@@ -465,10 +448,3 @@ def _reads(role: str, spec: TaskSpec) -> TaskInput:
 
 def _reads_code(spec: TaskSpec | None) -> tuple[TaskInput, ...]:
     return () if spec is None else (_reads(stages.CODE, spec),)
-
-
-def glob_files(root: Path, pattern: str) -> list[str]:
-    """Return the files below `root` that `pattern` matches, relative to it, sorted."""
-    return sorted(
-        path.relative_to(root).as_posix() for path in root.glob(pattern) if path.is_file()
-    )

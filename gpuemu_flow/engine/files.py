@@ -121,3 +121,10 @@ def _digest_file(path: str, flags: int = 0, limit: float = math.inf) -> str | No
     except OSError:
         return None
     return found.hexdigest()
+
+
+def glob_files(root: Path, pattern: str) -> list[str]:
+    """Return the files below `root` that `pattern` matches, relative to it, sorted."""
+    return sorted(
+        path.relative_to(root).as_posix() for path in root.glob(pattern) if path.is_file()
+    )

@@ -11,9 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from gpuemu_flow.engine.compile import glob_files
 from gpuemu_flow.engine.discovery import SHOWN
-from gpuemu_flow.engine.files import Stamp, stamp_of
+from gpuemu_flow.engine.files import Stamp, glob_files, stamp_of
 from gpuemu_flow.engine.plan import CACHE_NAME
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.quick_dataclass import dataclass

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
 from gpuemu_flow.config.model import OpConfig
-from gpuemu_flow.engine.compile import Compiler, Overrides
+from gpuemu_flow.engine.compile import Compiler
 from gpuemu_flow.engine.files import FileTable, Stamp, stamp_of
 from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.overrides import Overrides
 from gpuemu_flow.engine.prepare import build_code
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.sampling import own_samples, stand_for

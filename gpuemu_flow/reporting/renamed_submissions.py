@@ -52,8 +52,10 @@ def take_over_submissions(workspace: Workspace) -> None:
 
     Called by a run that holds the lock, before it keeps the new names.
     """
+    if not workspace.moved_names.new:
+        return
     folder = results_folder(workspace.config, workspace.cache)
-    if not workspace.moved_names.new or not (folder / FOLDER).exists():
+    if not (folder / FOLDER).exists():
         return
     from gpuemu_flow.fuzz.wire_ops import Subjects  # noqa: PLC0415 - brings numpy
 
