@@ -164,7 +164,7 @@ def _hash(cls: type) -> Callable[[Any], int]:
 
 
 def _refusals(cls: Any) -> tuple[Callable[[Any, str, Any], None], Callable[[Any, str], None]]:
-    """Return what keeps the attributes of a frozen object from being set and deleted."""
+    """Return the two methods of a frozen class, which refuse to set or delete its fields."""
     names = frozenset(f.name for f in _fields(cls))
 
     def refuse(verb: str, name: str) -> NoReturn:

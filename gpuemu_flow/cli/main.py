@@ -32,7 +32,7 @@ COMMANDS = {
         )
     },
 }  # fmt: skip
-"""Where each command is: the module below `cli`, and its name there."""
+"""The module below `cli` that holds each command, and its name there."""
 
 RUN_CODE = frozenset({
     "run", "ci", "test", "fuzz", "reproduce", "minimize", "mutate", "calibrate", "lint", "watch",

@@ -49,6 +49,7 @@ _FILES = (
     "engine/graph.py",
     "engine/includes.py",
     "engine/observed_sets.py",
+    "engine/overrides.py",
     "engine/own_code.py",
     "engine/plan.py",
     "engine/snapshot.py",

@@ -117,7 +117,7 @@ KINDS = (plain, changeable, by_name, own_methods, by_identity, slotted)
 
 
 def told(call: Callable[[], object]) -> object:
-    """What a call returns, or the type and words of what it raises."""
+    """Return the result of a call, or the type and words of what it raises."""
     try:
         return call()
     except Exception as error:
