@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
+
+from gpuemu_flow.quick_dataclass import dataclass
 
 THERE = "{there}"
 """Stands in the words for the second place of a finding."""

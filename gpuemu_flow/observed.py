@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 ALL_VARIABLES = "*"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from gpuemu_flow.kernel_findings import KernelFinding
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.value_rules import CORE_STRATEGIES as CORE_STRATEGIES  # noqa: PLC0414
 from gpuemu_flow.value_rules import STRATEGIES as STRATEGIES  # noqa: PLC0414
 from gpuemu_flow.value_rules import STRESS_STRATEGIES as STRESS_STRATEGIES  # noqa: PLC0414

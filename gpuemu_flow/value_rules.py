@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
+
+from gpuemu_flow.quick_dataclass import dataclass
 
 Bound = int | float | str
 """A number, or an expression of dims such as ``V-1``."""

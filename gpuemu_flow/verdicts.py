@@ -8,8 +8,9 @@ tells users the same.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import (
     CheckResult,
     Json,

@@ -20,6 +20,7 @@ _LOADED = {
         "gpuemu_flow.cli.progress",
         "gpuemu_flow.engine.run",
         "gpuemu_flow.fuzz.causes",
+        "gpuemu_flow.fuzz.failures",
         "gpuemu_flow.fuzz.fuzzing",
         "gpuemu_flow.judging.case_evaluator",
         "gpuemu_flow.reporting.report",
@@ -106,6 +107,9 @@ def load(module, lent):
     importlib.import_module("runpy")  # as ``python -m`` does
     for name in _LOADED[module]:
         importlib.import_module(name)
+    if module == "gpuemu_flow":
+        importlib.import_module("gpuemu_flow.cli.main").cli.load_all()
+    importlib.import_module("gpuemu_flow.quick_dataclass").finish_all()
     main = importlib.import_module(_MAIN[module])
     if module == "gpuemu_flow.runners.forkserver":
         main.np.random.seed(0)

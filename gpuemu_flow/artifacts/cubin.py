@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuemu_flow.artifacts.elf import SHT_NOBITS, CorruptElfError, Elf, Section, Symbol
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.quick_dataclass import dataclass
 
 EM_CUDA = 190
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.artifacts.occupancy import STATIC_SHARED_LIMIT
 from gpuemu_flow.artifacts.patterns import is_sass_pattern, matching_opcodes, matching_symbols
 from gpuemu_flow.artifacts.rules.debug_call import DEBUG_CALLS
+from gpuemu_flow.quick_dataclass import dataclass
 
 INSTRUCTION_TOLERANCE = 0.05
 """Relative growth of the instruction count that is not mentioned as such."""

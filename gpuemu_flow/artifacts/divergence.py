@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
 from gpuemu_flow.artifacts.ptx.cfg import ControlFlowGraph
 from gpuemu_flow.artifacts.ptx.opcode import Opcode
 from gpuemu_flow.artifacts.taint import thread_dependent_guards
+from gpuemu_flow.quick_dataclass import dataclass
 
 _STEPS_PER_BLOCK = 50
 _MIN_STEPS = 200_000

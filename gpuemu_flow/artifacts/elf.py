@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+
+from gpuemu_flow.quick_dataclass import dataclass
 
 SHT_SYMTAB = 2
 SHT_NOBITS = 8

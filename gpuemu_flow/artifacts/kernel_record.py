@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.occupancy import Occupancy
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Verdict
 
 

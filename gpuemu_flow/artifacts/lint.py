@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 from gpuemu_flow.artifacts.findings import Violation
@@ -20,6 +20,7 @@ from gpuemu_flow.artifacts.sass_families import count_sass_families
 from gpuemu_flow.artifacts.suppress import Allowances, ReadSource, apply_allowances
 from gpuemu_flow.artifacts.view import KernelView
 from gpuemu_flow.errors import Problem, did_you_mean
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Verdict
 from gpuemu_flow.verdicts import decide
 

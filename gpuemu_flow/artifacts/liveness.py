@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuemu_flow.artifacts.ptx.cfg import ControlFlowGraph
 from gpuemu_flow.artifacts.ptx.dataflow import Dataflow
 from gpuemu_flow.artifacts.ptx.model import Body, LaunchBounds
+from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_TABLE_BITS = 1_000_000_000
 """Blocks times registers live between blocks: 125 MB of bit sets; larger bodies get no estimate."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
 from gpuemu_flow.artifacts.cubin import Cubin, read_cubin
@@ -26,6 +26,7 @@ from gpuemu_flow.artifacts.rules import RULES
 from gpuemu_flow.artifacts.sass import MachineCode
 from gpuemu_flow.artifacts.view import KernelView
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

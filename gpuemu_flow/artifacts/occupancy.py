@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
+
+from gpuemu_flow.quick_dataclass import dataclass
 
 WARP_THREADS = 32
 REGISTERS_PER_SM = 65_536

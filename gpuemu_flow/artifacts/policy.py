@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
+
+from gpuemu_flow.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

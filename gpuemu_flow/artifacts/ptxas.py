@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.quick_dataclass import dataclass
 
 _COMPILING = re.compile(r"Compiling entry function '([^']*)' for '(sm_\w+)'")
 _PROPERTIES = re.compile(r"Function properties for (\S+)")

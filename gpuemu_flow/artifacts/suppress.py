@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gpuemu_flow.artifacts.findings import Place, Violation
 from gpuemu_flow.errors import Problem, did_you_mean
+from gpuemu_flow.quick_dataclass import dataclass
 
 ReadSource = Callable[[str], bytes | None]
 """Gives the bytes of a source file that PTX names, or None when it cannot be had."""

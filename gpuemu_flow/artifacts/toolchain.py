@@ -12,10 +12,11 @@ import sysconfig
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.quick_dataclass import dataclass
 
 TOOL_NAMES = ("nvcc", "ptxas", "cuobjdump", "nvdisasm")
 PACKAGES: dict[str, str] = {

@@ -7,12 +7,13 @@ parsing again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from gpuemu_flow.artifacts.findings import Finding, Place
 from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.artifacts.ptx.model import LaunchBounds
+from gpuemu_flow.quick_dataclass import dataclass
 
 VIEW_VERSION = 2
 """Part of the cache key: raise it when a view's content changes for the same artifact."""

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.facts import CaseFacts
 from gpuemu_flow.cases.predicates import BOTH, Predicate, bounds_tried, candidates, prior
+from gpuemu_flow.quick_dataclass import dataclass
 
 PAIRED = 40
 """Conditions, those with the most weight, that are paired with each other."""

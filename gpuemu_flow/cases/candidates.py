@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.layouts import effective_layout, expanded_axis, lay_out, reduced_shape
+from gpuemu_flow.quick_dataclass import dataclass
 
 Array = NDArray[Any]
 

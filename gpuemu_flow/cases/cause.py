@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuemu_flow.cases.predicates import Predicate
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Case, Json
 
 CaseId = tuple[str, int]

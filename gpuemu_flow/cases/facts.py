@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from gpuemu_flow.quick_dataclass import dataclass
 
 ANY = ""
 """Stands for the inputs together: what any of them holds."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from gpuemu_flow.cases.conditions import PREFERENCE, Condition, conditions_of, sizes_of
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Case, FailureKind, Json
 
 __all__ = ["Condition", "Feature", "Group", "conditions_of", "group", "triggering_feature"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NoReturn, TypeVar
 
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.numerics.rng import MASK64
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Json, Shape, canonical_dtype
 
 T = TypeVar("T")

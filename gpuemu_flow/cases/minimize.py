@@ -8,7 +8,7 @@ schema: a case that the op's author has excluded would be no fair test of the op
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.shrink_shapes import ShapeShrinker, failing_position, find_axes
 from gpuemu_flow.cases.shrink_values import ValueShrinker, find_domains
 from gpuemu_flow.numerics.dtypes import dtype_name
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import LAYOUTS, Case
 
 __all__ = [

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from gpuemu_flow.expressions import ExpressionError, compute
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Shape
 from gpuemu_flow.value_rules import ValueRule
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeGuard
 
 from gpuemu_flow.cases.op_schema import OpSchema
@@ -23,6 +22,7 @@ from gpuemu_flow.numerics.contract import (
     OutputContract,
     Statistics,
 )
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import COMPLEX, DTYPES, canonical_dtype
 
 KeyPath = tuple[str | int, ...]

@@ -6,9 +6,9 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from gpuemu_flow.cases.facts import ANY, ELEMENTS, CaseFacts
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 STEPS = (2, 4, 8, 16, 32, 64, 128)

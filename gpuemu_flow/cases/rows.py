@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Shape
 
 Array = NDArray[Any]

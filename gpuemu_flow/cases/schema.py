@@ -8,7 +8,7 @@ warnings: the schema is usable all the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gpuemu_flow.cases.op_schema import (
     BUILTIN_SCHEMAS,
@@ -37,6 +37,7 @@ from gpuemu_flow.cases.schema_rules import RULE_KEYS, RuleReader, wants_range
 from gpuemu_flow.cases.schema_scalars import read_scalars
 from gpuemu_flow.cases.sizes_allowed import allowed_sizes
 from gpuemu_flow.errors import did_you_mean
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, canonical_dtype
 from gpuemu_flow.value_rules import ValueRule, strategies_of
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gpuemu_flow.cases.op_schema import COMPARISONS, OpSchema, TensorDef
 from gpuemu_flow.cases.schema_rules import KeyPath, Report, dtype_fault, shown
 from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.expressions import ExpressionError, names_in
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES
 from gpuemu_flow.value_rules import ValueRule
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gpuemu_flow.cases.op_schema import TensorDef
 from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.expressions import ExpressionError, names_in
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES
 from gpuemu_flow.value_rules import KINDS, Bound, Number, ValueRule
 

@@ -33,11 +33,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from gpuemu_flow.cases.op_schema import Dim, OpSchema
 from gpuemu_flow.cases.sizes_allowed import allowed_sizes, allows_size
 from gpuemu_flow.expressions import ExpressionError, names_in
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Shape
 
 PER_DIM = ("tail", "pow2_plus_1", "prime", "pow2_minus_1", "pow2", "multiple_of_128")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -13,6 +12,7 @@ from gpuemu_flow.cases.candidates import Array, Candidate, Search, make_candidat
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.shapes import TYPICAL
 from gpuemu_flow.expressions import names_in
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Shape
 
 SMALL_SIZES = 8

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.candidates import Array, Candidate, Search
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.numerics.dtypes import dtype_name
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES
 
 FEW_DIGITS = (1, 2, 3)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from gpuemu_flow.cases.rows import Rows, pick
 from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.uniform import fill_uniform
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, STRATEGIES, Shape
 
 Array = NDArray[Any]

@@ -14,7 +14,7 @@ from gpuemu_flow.cli.say import say
 @format_option("text", "json")
 def explain(words: tuple[str, ...], seed: int | None, output_format: str) -> None:
     """Tell for each task whether it is current, and which part of its key changed."""
-    from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
+    from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting.inspect import explain_tasks  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
 import click
 
 
-def add_grants(commands: Iterable[click.Command]) -> None:
-    """Add ``--trust`` and ``--allow-outside`` to commands that run code of the workspace."""
-    for command in commands:
-        command.params += [
-            click.Option([flag], is_flag=True, expose_value=False, callback=setting, help=words)
-            for flag, setting, words in _GRANTS
-        ]
+def add_grants(command: click.Command) -> None:
+    """Add ``--trust`` and ``--allow-outside`` to a command that runs code of the workspace."""
+    command.params += [
+        click.Option([flag], is_flag=True, expose_value=False, callback=setting, help=words)
+        for flag, setting, words in _GRANTS
+    ]
 
 
 class _Setting:

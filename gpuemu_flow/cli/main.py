@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -10,46 +11,66 @@ from pathlib import Path
 import click
 
 from gpuemu_flow import __version__
-from gpuemu_flow.cli.artifacts import artifacts
-from gpuemu_flow.cli.baseline import baseline
-from gpuemu_flow.cli.calibrate import calibrate
-from gpuemu_flow.cli.ci import ci
-from gpuemu_flow.cli.clean import clean
-from gpuemu_flow.cli.completion import complete_names, completion
-from gpuemu_flow.cli.config import config
-from gpuemu_flow.cli.coverage import coverage
-from gpuemu_flow.cli.daemon import daemon
-from gpuemu_flow.cli.debug import debug
-from gpuemu_flow.cli.diff import diff
-from gpuemu_flow.cli.emulate import emulate
-from gpuemu_flow.cli.explain import explain
-from gpuemu_flow.cli.failures import failures
-from gpuemu_flow.cli.fuzz import fuzz
+from gpuemu_flow.cli.completion import complete_names
 from gpuemu_flow.cli.grants import add_grants
-from gpuemu_flow.cli.graph import graph
-from gpuemu_flow.cli.import_ import import_problems
-from gpuemu_flow.cli.init import init
-from gpuemu_flow.cli.lint import lint
-from gpuemu_flow.cli.list import list_tasks
-from gpuemu_flow.cli.lsp import lsp
-from gpuemu_flow.cli.minimize import minimize
-from gpuemu_flow.cli.mutate import mutate
-from gpuemu_flow.cli.report import report
-from gpuemu_flow.cli.reproduce import reproduce
-from gpuemu_flow.cli.run import run
 from gpuemu_flow.cli.say import say
-from gpuemu_flow.cli.score import score
-from gpuemu_flow.cli.status import status
-from gpuemu_flow.cli.test import test
-from gpuemu_flow.cli.version import version
-from gpuemu_flow.cli.watch import watch
 from gpuemu_flow.errors import CancelledRunError, FlowError, Problem
 from gpuemu_flow.plain_text import printable
 
 INTERRUPTED = 130
 
+COMMANDS = {
+    "import": "import_:import_problems",
+    "list": "list:list_tasks",
+    **{
+        name: f"{name}:{name}"
+        for name in (
+            "artifacts", "baseline", "calibrate", "ci", "clean", "completion", "config",
+            "coverage", "daemon", "debug", "diff", "emulate", "explain", "failures", "fuzz",
+            "graph", "init", "lint", "lsp", "minimize", "mutate", "report", "reproduce", "run",
+            "score", "status", "test", "version", "watch",
+        )
+    },
+}  # fmt: skip
+"""The module below `cli` that holds each command, and its name there."""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+RUN_CODE = frozenset({
+    "run", "ci", "test", "fuzz", "reproduce", "minimize", "mutate", "calibrate", "lint", "watch",
+    "debug", "score",
+})  # fmt: skip
+"""Commands that run code of the workspace."""
+
+
+class Commands(click.Group):
+    """The commands, each imported when it is asked for: together they cost as much as click."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the names of all commands."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; None where there is none of that name."""
+        return self.load(cmd_name) if cmd_name in COMMANDS else None
+
+    def load(self, name: str) -> click.Command:
+        """Import a command that there is."""
+        if name not in self.commands:
+            module, _, attribute = COMMANDS[name].partition(":")
+            found = importlib.import_module(f"gpuemu_flow.cli.{module}")
+            command: click.Command = getattr(found, attribute)
+            if name in RUN_CODE:
+                add_grants(command)
+            complete_names(command)
+            self.add_command(command)
+        return self.commands[name]
+
+    def load_all(self) -> None:
+        """Import every command."""
+        for name in COMMANDS:
+            self.load(name)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="gpuemu-flow")
 @click.option(
     "-C",
@@ -74,33 +95,6 @@ def cli(directory: Path | None, file: Path | None) -> None:
         os.chdir(directory)
     if file is not None:
         os.environ["GPUEMU_CONFIG"] = str(file.absolute())
-
-
-COMMANDS = (
-    run, ci, test, report, fuzz, failures, reproduce, minimize, mutate, calibrate, coverage,
-    lint, artifacts, emulate, baseline, diff, explain, list_tasks,
-    graph, clean, status, config, version, daemon, watch, lsp, init,
-    import_problems, score, debug, completion,
-)  # fmt: skip
-
-RUNNING = (
-    run,
-    ci,
-    test,
-    fuzz,
-    reproduce,
-    minimize,
-    mutate,
-    calibrate,
-    lint,
-    watch,
-    debug,
-    score,
-)
-add_grants(RUNNING)
-for command in COMMANDS:
-    cli.add_command(command)
-complete_names(cli)
 
 
 def print_problems(problems: tuple[Problem, ...] | list[Problem]) -> None:

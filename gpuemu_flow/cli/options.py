@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from gpuemu_flow.engine.compile import Overrides
+    from gpuemu_flow.engine.overrides import Overrides
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -29,7 +29,7 @@ def seed_or_random(value: str) -> int | str:
 
 def seed_overrides(seed: int | str | None, ci: str) -> Overrides:
     """Return the overrides that ``--seed`` of a check asks for."""
-    from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
+    from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
 
     if isinstance(seed, str):
         return Overrides(draw_seed=True, ci=ci)

@@ -157,13 +157,15 @@ def tell_ci(report: Report, environ: Mapping[str, str] = os.environ) -> None:
 
     Annotations go to standard error, which GitHub reads too: standard output may hold JSON.
     """
+    summary = environ.get("GITHUB_STEP_SUMMARY")
+    if environ.get("GITHUB_ACTIONS") != "true" and not summary:
+        return
     from gpuemu_flow.reports import github, markdown  # noqa: PLC0415
 
     if environ.get("GITHUB_ACTIONS") == "true":
         sys.stdout.flush()
         for line in github.workflow_commands(report):
             click.echo(line, err=True)
-    summary = environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         text = markdown.report_to_markdown(report, limit=github.MAX_SUMMARY_BYTES)
         # A summary is a courtesy: that it cannot be written is no reason to fail.

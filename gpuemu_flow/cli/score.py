@@ -27,7 +27,7 @@ def score(
     Exit codes: 0 each candidate was judged, right or wrong; 4 one was not; 130 interrupted.
     """
     from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
-    from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
+    from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.session import RunOptions  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415

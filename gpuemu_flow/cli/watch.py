@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ import click
 
 from gpuemu_flow.cli.options import SEED, canonical_dtypes, wants_color
 from gpuemu_flow.cli.say import say
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Verdict
 
 if TYPE_CHECKING:
@@ -142,10 +143,10 @@ class _Watch:
 
     def _run(self) -> RunReport:
         from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-        from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
+        from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
         from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
         from gpuemu_flow.errors import ConfigError, Problem  # noqa: PLC0415
-        from gpuemu_flow.fuzz.failures import record_run  # noqa: PLC0415
+        from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415
         from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
 
         if not self.config.is_file():  # or one further up would be taken

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shortened, shown
 from gpuemu_flow.config.values import I63_MAX, INVALID, U64_MAX, ValueType, toml_type
 from gpuemu_flow.errors import AddKey, Hint, nearest
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 MAX_TABLES = 20_000

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuemu_flow.config import parse_sections
+from gpuemu_flow.config.find import FILE_NAME, exists, find_config
 from gpuemu_flow.config.included import Included, read_included
 from gpuemu_flow.config.merge import definer, merged
 from gpuemu_flow.config.model import Config, ConfigFile, Environment, KernelConfig, OpConfig
@@ -16,7 +17,7 @@ from gpuemu_flow.config.parse_kernels import KernelParser
 from gpuemu_flow.config.parse_ops import OpParser, unique_names
 from gpuemu_flow.config.parse_rules import RuleParser
 from gpuemu_flow.config.parse_targets import TargetParser
-from gpuemu_flow.config.paths import Workspace, exists, is_file
+from gpuemu_flow.config.paths import Workspace
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.read import Source, read_source
 from gpuemu_flow.config.report import Reporter
@@ -24,8 +25,6 @@ from gpuemu_flow.config.values import INVALID
 from gpuemu_flow.config.vocabulary import LOG_LEVELS
 from gpuemu_flow.errors import ConfigError, Problem, UsageError
 from gpuemu_flow.types import Json
-
-FILE_NAME = "gpuemu.toml"
 
 __all__ = ["FILE_NAME", "check_config", "environment", "find_config", "load_config"]
 
@@ -44,34 +43,6 @@ def environment(environ: Mapping[str, str]) -> Environment:
         log_level=level,
         no_color=bool(environ.get("NO_COLOR") or environ.get("GPUEMU_NO_COLOR")),
         allow_outside=environ.get("GPUEMU_ALLOW_OUTSIDE", "") == "1",
-    )
-
-
-def find_config(start: Path, environ: Mapping[str, str]) -> Path:
-    """Return the project's file: ``GPUEMU_CONFIG``, or the nearest ``gpuemu.toml`` upward.
-
-    Raises
-    ------
-    UsageError
-        ``config-not-found``.
-    """
-    named = environment(environ).config
-    if named:
-        path = start / named
-        if not exists(path):
-            text = f"GPUEMU_CONFIG names {named}, which does not exist"
-            raise UsageError(Problem("config-not-found", text))
-        return path
-    folder = start.absolute()
-    for place in (folder, *folder.parents):
-        if is_file(place / FILE_NAME):
-            return place / FILE_NAME
-    raise UsageError(
-        Problem(
-            "config-not-found",
-            f"there is no {FILE_NAME} in {start} or above it",
-            "`gpuemu-flow init` writes one",
-        )
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuemu_flow.config.model_kernels import KernelConfig
@@ -11,6 +10,7 @@ from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
 from gpuemu_flow.config.model_rules import RuleConfig
 from gpuemu_flow.config.slices import to_slice
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Shape, Tolerance
 
 __all__ = [

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json, Tolerance
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.numerics.contract import OutputContract
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import STRATEGIES, Json, Tolerance
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from gpuemu_flow.config.model_kernels import (
@@ -22,6 +22,7 @@ from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.tables_kernels import ARTIFACT_CHECKS, BUILD, KERNEL
 from gpuemu_flow.config.values import INVALID
 from gpuemu_flow.numerics.tolerances import resolve
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import INVARIANTS, Json
 
 SOURCES = (".cu", ".ptx", ".cubin")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.programs import Programs
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.syntax import parse_python
 
 MAX_SOURCE = 4 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import PurePosixPath
 
 from gpuemu_flow.cases.output_contracts import parse_contracts
@@ -30,6 +30,7 @@ from gpuemu_flow.config.tables_ops import OP
 from gpuemu_flow.config.values import INVALID
 from gpuemu_flow.numerics.contract import CompareRef, OutputContract
 from gpuemu_flow.numerics.tolerances import resolve
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import INVARIANTS, Json, Tolerance
 
 IN_PROCESS = ("callable", "triton")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.config.model_kernels import KernelConfig
@@ -18,6 +18,7 @@ from gpuemu_flow.config.names import (
 )
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, shown
+from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_SHOWN = 8
 MAX_CIRCLES = 20

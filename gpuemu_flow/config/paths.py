@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from pathlib import Path
 
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.errors import nearest
+from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_SIBLINGS = 2000
-
-
-def exists(path: Path) -> bool:
-    """Tell whether there is anything at `path`; return False if access is refused."""
-    try:
-        return path.exists()
-    except OSError:  # a folder without permission, a name that is too long
-        return False
-
-
-def is_file(path: Path) -> bool:
-    """Tell whether `path` is a regular file; return False if access is refused."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
 
 
 @dataclass

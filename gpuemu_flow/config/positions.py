@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from gpuemu_flow.quick_dataclass import dataclass
 
 KeyPath = tuple["str | int", ...]
 

@@ -7,14 +7,16 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from gpuemu_flow.config.find import exists, is_file
 from gpuemu_flow.config.model_ops import ProgramRef
-from gpuemu_flow.config.paths import Workspace, exists, is_file
+from gpuemu_flow.config.paths import Workspace
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.errors import AddKey, Hint
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 _INTERPRETER = re.compile(r"python(?:3(?:\.\d+)?)?\s+(?=\S)")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gpuemu_flow.config.positions import KeyPath, Positions
 from gpuemu_flow.errors import Problem, did_you_mean, nearest
+from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_PROBLEMS = 200
 MAX_SHOWN = 80

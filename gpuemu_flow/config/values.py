@@ -6,11 +6,11 @@ import abc
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 U64_MAX = 2**64 - 1

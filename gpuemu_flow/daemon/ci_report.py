@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from gpuemu_flow.artifacts.kernel_record import KernelRecord
 from gpuemu_flow.daemon.replies import LARGEST
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json, number_from_json
 
 _COUNTED = ("total_tests", "passed", "skipped", "inconclusive", "duration_ms")

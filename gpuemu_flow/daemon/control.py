@@ -9,7 +9,6 @@ import socket as sockets
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pynng
@@ -17,6 +16,7 @@ import pynng
 from gpuemu_flow.daemon.place import Place, find_place, holder
 from gpuemu_flow.daemon.state import DaemonState
 from gpuemu_flow.errors import Problem, RunnerError, UsageError
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire.address import read_info
 from gpuemu_flow.wire.envelope import WireError, parse, render

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from gpuemu_flow.daemon.replies import reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.fuzz.fuzzing import checks_for
 from gpuemu_flow.fuzz.wire_ops import Query, WireSubject
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import BAD, Case, CheckResult, Json, Shape, Verdict

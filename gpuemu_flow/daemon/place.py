@@ -9,10 +9,10 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire.address import MAX_PATH_BYTES, fits, is_private, user_folders, workspace_stem

@@ -7,12 +7,13 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 
 from gpuemu_flow.daemon.jobs import CancelledJobError, Job
 from gpuemu_flow.fuzz.wire_ops import WireSubject
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.pool import Pool
 
 IDLE_SECONDS = 600.0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gpuemu_flow.daemon import artifacts, ci, failing, fuzzing, issuing, records, validating
 from gpuemu_flow.daemon.fields import Fields, invalid
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.errors import did_you_mean
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire.envelope import Envelope
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from gpuemu_flow.quick_dataclass import dataclass
 
 HALF_OPEN_SECONDS = 10.0
 """So long a connection may stand without a whole message."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timezone
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuemu_flow.debug.pipeline import STAGES
+from gpuemu_flow.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

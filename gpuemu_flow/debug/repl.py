@@ -6,12 +6,12 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from gpuemu_flow.debug.session import Quit, Session
 from gpuemu_flow.errors import FlowError, Problem, UsageError
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports.text import printable
 
 LONGEST_LINE = 64 * 1024

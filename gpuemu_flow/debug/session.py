@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -23,6 +23,7 @@ from gpuemu_flow.errors import CancelledRunError, FlowError
 from gpuemu_flow.fuzz import failures
 from gpuemu_flow.fuzz.exporting import export_pytest
 from gpuemu_flow.fuzz.minimizing import minimise_failure
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import failure_text
 from gpuemu_flow.reports.text import Style, plural, printable
 from gpuemu_flow.store.failures import FailureRecord, FailureStore

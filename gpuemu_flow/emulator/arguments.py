@@ -6,7 +6,6 @@ import math
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from gpuemu_flow.emulator.launch import Argument, BufferArgument, ScalarArgument
 from gpuemu_flow.emulator.types import DTYPES, SIZES, Array
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.quick_dataclass import dataclass
 
 SHORT_TYPES: dict[str, str] = {
     "f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.emulator.warps import Warps
+from gpuemu_flow.quick_dataclass import dataclass
 
 MANY = 1 << 30
 """More groups than there can be."""

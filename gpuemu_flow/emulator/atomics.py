@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
@@ -15,6 +14,7 @@ from gpuemu_flow.emulator.memory import GLOBAL_BASE, WRITTEN
 from gpuemu_flow.emulator.semantics import floats, packed
 from gpuemu_flow.emulator.semantics.mbarrier import MBARRIER_TURNS
 from gpuemu_flow.emulator.types import DTYPES, SIZES, Array
+from gpuemu_flow.quick_dataclass import dataclass
 
 _G = np.uint64(GLOBAL_BASE)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuemu_flow.artifacts.ptx.opcode import Destination
 from gpuemu_flow.emulator.ir import (
@@ -16,6 +16,7 @@ from gpuemu_flow.emulator.ir import (
     Step,
     TensorPlace,
 )
+from gpuemu_flow.quick_dataclass import dataclass
 
 ENDS_THREADS = frozenset({"ret", "exit", "trap"})
 

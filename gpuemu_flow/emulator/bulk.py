@@ -6,7 +6,7 @@ that a missing wait shows as a read of what was there before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from gpuemu_flow.emulator.mbarriers import Mbarriers
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, UNALLOCATED, UNINITIALISED, WRITTEN
 from gpuemu_flow.emulator.tensor_maps import TensorMap
 from gpuemu_flow.emulator.types import DTYPES, Array
+from gpuemu_flow.quick_dataclass import dataclass
 
 _COME = AtomicForm("mbarrier.arrive", "b64")
 _ALIGNMENT = 16

@@ -6,13 +6,12 @@ that takes its result. Which of them it fuses is not known here, so that both ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.blocks import defined_and_used, split_blocks
 from gpuemu_flow.emulator.ir import Operand, Program, Register, Step
 from gpuemu_flow.emulator.registry import ROUNDINGS
 from gpuemu_flow.emulator.rewriting import like, new_register, rewritten
+from gpuemu_flow.quick_dataclass import dataclass
 
 _TYPES = frozenset({"f16", "f16x2", "bf16", "bf16x2", "f32", "f64"})
 _FLAGS = frozenset({"ftz", "sat"})

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from gpuemu_flow.emulator.codegen import why_not
 from gpuemu_flow.emulator.decode import decode_program
 from gpuemu_flow.emulator.errors import UnsupportedError
 from gpuemu_flow.emulator.launch import read_entries
+from gpuemu_flow.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gpuemu_flow.emulator.ir import Place
 from gpuemu_flow.kernel_findings import TITLES, CodePlace, KernelFinding
+from gpuemu_flow.quick_dataclass import dataclass
 
 CHECKS = ("mem", "init", "race", "sync", "order", "contract", "approx")
 """Names of the checks, in the order in which they are shown."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuemu_flow.artifacts.ptx.model import Module
 from gpuemu_flow.artifacts.ptx.opcode import Opcode
+from gpuemu_flow.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from gpuemu_flow.emulator.printing import Printing
 from gpuemu_flow.emulator.state import Launch
 from gpuemu_flow.emulator.types import BITS, WARP, Array
 from gpuemu_flow.kernel_findings import THERE
+from gpuemu_flow.quick_dataclass import dataclass
 
 BlockFunction = Callable[[Any, list[Array], "Array | None", Array], "Array | None"]
 CodeSource = Callable[[int, bool], BlockFunction]

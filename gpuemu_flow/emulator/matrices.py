@@ -8,7 +8,6 @@ register ``r`` of A stands in row ``g + 8 * (r % 2)`` and column ``4e * (r // 2)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from gpuemu_flow.emulator.semantics.convert import bfloat_to_f32
 from gpuemu_flow.emulator.semantics.small_floats import unpack_fp8
 from gpuemu_flow.emulator.tensor_copies import TensorCopies
 from gpuemu_flow.emulator.types import WARP, Array
+from gpuemu_flow.quick_dataclass import dataclass
 
 _LANES = np.arange(WARP)
 _G, _T = _LANES // 4, _LANES % 4

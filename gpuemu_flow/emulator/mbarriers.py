@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from gpuemu_flow.emulator.asynchronous import Asynchronous
 from gpuemu_flow.emulator.atomics import AtomicForm
 from gpuemu_flow.emulator.semantics import mbarrier
 from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.quick_dataclass import dataclass
 
 PATIENCE = 1_000_000
 """Waits in a row of which none succeeds, before the threads are taken to wait for ever."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from gpuemu_flow.emulator.errors import bad_launch
 from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.quick_dataclass import dataclass
 
 GLOBAL_BASE = 0x7F00_0000_0000
 """Start of the arena's range of emulated addresses; none of them is ever dereferenced by this

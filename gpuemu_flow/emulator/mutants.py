@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from gpuemu_flow.artifacts.ptx import Body, Function, Instruction, read_body
 from gpuemu_flow.emulator.errors import UnsupportedError
 from gpuemu_flow.emulator.launch import choose_entry, read_entries
+from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_SITES = 4
 """Places of one kind of bug in a kernel; they are spread over it."""

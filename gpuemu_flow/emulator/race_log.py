@@ -9,7 +9,6 @@ can order two accesses.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from gpuemu_flow.emulator.lanes import Lanes
 from gpuemu_flow.emulator.races import SharedRaces
 from gpuemu_flow.emulator.state import State
 from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.quick_dataclass import dataclass
 
 MOST_LANES = 1 << 22
 """Lanes of the accesses noted at a time; an interval with more is looked at as it goes on."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.effects import effect_sections, matrices, wgmma, wmma
 from gpuemu_flow.emulator.effects.atomics import OPERATIONS
 from gpuemu_flow.emulator.forms import find_form, lane_wise_bases
 from gpuemu_flow.emulator.types import DTYPES
+from gpuemu_flow.quick_dataclass import dataclass
 
 _WORDS = (
     "", "rn", "lo", "wide", "approx", "hi", "wrap", "clamp", "l.wrap", "r.clamp", "finite", "full",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.quick_dataclass import dataclass
 
 Lanes = Callable[..., Array]
 

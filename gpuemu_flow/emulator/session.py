@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from gpuemu_flow.emulator.launch import DEFAULT_BUDGET, Kernel, LaunchResult, lo
 from gpuemu_flow.emulator.orders import find_order_dependence
 from gpuemu_flow.emulator.variants import find_flips, make_variants
 from gpuemu_flow.errors import Problem, did_you_mean
+from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_FILE = 1 << 28
 

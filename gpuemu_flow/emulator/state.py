@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from gpuemu_flow.emulator.ir import Program
 from gpuemu_flow.emulator.memory import Arena
 from gpuemu_flow.emulator.types import WARP, Array
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.quick_dataclass import dataclass
 
 Dimensions = tuple[int, int, int]
 

@@ -6,7 +6,6 @@ A kernel whose verdict depends on them has no verdict: it flips with the compile
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from gpuemu_flow.emulator.findings import Finding
 from gpuemu_flow.emulator.ir import Program
 from gpuemu_flow.emulator.launch import Argument, BufferArgument, Kernel, LaunchResult
 from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_SINGLE = 12
 """Instructions that are tried one by one; of more, only all together are."""

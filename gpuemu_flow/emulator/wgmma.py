@@ -7,13 +7,13 @@ strides and a swizzle, in units of 16 bytes (PTX ISA, "Matrix Descriptor Format"
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from gpuemu_flow.emulator.matrices import canonical_bits32, unpack_elements
 from gpuemu_flow.emulator.stack import Stack
 from gpuemu_flow.emulator.types import WARP, Array
+from gpuemu_flow.quick_dataclass import dataclass
 
 GROUP = 128
 """Threads of a warp group."""

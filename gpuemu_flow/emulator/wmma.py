@@ -8,7 +8,6 @@ matrix (f16), the upper lanes repeat what the lower ones hold.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from gpuemu_flow.emulator.matrices import (
     unpack_elements,
 )
 from gpuemu_flow.emulator.types import WARP, Array
+from gpuemu_flow.quick_dataclass import dataclass
 
 WMMA_BITS: dict[str, int] = {**ELEMENT_BITS, "f32": 32, "s32": 32}
 

@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,11 @@ from gpuemu_flow.config.slices import masks_of, to_slice
 from gpuemu_flow.engine.discovery import links_of
 from gpuemu_flow.engine.globs import glob_files
 from gpuemu_flow.engine.graph import STAGES, Graph, Skip
+from gpuemu_flow.engine.overrides import Overrides
 from gpuemu_flow.engine.snapshot import KernelBasis
 from gpuemu_flow.engine.sources import Closure, SourceIndex
 from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import EMULATED, Program
 from gpuemu_flow.runners.off_limits import NOTHING, OffLimits, off_limits
 from gpuemu_flow.runners.sandbox.fence import Fence
@@ -40,28 +42,6 @@ from gpuemu_flow.value_rules import SCALAR
 if TYPE_CHECKING:
     from gpuemu_flow.engine.compile_kernels import KernelTasks
     from gpuemu_flow.engine.compile_rules import RuleTasks
-
-
-@dataclass(frozen=True)
-class Overrides:
-    """Changes that a command line makes to the configuration.
-
-    Attributes
-    ----------
-    seed : int or None
-        Master seed of all ops.
-    draw_seed : bool
-        It is drawn anew, whatever the configuration says.
-    ci : str
-        ``quick`` or ``thorough``: the cases are those that ``[ci]`` asks for, where it does.
-    cases : int or None
-        Cases of each op and dtype.
-    """
-
-    seed: int | None = None
-    draw_seed: bool = False
-    ci: str = ""
-    cases: int | None = None
 
 
 @dataclass(frozen=True)

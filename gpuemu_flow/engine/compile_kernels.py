@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from gpuemu_flow.engine.graph import Skip
 from gpuemu_flow.engine.includes import include_closure, relative
 from gpuemu_flow.engine.snapshot import KernelBasis
 from gpuemu_flow.engine.sources import SourceIndex
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.off_limits import OffLimits, off_limits_of
 from gpuemu_flow.runners.sandbox.fence import Fence
 from gpuemu_flow.runners.sandbox.spec import Sandbox

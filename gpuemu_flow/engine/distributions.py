@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from gpuemu_flow.engine.files import Stamp, stamp_of
+from gpuemu_flow.quick_dataclass import dataclass
 
 _SUFFIX = ".dist-info"
 _SEPARATORS = re.compile(r"[-_.]+")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.tasks.base import Progress
 
 

@@ -7,12 +7,12 @@ them while it ran would be judged by the changed version.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from gpuemu_flow.engine import own_code
 from gpuemu_flow.engine.files import FileTable
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.tasks import stages
 
 SLUG = "judged-by-changed"

@@ -7,9 +7,10 @@ import math
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.private_files import LARGEST, PrivateFolder
 
 ABSENT = ""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean, nearest
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 
 from gpuemu_flow import __version__
@@ -11,6 +11,7 @@ from gpuemu_flow.engine.files import FileTable
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.observed_sets import ObservedSets
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.types import Json

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.keys import digest_bytes, digest_json
 from gpuemu_flow.syntax import parse_python
 

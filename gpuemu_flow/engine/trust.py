@@ -13,12 +13,13 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.plain_text import printable
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.private_files import PrivateFolder
 
 if TYPE_CHECKING:

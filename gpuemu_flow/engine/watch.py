@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +16,7 @@ from gpuemu_flow.engine.files import Stamp, stamp_of
 from gpuemu_flow.engine.globs import glob_files
 from gpuemu_flow.engine.plan import CACHE_NAME
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.quick_dataclass import dataclass
 
 POLL_S = 0.1
 SETTLED_S = 0.03  # an editor writes, syncs and renames within this

@@ -7,22 +7,17 @@ import time
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpuemu_flow.config.load import find_config, load_config
-from gpuemu_flow.config.model import Config
+from gpuemu_flow.config.find import find_config
 from gpuemu_flow.engine import own_code, plan, snapshot
-from gpuemu_flow.engine.compile import (
-    Compiler,
-    Overrides,
-    links_on_the_way,
-    samplings,
-)
 from gpuemu_flow.engine.discovery import Discovery
 from gpuemu_flow.engine.environment import NUMERIC_PACKAGES, fingerprint
 from gpuemu_flow.engine.files import ABSENT, FileTable, Stamp, stamp_of
 from gpuemu_flow.engine.globs import glob_files, glob_folders
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.observed_sets import ObservedSets
+from gpuemu_flow.engine.overrides import Overrides
 from gpuemu_flow.engine.renames import MovedNames, moved_names, renamed_tasks, take_over
 from gpuemu_flow.engine.snapshot import Basis, Settings, Snapshot
 from gpuemu_flow.engine.sources import SourceIndex
@@ -34,6 +29,9 @@ from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
+
+if TYPE_CHECKING:
+    from gpuemu_flow.config.model import Config
 
 SNAPSHOT_NAME = "graph.json"
 
@@ -122,6 +120,8 @@ class Workspace:
     def config(self) -> Config:
         """Return the configuration, parsed on first use."""
         if self._config is None:
+            from gpuemu_flow.config.load import load_config  # noqa: PLC0415
+
             self._config = load_config(self.config_path, environ=self._environ)
         return self._config
 
@@ -312,6 +312,13 @@ class Workspace:
 
     def _compile(self, old: Snapshot | None) -> Snapshot:
         """Read the configuration and build the graph; reuse the valid parts of `old`."""
+        # Most commands find the graph that the last one compiled.
+        from gpuemu_flow.engine.compile import (  # noqa: PLC0415
+            Compiler,
+            links_on_the_way,
+            samplings,
+        )
+
         config = self.config
         if config.cache.dir is not None:
             self.cache = WorkspaceCache(config.cache.dir)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
-
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError, Problem
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.model import OpResult, RunReport
 from gpuemu_flow.runners.timeouts import TIMEOUT
 from gpuemu_flow.store.keys import digest_json
@@ -19,6 +18,8 @@ from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind, Verdict
 from gpuemu_flow.value_rules import GENERATOR_SLUGS
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gpuemu_flow.cases.cause import Cause
     from gpuemu_flow.fuzz.experiment import Budget
     from gpuemu_flow.fuzz.relating import Tried

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from gpuemu_flow.numerics.claims import Claim, claims, has_moved, is_firm, is_sh
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.elements import ELEMENT, ROW, Sighting, sighting
 from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Case
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from gpuemu_flow.cases.coverage import Coverage, Gap, Row
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import StoreError
 from gpuemu_flow.fuzz.subjects import dtypes_of, op_subject, select_ops
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.tasks.base import read_manifest
 from gpuemu_flow.types import Case, Verdict
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -22,7 +22,8 @@ from gpuemu_flow.fuzz.wire_ops import SUBMITTED
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.numerics.layouts import lay_out
-from gpuemu_flow.results.model import RunReport
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.failure_limit import INPUTS_LIMIT
@@ -116,11 +117,8 @@ class FailureLog:
         return self.store.add(record, blobs.encode(values))
 
 
-def record_run(workspace: Workspace, report: RunReport) -> list[Problem]:
-    """Record the failing cases that a run itself judged, and return warnings."""
-    fresh = [r for r in report.results if r.failures and not r.cached]
-    if not fresh:
-        return []
+def record_results(workspace: Workspace, fresh: Sequence[OpResult]) -> list[Problem]:
+    """Record the failing cases of results that a run itself judged, and return warnings."""
     log = FailureLog(workspace)
     for result in fresh:
         subject = op_subject(workspace, result.op, result.dtype).subject

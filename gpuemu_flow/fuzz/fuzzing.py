@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import cached_property
 
 from gpuemu_flow.engine.signals import WAKE_SECONDS
@@ -19,6 +18,7 @@ from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvalu
 from gpuemu_flow.judging.checks import FULL_CHECKS, PLAIN
 from gpuemu_flow.judging.evaluated import EvaluatedCase, input_bytes
 from gpuemu_flow.judging.expected_store import ExpectedStore
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.discovered import SeenInputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from threading import Event
 
@@ -20,6 +20,7 @@ from gpuemu_flow.judging.case_evaluator import (
 )
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.numerics.output_mutants import MutantResult
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import EMULATED, Program
 from gpuemu_flow.runners.planted import RECORD
 from gpuemu_flow.runners.pool import Pool

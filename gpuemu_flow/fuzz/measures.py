@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
@@ -32,6 +31,7 @@ from gpuemu_flow.numerics.trivial import (
     assess,
     trivial_candidates,
 )
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.tasks.params import GenerateParams, params_of

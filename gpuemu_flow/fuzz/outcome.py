@@ -6,11 +6,11 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from operator import attrgetter
 
 from gpuemu_flow.cases.coverage import Coverage
 from gpuemu_flow.cases.features import MOST_PASSING
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.fuzz_model import MARGIN_BUCKETS
 from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS, TIMEOUT
 from gpuemu_flow.types import BAD, Case, CheckResult, Verdict

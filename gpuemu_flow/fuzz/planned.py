@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Case
 
 KEPT = 32

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from gpuemu_flow.numerics.perturb import widen
 from gpuemu_flow.numerics.relations import Observation, Relation, output_relations, predict
 from gpuemu_flow.numerics.relations_inputs import Ask, holds, input_relations
 from gpuemu_flow.numerics.relations_masks import KINDS, mask_holds, mask_relations
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Case
 
 PLAIN = ("normal", "uniform", "integers", "small", "negative", "ties")

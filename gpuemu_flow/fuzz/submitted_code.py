@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.results import StoredResult
 
 

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import field, replace
 
-from gpuemu_flow.config.model import Config, OpConfig
-from gpuemu_flow.engine.compile import Compiler, Overrides
+from gpuemu_flow.config.model import OpConfig
+from gpuemu_flow.engine.compile import Compiler
 from gpuemu_flow.engine.files import FileTable, Stamp, stamp_of
 from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.overrides import Overrides
 from gpuemu_flow.engine.prepare import build_code
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.sampling import planned_samples, stand_for
 from gpuemu_flow.fuzz.subjects import make_subject, tasks_of
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.observed import Given, Observation
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
 from gpuemu_flow.runners.codec import kwarg_text
 from gpuemu_flow.store.discovered import Discovered, KnownInputs, Lookup
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import PRECISIONS, Case, Json, Tolerance
-from gpuemu_flow.wire.address import workspace_stem
 
 SUBMITTED = "submitted"
 """Kind of the program that stands for an op whose outputs clients send: no runner knows it."""
@@ -373,15 +372,6 @@ def _parse(text: str) -> Json:
             continue
         return value if value - value == 0 else text
     return text
-
-
-def results_folder(config: Config, cache: WorkspaceCache) -> Path:
-    """Return the folder for the results of submissions: the cache, or ``[storage] db_path``.
-
-    Several workspaces may name one `db_path`; each has a folder of its own there.
-    """
-    path = config.storage.db_path
-    return cache.folder if path is None else path / workspace_stem(config.root)
 
 
 def tolerance_of(

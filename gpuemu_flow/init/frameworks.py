@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib.util import find_spec
+
+from gpuemu_flow.quick_dataclass import dataclass
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 

@@ -6,13 +6,13 @@ import json
 import re
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import gpuemu_flow
+from gpuemu_flow.quick_dataclass import dataclass
 
 NAME = "gpuemu-flow"
 _GIT_SECONDS = 10

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from gpuemu_flow.init import ops_frameworks, ops_kernels, ops_numpy, references
 from gpuemu_flow.init.ci_files import CI_FILES, REPORTS
 from gpuemu_flow.init.frameworks import FRAMEWORKS, Framework
 from gpuemu_flow.init.installed import Origin
+from gpuemu_flow.quick_dataclass import dataclass
 
 SCHEMA_PATH = ".gpuemu/gpuemu.schema.json"
 CONFIG_PATH = "gpuemu.toml"

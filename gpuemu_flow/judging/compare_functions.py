@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.contract import CompareRef
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import OpError, Program
 from gpuemu_flow.runners.imports import load_function
 from gpuemu_flow.types import Failure, FailureKind, Tolerance

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Case, CheckResult
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from gpuemu_flow.cases.given import MOST_BYTES, to_given
 from gpuemu_flow.numerics.dtypes import element_name
 from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import OpError, Program, RunError
 from gpuemu_flow.runners.diagnose import explain
 from gpuemu_flow.runners.imports import load_function

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,6 +36,7 @@ from gpuemu_flow.numerics.judge import Bound
 from gpuemu_flow.numerics.operand import Rounding, rounding_for
 from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.numerics.variants import split_variants
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import RunError
 from gpuemu_flow.types import DTYPES, Case, CheckResult, Failure, FailureKind, Tolerance, Verdict
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from gpuemu_flow.judging.checks import PLAIN
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.single import Single
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.answers import MALFORMED
 from gpuemu_flow.runners.api import Outcome
 from gpuemu_flow.runners.arena import Arena, Slot

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gpuemu_flow.numerics.contract import OutputContract
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import PRECISIONS, Json
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
@@ -15,6 +14,7 @@ from gpuemu_flow.judging.verdicts import (
     without_outputs,
 )
 from gpuemu_flow.observed import Observation
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Program, RunError, error_from_json
 from gpuemu_flow.runners.attempt import JobFailedError
 from gpuemu_flow.runners.pool import Pool

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.types import Case, Json
 

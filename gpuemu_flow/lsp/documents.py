@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,6 +13,7 @@ from pygls.workspace import PositionCodec
 
 from gpuemu_flow.lsp.findings import Finding
 from gpuemu_flow.lsp.outline import Outline, Span
+from gpuemu_flow.quick_dataclass import dataclass
 
 FILE_NAME = "gpuemu.toml"
 LANGUAGE = "gpuemu-toml"

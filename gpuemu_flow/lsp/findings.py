@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuemu_flow.config.load import check_config
 from gpuemu_flow.config.read import read_source
 from gpuemu_flow.errors import AddKey, FlowError, Hint, Problem, Rename
 from gpuemu_flow.lsp.outline import OpTable, Outline, Span
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting.last_results import LastResults
 from gpuemu_flow.reports.text import plural, printable
 from gpuemu_flow.results.model import OpResult

@@ -9,8 +9,9 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from gpuemu_flow.quick_dataclass import dataclass
 
 LIMIT_S = 6 * 3600.0
 PATIENCE_S = 5.0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from gpuemu_flow.config.keys import Section, Tables, plain
 from gpuemu_flow.config.lookup import key_at, section_at, words_of
 from gpuemu_flow.config.tables import FILE
 from gpuemu_flow.lsp.outline import Outline
+from gpuemu_flow.quick_dataclass import dataclass
 
 _HEADER = re.compile(r"\s*\[{1,2}[\w.-]*")
 _KEY = re.compile(r"\s*([\w.-]*)")

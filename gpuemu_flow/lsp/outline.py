@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuemu_flow.config.positions import KeyPath, scan
 from gpuemu_flow.config.read import MAX_BYTES, parse_toml
 from gpuemu_flow.config.report import Reporter
 from gpuemu_flow.config.tables import FILE
+from gpuemu_flow.quick_dataclass import dataclass
 
 _TOKEN = re.compile(r"[A-Za-z0-9_.:/-]+")
 _HEADER = re.compile(r"\s*\[{1,2}([^\[\]\n]+)\]{1,2}\s*(?:#.*)?")

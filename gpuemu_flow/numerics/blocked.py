@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +41,7 @@ from gpuemu_flow.numerics.ulp import (
     spacing,
     ulp_distance,
 )
+from gpuemu_flow.quick_dataclass import dataclass
 
 Array = NDArray[Any]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from gpuemu_flow.numerics.dtypes import FloatLimits
 from gpuemu_flow.numerics.judge import BoolArray, Where
 from gpuemu_flow.numerics.ulp import Float64Array, spacing
+from gpuemu_flow.quick_dataclass import dataclass
 
 FACTOR = 8.0
 """Multiple of the measured error that a right op may show."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from gpuemu_flow.numerics.invariants import as_failure, check_invariant
 from gpuemu_flow.numerics.judge import AffineBound, Bound, Rules
 from gpuemu_flow.numerics.statistics import multi_index
 from gpuemu_flow.numerics.tolerances import default_tolerance
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Failure, FailureKind, Tolerance
 
 Array = NDArray[Any]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from gpuemu_flow.numerics.elements import ELEMENT, GRAVELY, ROW, Feature, Sighting
 from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.ulp import Float64Array
+from gpuemu_flow.quick_dataclass import dataclass
 
 STRAY = 0.005
 """Share of the wrong elements that may lie outside: rounding can be larger than the error."""

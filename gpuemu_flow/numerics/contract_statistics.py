@@ -8,7 +8,6 @@ test takes a sum for normally distributed.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.contract import Statistics
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
+from gpuemu_flow.quick_dataclass import dataclass
 
 Array = NDArray[Any]
 Wide = NDArray[np.float64]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from gpuemu_flow.numerics.contract_shapes import (
 from gpuemu_flow.numerics.contract_views import index_fault, mask_of, view_of
 from gpuemu_flow.numerics.dtypes import dtype_name
 from gpuemu_flow.numerics.statistics import multi_index
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Case, Failure, FailureKind, Shape, Tolerance
 
 Array = NDArray[Any]

@@ -10,7 +10,6 @@ matrix product that are missing make it, or a wrong mean before weights are appl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
 from gpuemu_flow.numerics.finding import Evidence, Finding, Points, Positions
 from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.ulp import Float64Array
+from gpuemu_flow.quick_dataclass import dataclass
 
 Fit = Callable[[Float64Array, Float64Array, int], tuple[float, float] | None]
 

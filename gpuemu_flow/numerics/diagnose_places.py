@@ -19,12 +19,12 @@ kind                what is wrong
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.finding import TILES, Evidence, Finding, count_along
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 LONGEST_PERIOD = 256

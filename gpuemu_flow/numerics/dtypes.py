@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import COMPLEX, DTYPES, canonical_dtype
 
 ML_DTYPES_NAMES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")

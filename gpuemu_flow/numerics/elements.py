@@ -8,7 +8,6 @@ and the unit's place: never the outputs, which are what the bug did and not what
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, numpy_dtype, to_float64
 from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.relations import WRONG, Observation, is_near
 from gpuemu_flow.numerics.ulp import Float64Array
+from gpuemu_flow.quick_dataclass import dataclass
 
 ELEMENT, ROW = "element", "row"
 GRAVELY = (8.0, 100.0)

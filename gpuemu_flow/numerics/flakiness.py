@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from statistics import NormalDist
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 CONFIDENCE = 0.95

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.numerics.blocked import paired_blocks, take
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, to_float64
 from gpuemu_flow.numerics.statistics import multi_index
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Failure, FailureKind, Shape, Tolerance
 
 Array = NDArray[Any]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import FloatLimits
 from gpuemu_flow.numerics.ulp import Float64Array
+from gpuemu_flow.quick_dataclass import dataclass
 
 Array = NDArray[Any]
 BoolArray = NDArray[np.bool_]

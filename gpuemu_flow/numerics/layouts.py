@@ -21,12 +21,12 @@ and a write into them is found by `LaidOut.intact`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Shape
 
 Array = NDArray[Any]

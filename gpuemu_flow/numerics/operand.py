@@ -11,7 +11,7 @@ import functools
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.ulp import Float64Array, spacing
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import PRECISIONS
 
 TENSOR_CORE, FLOAT32, INPUT = PRECISIONS

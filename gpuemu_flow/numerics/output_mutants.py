@@ -7,7 +7,6 @@ on inputs as a buggy kernel would have read them (a tail of a reduction dropped,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +18,7 @@ from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
 from gpuemu_flow.numerics.planted import Site
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.trivial import Arrays, as_dtype, same_outputs
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 Evaluate = Callable[[Arrays], Arrays]

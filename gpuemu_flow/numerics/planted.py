@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, numpy_dtype, to_float64
 from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES
 
 Array = NDArray[Any]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from gpuemu_flow.quick_dataclass import dataclass
 
 OPEN, CLOSE = '__import__("gpuemu_flow.numerics.operand").numerics.operand.rounded(', ")"
 """A call that needs no import at the head of the file: line numbers stay."""

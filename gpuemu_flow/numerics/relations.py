@@ -28,7 +28,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from gpuemu_flow.numerics.dtypes import numpy_dtype, to_float64
 from gpuemu_flow.numerics.finding import TILES
 from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.ulp import Float64Array
+from gpuemu_flow.quick_dataclass import dataclass
 
 Floats = Mapping[str, Float64Array]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.relations import Floats, Observation, Relation
 from gpuemu_flow.numerics.relations_inputs import CUT_TILES, Ask
+from gpuemu_flow.quick_dataclass import dataclass
 
 FILLED = 0.5
 """Share of a place that has to be wrong for the place to be what is wrong."""

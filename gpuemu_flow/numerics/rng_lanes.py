@@ -8,7 +8,6 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from gpuemu_flow.numerics.rng_jump import (
     words_after,
 )
 from gpuemu_flow.numerics.rng_words import GOLDEN_GAMMA, MASK64, State
+from gpuemu_flow.quick_dataclass import dataclass
 
 LOOKUP_LIMIT = 4 * PREFIX  # up to it, look-ups beat lanes, which are then too few to be cheap
 SHORT_STRIDE = 48  # values per lane: fewer make longer rows, hence fewer calls of numpy per value,

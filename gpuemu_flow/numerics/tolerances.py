@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from gpuemu_flow.errors import Problem, did_you_mean
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPE_ALIASES, DTYPES, Json, Tolerance, canonical_dtype
 
 DEFAULT_ORIGIN = "default"

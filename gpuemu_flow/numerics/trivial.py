@@ -7,13 +7,13 @@ not right, the oracle is too weak for that op, not the op right.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import numpy_dtype, to_float64
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Json
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuemu_flow.problems.answers import described
@@ -14,6 +13,7 @@ from gpuemu_flow.problems.model import Described, Imported, Left, Source, Taken
 from gpuemu_flow.problems.probing import ADAPTERS, ProbeError, Prober, open_prober
 from gpuemu_flow.problems.sizes import Constants, Tries, Varied, scale_down, vary
 from gpuemu_flow.problems.toml_text import OpTable, workspace_text
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 SEED = 42

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from gpuemu_flow.judging.verdicts import reason
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.causes import causes
 from gpuemu_flow.results.model import OpResult, RunReport
 from gpuemu_flow.types import Json, Verdict

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from gpuemu_flow.expressions import compute
 from gpuemu_flow.problems.model import Described
 from gpuemu_flow.problems.probing import ProbeError
+from gpuemu_flow.quick_dataclass import dataclass
 
 Constants = Mapping[str, int]
 Try = Callable[[Constants], Described]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gpuemu_flow.problems.model import Argument, Taken
+from gpuemu_flow.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuemu_flow import __version__
-from gpuemu_flow.artifacts.diff import Judgement, KernelDiff, diff_kernels
-from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.engine import session
-from gpuemu_flow.engine.compile_kernels import kernel_policy
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting.client_baselines import of_clients
 from gpuemu_flow.reporting.renamed_ops import (
     IDENTITY,
@@ -42,6 +40,10 @@ from gpuemu_flow.tasks.base import read_manifest
 from gpuemu_flow.tasks.diff import compare_summaries, read_summary
 from gpuemu_flow.tasks.params import LintParams, params_of
 from gpuemu_flow.types import BAD, Json, Verdict
+
+if TYPE_CHECKING:
+    from gpuemu_flow.artifacts.diff import KernelDiff
+    from gpuemu_flow.artifacts.metrics import KernelMetrics
 
 
 def bring_up_to_date(
@@ -147,22 +149,8 @@ def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> Baselin
     kernels, results = _current(workspace, report)
     found = BaselineDiff(baseline)
     configured = {op.name: op for op in workspace.config.ops}
-    policies = {
-        kernel.name: kernel_policy(workspace.config.policies, kernel)
-        for kernel in workspace.config.kernels
-    }
-    former = renamed_kernels(baseline.kernels, kernels)
-    for name in dict.fromkeys((*kernels, *baseline.kernels)):
-        if name in former.values():
-            continue
-        policy = policies.get(name)
-        diffs = diff_kernels(
-            [_metrics(entry) for entry in baseline.kernels.get(former.get(name, name), ())],
-            [_metrics(entry) for entry in kernels.get(name, ())],
-            forbidden=policy.forbidden_instructions if policy is not None else (),
-        )
-        gone = name not in policies
-        found.kernels += [(name, _gone(one) if gone else one) for one in diffs]
+    if kernels or baseline.kernels:
+        found.kernels += _kernel_diffs(workspace, baseline, kernels)
     threshold = workspace.config.policies.regression_threshold
     former = renamed_ops(baseline.results, configured)
     shown = {(r.op, r.dtype): r for r in report.results}
@@ -178,8 +166,35 @@ def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> Baselin
     return found
 
 
+def _kernel_diffs(
+    workspace: Workspace, baseline: Baseline, kernels: Mapping[str, list[Json]]
+) -> Iterator[tuple[str, KernelDiff]]:
+    """Compare each kernel with the baseline's; what knows of kernels is loaded here."""
+    from gpuemu_flow.artifacts.diff import diff_kernels  # noqa: PLC0415
+    from gpuemu_flow.engine.compile_kernels import kernel_policy  # noqa: PLC0415
+
+    policies = {
+        kernel.name: kernel_policy(workspace.config.policies, kernel)
+        for kernel in workspace.config.kernels
+    }
+    former = renamed_kernels(baseline.kernels, kernels)
+    for name in dict.fromkeys((*kernels, *baseline.kernels)):
+        if name in former.values():
+            continue
+        policy = policies.get(name)
+        diffs = diff_kernels(
+            [_metrics(entry) for entry in baseline.kernels.get(former.get(name, name), ())],
+            [_metrics(entry) for entry in kernels.get(name, ())],
+            forbidden=policy.forbidden_instructions if policy is not None else (),
+        )
+        gone = name not in policies
+        yield from ((name, _gone(one) if gone else one) for one in diffs)
+
+
 def _gone(kernel: KernelDiff) -> KernelDiff:
     """Return the difference for a kernel that is no longer configured."""
+    from gpuemu_flow.artifacts.diff import Judgement  # noqa: PLC0415
+
     judgement = Judgement(REGRESSION, "kernel", "it is not configured any more")
     return replace(kernel, judgements=(*kernel.judgements, judgement))
 
@@ -253,6 +268,8 @@ def _metrics(entry: Mapping[str, Any]) -> KernelMetrics:
     KeyError, TypeError, ValueError
         When they are not of that form.
     """
+    from gpuemu_flow.artifacts.metrics import KernelMetrics  # noqa: PLC0415
+
     metrics = KernelMetrics.from_json(entry)
     numbers: Sequence[object] = (
         metrics.registers, metrics.spill_instructions, metrics.spill_bytes, metrics.stack_bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gpuemu_flow.engine import session
@@ -12,7 +12,8 @@ from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.fuzz.causes import cause_budget, with_causes
-from gpuemu_flow.fuzz.failures import record_run
+from gpuemu_flow.fuzz.record_run import record_run
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting import baselines, history
 from gpuemu_flow.reporting.gather import Extras, gather
 from gpuemu_flow.reporting.report import run_and_report

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpuemu_flow import __version__
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import UsageError
-from gpuemu_flow.fuzz.wire_ops import results_folder
+from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.reporting.submissions import submitted_results, submitted_summaries
 from gpuemu_flow.store.artifacts import ArtifactMetrics, ArtifactStore
 from gpuemu_flow.store.baselines import Baseline, BaselineStore, SubmittedResult, now

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.engine.relocate import Relocator
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import StoreError
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting import history
 from gpuemu_flow.results.baseline_diff import BaselineDiff
 from gpuemu_flow.results.document import CheckedCase, KnownFailure, Place, Report, TaskState

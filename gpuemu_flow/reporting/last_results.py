@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuemu_flow.engine import plan, snapshot
@@ -12,6 +11,7 @@ from gpuemu_flow.engine.discovery import Discovery
 from gpuemu_flow.engine.snapshot import Snapshot
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.engine.workspace import SNAPSHOT_NAME
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.from_manifests import ReportBuilder
 from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.store.failures import FailureRecord, FailureStore

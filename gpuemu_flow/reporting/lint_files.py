@@ -6,7 +6,7 @@ import contextlib
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from gpuemu_flow.artifacts.view import KernelView
 from gpuemu_flow.engine.compile_kernels import kernel_policy, tool_files
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, StoreError, UsageError
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting.linting import unknown_kernels
 from gpuemu_flow.results.model import KernelResult, RunReport, TaskCounts
 from gpuemu_flow.runners.off_limits import NOTHING

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.fuzz.wire_ops import Query, Subjects, results_folder
+from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult
+
+if TYPE_CHECKING:
+    from gpuemu_flow.fuzz.wire_ops import Subjects
 
 
 def new_names(
@@ -21,6 +25,8 @@ def new_names(
     moved = workspace.moved_names
     if not moved.gone or not moved.new:
         return {}
+    from gpuemu_flow.fuzz.wire_ops import Query  # noqa: PLC0415 - brings numpy
+
     judged: dict[str, set[tuple[str, str]]] = {}
     for one in stored:
         if one.op in moved.gone:
@@ -46,9 +52,13 @@ def take_over_submissions(workspace: Workspace) -> None:
 
     Called by a run that holds the lock, before it keeps the new names.
     """
-    folder = results_folder(workspace.config, workspace.cache)
-    if not workspace.moved_names.new or not (folder / FOLDER).exists():
+    if not workspace.moved_names.new:
         return
+    folder = results_folder(workspace.config, workspace.cache)
+    if not (folder / FOLDER).exists():
+        return
+    from gpuemu_flow.fuzz.wire_ops import Subjects  # noqa: PLC0415 - brings numpy
+
     store = ResultStore(workspace.cache, folder, max_results=0)
     try:
         names = new_names(workspace, Subjects(workspace), store.everything())

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from gpuemu_flow.engine.files import stamp_of
 from gpuemu_flow.engine.graph import Skip
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import UsageError
+from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.fuzz.submitted_code import newest_of_each, of_current_code
-from gpuemu_flow.fuzz.wire_ops import Query, Subjects, results_folder
 from gpuemu_flow.judging.summary import WORST, tallied
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting.client_code import SHOWN, ClientCode, Moved, name_files
 from gpuemu_flow.reporting.renamed_submissions import new_names
 from gpuemu_flow.results.from_manifests import result_of_summary
@@ -119,6 +120,8 @@ def _submissions(workspace: Workspace, skips: Iterable[Skip]) -> list[_Submitted
     workspace.watch({str(folder / STAMP): stamp_of(folder / STAMP)})
     if not (folder / FOLDER).exists():
         return []
+    from gpuemu_flow.fuzz.wire_ops import Query, Subjects  # noqa: PLC0415 - brings numpy
+
     store = ResultStore(workspace.cache, folder, max_results=0)
     try:
         subjects = Subjects(workspace)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, t
 from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.judge import AffineBound
 from gpuemu_flow.numerics.tolerances import default_tolerance
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import pytest_template as template
 from gpuemu_flow.reports.python_source import literal
 from gpuemu_flow.types import Json, Shape, Tolerance

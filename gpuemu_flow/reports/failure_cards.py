@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import charts, leads
 from gpuemu_flow.reports.text import note_lines
 from gpuemu_flow.results.document import CheckedCase, Picture, Report, kind_of

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.document import TaskState
 
 MAX_ROWS = 120

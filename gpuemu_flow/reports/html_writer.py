@@ -6,7 +6,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from gpuemu_flow.artifacts.diff import KernelDiff
 from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.kernel_record import KernelRecord
 from gpuemu_flow.plain_text import inert_json, inert_markup, with_newlines
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import charts, failure_cards, graph_chart
 from gpuemu_flow.reports.failure_cards import WRONG
 from gpuemu_flow.reports.formats import Look

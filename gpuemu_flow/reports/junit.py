@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from gpuemu_flow.plain_text import inert_markup, with_newlines
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.text import note_lines, number, percent, share
 from gpuemu_flow.results.document import CheckedCase, Report

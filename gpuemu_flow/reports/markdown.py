@@ -5,10 +5,10 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.kernel_record import KernelRecord
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import leads
 from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.report_text import counts, headline

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name
 from gpuemu_flow.numerics.layouts import describe, place, sentinel
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import pytest_template as template
 from gpuemu_flow.reports.export_outputs import Array, Arrays, Expectation, ExpectedOutputs
 from gpuemu_flow.reports.python_source import Source, literal

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 LINE_LENGTH = 80

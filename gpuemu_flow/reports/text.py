@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuemu_flow import plain_text
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.causes import causes
 from gpuemu_flow.results.changes import ResultChange
 from gpuemu_flow.results.model import CaseFailure, KernelResult, OpResult, RunReport

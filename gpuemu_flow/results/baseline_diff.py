@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.regressions import Regression
 from gpuemu_flow.types import Json
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gpuemu_flow.cases.cause import Cause, case_id
 from gpuemu_flow.cases.features import group
 from gpuemu_flow.judging.verdicts import reason
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.model import CaseFailure, OpResult
 from gpuemu_flow.types import Case, Verdict
 

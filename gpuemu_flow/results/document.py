@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.baseline_diff import BaselineDiff
 from gpuemu_flow.results.causes import Explained, causes
 from gpuemu_flow.results.model import MISSED, Absence, CaseFailure, OpResult, RunReport

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.judging.summary import WORST
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.changes import KernelChange, ResultChange
 from gpuemu_flow.results.model import CaseFailure, KernelResult, OpResult
 from gpuemu_flow.store.workspace_cache import WorkspaceCache

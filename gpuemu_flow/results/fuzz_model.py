@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.numerics.flakiness import FailureRate, failure_rate
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.failure_record import FailureRecord
 from gpuemu_flow.types import Json, Verdict, number_to_json
 

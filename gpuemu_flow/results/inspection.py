@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.keys import BuildReason
 from gpuemu_flow.types import Json
 

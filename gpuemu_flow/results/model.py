@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.kernel_findings import CodePlace
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.changes import KernelChange, ResultChange
 from gpuemu_flow.types import Case, CheckResult, Verdict
 

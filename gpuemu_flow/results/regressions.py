@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 

@@ -7,12 +7,12 @@ import mmap
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from gpuemu_flow.numerics.dtypes import element_dtype
 from gpuemu_flow.numerics.tensor_bytes import MAX_DIMS
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.buffers import address, byte_span, whole_memory
 from gpuemu_flow.runners.tensors import MAX_OUTPUT_BYTES, element_type
 from gpuemu_flow.types import ELEMENT_TYPES, Json, Shape

@@ -7,11 +7,12 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from gpuemu_flow.errors import CancelledRunError
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import memfd
 from gpuemu_flow.runners.answers import MALFORMED, read_outcome
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request, RunError, error_from_json

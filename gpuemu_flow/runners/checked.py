@@ -9,13 +9,14 @@ the outputs. The op's process says nothing that counts besides.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from gpuemu_flow.cases.generate import decoy_case
 from gpuemu_flow.numerics.contract import Mask
 from gpuemu_flow.numerics.contract_views import mask_of
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import decoys, malloc
 from gpuemu_flow.runners.answers import read_slots
 from gpuemu_flow.runners.api import EMULATED, Checks, OpError, OutputInfo, Program

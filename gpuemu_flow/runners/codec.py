@@ -12,7 +12,6 @@ import binascii
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -26,6 +25,7 @@ from gpuemu_flow.numerics.tensor_bytes import (
     is_size,
     tensor_of,
 )
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, OpError, RunError
 from gpuemu_flow.runners.lending import Captured
 from gpuemu_flow.runners.tensors import MAX_OUTPUT_BYTES, element_type

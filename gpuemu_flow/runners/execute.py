@@ -6,13 +6,13 @@ import os
 import random
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from gpuemu_flow.cases.generate import materialise, materialise_guarded
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import malloc
 from gpuemu_flow.runners.api import OpError, Program, Request, RunError
 from gpuemu_flow.runners.codec import MAX_OUTPUTS

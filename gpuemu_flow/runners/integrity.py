@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from operator import itemgetter
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+
+from gpuemu_flow.quick_dataclass import dataclass, finish_all
 
 _PACKAGE = __package__.partition(".")[0]
 _WATCHERS = (f"{_PACKAGE}.runners.", f"{_PACKAGE}.cases.generate", f"{_PACKAGE}.numerics.layouts")
@@ -72,6 +73,7 @@ def prepare() -> None:
 
     Call it in a process that never runs code of a program.
     """
+    finish_all()  # a method that is compiled later would look like a replaced one
     _prepared.update((module.__name__, _Part.of(module)) for module in _watchers())
 
 
@@ -86,6 +88,7 @@ class Seal:
     """
 
     def __init__(self) -> None:
+        finish_all()
         parts = [_prepared.get(module.__name__) or _Part.of(module) for module in _watchers()]
         self._names = [names for part in parts for names in part.names]
         self._ours = frozenset().union(*(part.functions for part in parts))

@@ -13,7 +13,6 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,6 +20,7 @@ import numpy as np
 
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.numerics.operand import Rounding, rounding_to
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import imports
 from gpuemu_flow.runners.api import OpError, Program
 from gpuemu_flow.runners.arena import Arena

@@ -15,8 +15,9 @@ import platform
 import struct
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from gpuemu_flow.quick_dataclass import dataclass
 
 # linux/seccomp.h, linux/audit.h, linux/filter.h, linux/prctl.h
 _SET_MODE_FILTER = 1

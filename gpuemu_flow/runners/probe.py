@@ -6,10 +6,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Checks, Program, Request
 from gpuemu_flow.runners.codec import decode_response, encode_request
 from gpuemu_flow.runners.pool import Pool

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Failure, FailureKind
 
 ZONE = 1 << 16

@@ -10,12 +10,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Failure, FailureKind
 
 _CARRIES = frozenset(

@@ -10,11 +10,11 @@ from __future__ import annotations
 import builtins
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.triton_cuda import Patch
 from gpuemu_flow.runners.triton_source import EXTREMES, HELPER, transformer
 

@@ -14,13 +14,14 @@ import socket
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 
 from gpuemu_flow.let_through import keep_user_cache
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import blobs, jobs, limits, malloc, script
 from gpuemu_flow.runners.api import (
     EMULATED,

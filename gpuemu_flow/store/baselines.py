@@ -10,12 +10,13 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timezone
 from pathlib import Path
 from urllib.parse import quote
 
 from gpuemu_flow.errors import Problem, StoreError, UsageError, did_you_mean
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.artifacts import ArtifactMetrics
 from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.cache import seal, unseal

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+from gpuemu_flow.quick_dataclass import dataclass
 
 INPUTS_LIMIT = 2_000_000_000
 """Bytes that the stored inputs of all recorded failures may take together."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from datetime import datetime, timezone
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import (
     Case,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 TRIGGERS = ("code", "params", "input", "env")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from gpuemu_flow.artifacts.cubin import read_cubin
@@ -13,6 +13,7 @@ from gpuemu_flow.artifacts.ptxas import errors_of, parse_ptxas_output
 from gpuemu_flow.artifacts.sass import MachineCode, parse_nvdisasm_json
 from gpuemu_flow.artifacts.toolchain import PACKAGES, Tool, Toolchain
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.tasks import compilers
 
 _PTX_VERSION = re.compile(rb"^\s*\.version\s+(\d{1,3})\.(\d{1,3})", re.MULTILINE)

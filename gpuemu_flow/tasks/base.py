@@ -6,11 +6,12 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.errors import Problem, StoreError
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.store.keys import canonical, digest_bytes

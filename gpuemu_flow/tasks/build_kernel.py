@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 
 from gpuemu_flow.artifacts.cubin import Cubin, read_cubin, without_line_table
@@ -19,6 +19,7 @@ from gpuemu_flow.artifacts.ptxas import parse_ptxas_output
 from gpuemu_flow.artifacts.sass import MachineCode
 from gpuemu_flow.artifacts.toolchain import Tool, tool_missing
 from gpuemu_flow.errors import Problem, StoreError
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.tasks import compilers, stages
 from gpuemu_flow.tasks.assemble import assemble, disassemble

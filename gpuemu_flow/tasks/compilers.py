@@ -10,12 +10,13 @@ import stat
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from gpuemu_flow.artifacts.toolchain import Tool, ToolRun, run_tool
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.let_through import let_through
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox import launch
 from gpuemu_flow.tasks.base import Interrupted
 from gpuemu_flow.types import Json

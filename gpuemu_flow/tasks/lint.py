@@ -8,7 +8,7 @@ parsing again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from typing import Any
 
 from gpuemu_flow.artifacts.lint import Linter, LintResult, kernel_json, unknown_rules
@@ -19,6 +19,7 @@ from gpuemu_flow.artifacts.ptxas import PtxasReport
 from gpuemu_flow.artifacts.sass import MachineCode
 from gpuemu_flow.artifacts.view import VIEW_VERSION, KernelView
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages

@@ -6,10 +6,11 @@ Each field holds plain JSON, for action keys and snapshots are made of it, here 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.types import Json
 

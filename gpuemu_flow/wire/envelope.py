@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import pybase64
 from numpy.typing import NDArray
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 CUT_FROM = 1 << 10  # bytes of base64 below which cutting costs more than it saves

@@ -275,6 +275,7 @@ def commands_named(page: Path) -> list[str]:
 
 def test_every_command_that_a_page_names_is_there_with_its_options() -> None:
     """Also in inline code and in text blocks, which no test runs."""
+    cli.load_all()
     seen = 0
     for page in PAGES:
         if page.name == "CHANGELOG.md":

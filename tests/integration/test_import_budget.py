@@ -62,6 +62,45 @@ def test_checking_a_configuration_needs_no_numbers_and_no_engine(mini: Mini) -> 
     assert not tops(found) & {"numpy", "doit", "diskcache", "rich", "pynng"}
 
 
+QUERIES = (
+    ("run", "--format", "json"), ("status",), ("list",), ("explain", "op:scale:float32"), ("ci",),
+)  # fmt: skip
+ONLY_FOR_WORK = HEAVY | {
+    "asyncio", "concurrent", "email", "http", "importlib.metadata", "jinja2", "logging",
+    "ml_dtypes", "multiprocessing", "pybase64", "subprocess", "traceback", "unittest",
+    "urllib.request",
+}  # fmt: skip
+PARTS_FOR_WORK = (
+    "artifacts", "cases.generate", "daemon.control", "emulator", "engine.run", "fuzz.failures",
+    "fuzz.subjects", "fuzz.wire_ops", "judging.case_evaluator", "judging.stored", "runners.attempt",
+    "runners.pool", "runners.worker", "tasks.compare", "tasks.execute",
+)  # fmt: skip
+COMPILING = ("config.load", "config.model", "config.tables", "engine.compile")
+
+
+def loaded(found: set[str], parts: tuple[str, ...]) -> set[str]:
+    """Modules of ours, among those imported, that are one of these parts or belong to it."""
+    begins = tuple(f"gpuemu_flow.{part}" for part in parts)
+    return {name for name in found if any(name == b or name.startswith(f"{b}.") for b in begins)}
+
+
+def test_commands_with_nothing_to_do_load_nothing_that_works(mini: Mini) -> None:
+    """No numbers, no engine of tasks, no workers, no other command; parsing only where it counts.
+
+    `ci` asks for ``[ci]`` of the configuration, so it is parsed.
+    """
+    worked = imported(mini, "run")
+    assert loaded(worked, ("engine.run", "judging.stored", "config.load", "config.tables"))
+    for arguments in QUERIES:
+        found = imported(mini, *arguments)
+        heavy = {name for name in ONLY_FOR_WORK if name in found or name in tops(found)}
+        assert heavy == set(), arguments
+        assert loaded(found, PARTS_FOR_WORK) == set(), arguments
+        assert arguments == ("ci",) or loaded(found, COMPILING) == set(), arguments
+        commands = loaded(found, tuple(f"cli.{name}" for name in ("fuzz", "watch", "debug", "lsp")))
+        assert commands == set(), arguments
+
+
 def test_a_plain_run_loads_no_terminal_library(mini: Mini) -> None:
     """Standard output is no terminal here."""
     assert "rich" not in tops(imported(mini, "run"))

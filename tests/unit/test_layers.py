@@ -36,6 +36,7 @@ LAYERS = (
         "value_rules",
         "plain_text",
     ),
+    ("quick_dataclass",),
 )
 """From the top; the empty name is the package's own ``__init__`` with the version."""
 

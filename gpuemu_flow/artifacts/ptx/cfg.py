@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuemu_flow.artifacts.ptx.model import Body, Instruction
 from gpuemu_flow.artifacts.ptx.operands import split_operands
+from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_EDGES = 1_000_000
 """Branch-table edges of one function; a hostile file could ask for many times more."""

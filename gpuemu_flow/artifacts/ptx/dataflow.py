@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from gpuemu_flow.artifacts.ptx.model import Body, RegisterDeclaration
 from gpuemu_flow.artifacts.ptx.opcode import Destination
 from gpuemu_flow.artifacts.ptx.operands import first_operand
+from gpuemu_flow.quick_dataclass import dataclass
 
 Registers = tuple[int, ...]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuemu_flow.artifacts.ptx.opcode import TYPE_BYTES, Opcode
 from gpuemu_flow.artifacts.ptx.operands import split_operands
+from gpuemu_flow.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from gpuemu_flow.artifacts.ptx.source import SourceText

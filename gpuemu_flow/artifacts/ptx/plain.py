@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from gpuemu_flow.artifacts.ptx.source import blank_comments
+from gpuemu_flow.quick_dataclass import dataclass
 
 _LOCATION = re.compile(r"\s*(?:\.loc\b|\.file\b|@@DWARF\b)", re.ASCII)
 _SECTION = re.compile(r"\s*\.section\b[^\n]*\.debug", re.ASCII)

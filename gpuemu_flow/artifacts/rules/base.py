@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
 from gpuemu_flow.artifacts.findings import Finding, Place, Violation
 from gpuemu_flow.artifacts.policy import Policy
 from gpuemu_flow.artifacts.view import KernelView
+from gpuemu_flow.quick_dataclass import dataclass
 
 Check = Callable[[KernelView, Policy], Iterable[Violation]]
 Find = Callable[[KernelAnalysis], Iterable[Finding]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.rows import Rows
 from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Shape
 from gpuemu_flow.value_rules import Number, ValueRule
 

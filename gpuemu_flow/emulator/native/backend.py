@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuemu_flow.emulator.blocks import Blocks
 from gpuemu_flow.emulator.effects.loads import STRONG, space_of
@@ -17,6 +17,7 @@ from gpuemu_flow.emulator.native.generate import generate
 from gpuemu_flow.emulator.native.writer import LackingError
 from gpuemu_flow.emulator.state import Launch
 from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.quick_dataclass import dataclass
 
 LARGE = 30_000_000
 """Thread instructions from which the compiled back end pays for its compiler; measured, see

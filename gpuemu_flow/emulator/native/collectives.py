@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuemu_flow.emulator.effects.checking import items_of
 from gpuemu_flow.emulator.effects.matrices import _count as matrix_count
 from gpuemu_flow.emulator.effects.matrices import read_form
@@ -13,6 +11,7 @@ from gpuemu_flow.emulator.native.c_types import c_type
 from gpuemu_flow.emulator.native.fragments import write_fragments
 from gpuemu_flow.emulator.native.warp_body import KINDS, WarpBody
 from gpuemu_flow.emulator.native.writer import LackingError, Writer
+from gpuemu_flow.quick_dataclass import dataclass
 
 BASES = frozenset(
     {"shfl", "vote", "match", "redux", "activemask", "elect", "ldmatrix", "stmatrix", "mma", "wmma"}

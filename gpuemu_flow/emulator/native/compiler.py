@@ -12,9 +12,10 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from gpuemu_flow.quick_dataclass import dataclass
 
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuemu_flow.emulator.blocks import (
     ENDS_THREADS,
@@ -26,6 +26,7 @@ from gpuemu_flow.emulator.native.writer import LackingError, Writer
 from gpuemu_flow.emulator.races import smallest_access
 from gpuemu_flow.emulator.stack import stack_region
 from gpuemu_flow.emulator.types import BITS, SIZES
+from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_STEPS = 12_000
 """Steps of a kernel that a compiler gets through in a few seconds."""

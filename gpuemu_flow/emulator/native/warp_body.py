@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuemu_flow.emulator.effects.checking import items_of
 from gpuemu_flow.emulator.ir import Memory, Operand, Program, Sink, Step
 from gpuemu_flow.emulator.native.c_types import bits_type, c_type
 from gpuemu_flow.emulator.native.writer import Writer
 from gpuemu_flow.emulator.types import SIZES
+from gpuemu_flow.quick_dataclass import dataclass
 
 KINDS = {
     "f16": 0, "bf16": 1, "tf32": 2, "s8": 3, "u8": 4, "s4": 5, "u4": 6, "e4m3": 7, "e5m2": 8,

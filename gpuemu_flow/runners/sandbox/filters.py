@@ -9,9 +9,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import struct
-from dataclasses import dataclass
 from typing import Any
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox import syscalls
 
 # linux/seccomp.h, linux/audit.h, linux/filter.h, linux/sched.h, asm-generic/ioctls.h

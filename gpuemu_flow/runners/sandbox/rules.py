@@ -10,8 +10,8 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.private import private_paths
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 

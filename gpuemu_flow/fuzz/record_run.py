@@ -1,0 +1,17 @@
+"""Failing cases of a run, recorded; what records them is loaded when there are some."""
+
+from __future__ import annotations
+
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.results.model import RunReport
+
+
+def record_run(workspace: Workspace, report: RunReport) -> list[Problem]:
+    """Record the failing cases that a run itself judged, and return warnings."""
+    fresh = [r for r in report.results if r.failures and not r.cached]
+    if not fresh:
+        return []
+    from gpuemu_flow.fuzz.failures import record_results  # noqa: PLC0415 - brings numpy
+
+    return record_results(workspace, fresh)

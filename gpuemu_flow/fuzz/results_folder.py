@@ -1,0 +1,21 @@
+"""The folder where results of submissions lie: found without what judges them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuemu_flow.wire.address import workspace_stem
+
+if TYPE_CHECKING:
+    from gpuemu_flow.config.model import Config
+    from gpuemu_flow.store.workspace_cache import WorkspaceCache
+
+
+def results_folder(config: Config, cache: WorkspaceCache) -> Path:
+    """Return the folder for the results of submissions: the cache, or ``[storage] db_path``.
+
+    Several workspaces may name one `db_path`; each has a folder of its own there.
+    """
+    path = config.storage.db_path
+    return cache.folder if path is None else path / workspace_stem(config.root)
