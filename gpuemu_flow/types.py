@@ -134,6 +134,7 @@ class FailureKind(str, enum.Enum):
     BARRIER = "BarrierMisuse"
     TRAP = "KernelTrap"
     KERNEL_BYPASSED = "KernelBypassed"
+    GENERATOR = "GeneratorError"
 
 
 @dataclass(frozen=True)

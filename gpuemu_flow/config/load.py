@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuemu_flow.config import parse_sections
+from gpuemu_flow.config.functions import missing_functions
 from gpuemu_flow.config.merge import definer, merged
 from gpuemu_flow.config.model import Config, ConfigFile, Environment
 from gpuemu_flow.config.parse_compiled import join_kernels
@@ -116,7 +117,10 @@ def check_config(
 
     With `edited`, the text of the file at `path` as an editor holds it, the file need not exist.
     """
-    return _load(path, start or Path.cwd(), environ, strict=strict, edited=edited)[1]
+    config, problems = _load(path, start or Path.cwd(), environ, strict=strict, edited=edited)
+    if config is not None:
+        problems = sorted([*problems, *missing_functions(config)], key=lambda each: each.line)
+    return problems
 
 
 def _load(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuemu_flow.cases.schema import SCHEMA_KEYS
 from gpuemu_flow.config.keys import FreeValue, Key, Section
 from gpuemu_flow.config.values import Bool, Choice, Either, ListOf, Number, TableOf, Text, Then
 from gpuemu_flow.types import (
@@ -45,7 +46,11 @@ PATH = Text(what="a path")
 NAME = Text(r"[A-Za-z0-9_.:/-]+", "a name of letters, digits and _ . : / -", longest=200)
 WORD = Text(longest=128)
 VARIABLE_NAMES = ListOf(
-    Text(r"[^=*]*\*?", "a name of an environment variable, with * at its end at most", longest=256),
+    Text(
+        r"[^=*\s\x00-\x1f\x7f]*\*?",
+        "a name of an environment variable, with * at its end at most",
+        longest=256,
+    ),
     0,
     1000,
 )
@@ -109,7 +114,7 @@ INVARIANT_SET = Either(
 SCHEMA = Either(
     (
         Text(what="the name of a built-in schema"),
-        FreeValue("a table of dims, inputs and output", only_table=True),
+        FreeValue("a table of dims, inputs and output", only_table=True, names=SCHEMA_KEYS),
     )
 )
 
