@@ -135,6 +135,7 @@ class FailureKind(str, enum.Enum):
     BARRIER = "BarrierMisuse"
     TRAP = "KernelTrap"
     KERNEL_BYPASSED = "KernelBypassed"
+    GENERATOR = "GeneratorError"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,9 @@ ANY = ""
 ELEMENTS = "the number of elements"
 """Stands among the sizes for the elements of the largest input."""
 
+INFINITE = 1e300
+"""Stands for Inf where values are compared."""
+
 Key = tuple[str, str]
 """An input (or `ANY`) and a measure or mark."""
 

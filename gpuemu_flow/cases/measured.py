@@ -9,14 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.conditions import sizes_of
-from gpuemu_flow.cases.facts import ANY, ELEMENTS, CaseFacts, Key
+from gpuemu_flow.cases.facts import ANY, ELEMENTS, INFINITE, CaseFacts, Key
 from gpuemu_flow.cases.generate import input_values
 from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
 from gpuemu_flow.numerics.layouts import lay_out
 from gpuemu_flow.types import DTYPES, Case
-
-INFINITE = 1e300
-"""Stands for Inf where values are compared."""
 
 MOST_ROWS = 4096
 MOST_COLUMNS = 4096

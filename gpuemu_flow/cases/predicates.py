@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from gpuemu_flow.cases.facts import ANY, ELEMENTS, CaseFacts
+from gpuemu_flow.cases.facts import ANY, ELEMENTS, INFINITE, CaseFacts
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
@@ -65,8 +65,12 @@ class Predicate:
             return f"{subject} is odd"
         if self.kind == "multiple" and value == 2:
             return f"{subject} is even"
+        if isinstance(value, float) and abs(value) <= TINY and self.kind in _OF_SIGNS:
+            nonzero, zero = _OF_SIGNS[self.kind]
+            beyond = value > 0.0 if self.kind in _FROM else value < 0.0
+            return (nonzero if beyond else zero).format(s=subject)
         shown = " or ".join(value) if isinstance(value, tuple) else value
-        shown = f"{shown:.4g}" if isinstance(shown, float) else shown
+        shown = f"{shown + 0.0:.4g}" if isinstance(shown, float) else shown
         return SENTENCES[self.kind].format(s=subject, v=shown)
 
     def to_json(self) -> dict[str, Json]:
@@ -130,6 +134,23 @@ MARKS = {
     "ties": "{s} holds equal elements in a row",
     "tied_top": "{s} holds a row whose largest element occurs twice",
 }
+
+TINY = 2.0**-100
+"""Magnitude of a bound up to which it stands for zero: nothing that is computed in float32 shows
+what an element of such a size does."""
+
+_FROM = ("largest_above", "magnitude_above", "row_range_above")
+_OF_SIGNS = {
+    "largest_above": ("{s} holds a positive element", "{s} holds an element ≥ 0"),
+    "lowest_below": ("{s} holds a negative element", "{s} holds an element ≤ 0"),
+    "magnitude_above": ("{s} holds an element other than 0",) * 2,
+    "row_range_above": ("{s} holds a row whose elements differ",) * 2,
+    "row_least_top_below": (
+        "{s} holds a row of negative elements only",
+        "the largest element of a row of {s} is ≤ 0",
+    ),
+}
+"""Sentences of bounds next to zero: where zero is beyond the bound, and where it is not."""
 
 _OF_SIZES = (
     "above", "at_most", "multiple", "not_multiple", "power_of_two", "not_power_of_two",
@@ -284,7 +305,8 @@ def _best_bounds(pairs: list[tuple[float, bool]], side: str) -> list[float]:
     for place, (value, failed) in enumerate(ordered[:-1]):
         bad, good = bad + failed, good + (not failed)
         beyond = ordered[place + 1][0]
-        if beyond != value and bad:
+        # What only Inf is beyond has a mark of its own, and no number for a border.
+        if beyond != value and bad and abs(value) < INFINITE:
             scored.append(((total - bad) * 2 + good, _between(value, beyond)))
     return [bound for _, bound in sorted(scored, key=lambda each: each[0])[:2]]
 

@@ -55,6 +55,9 @@ __all__ = [
     "with_shapes",
 ]
 
+SCHEMA_KEYS = ("dims", "inputs", "output", "outputs", "name", "constraints", "scalars")
+"""Keys of a schema's table."""
+
 KeyPath = tuple[str | int, ...]
 Report = Callable[[KeyPath, str, str, str], None]
 
@@ -164,8 +167,7 @@ class _SchemaTable:
         self.expressions = Expressions(self.report)
 
     def parse(self) -> OpSchema | None:
-        known = ("dims", "inputs", "output", "outputs", "name", "constraints", "scalars")
-        self._unknown_keys((), self.table, known)
+        self._unknown_keys((), self.table, SCHEMA_KEYS)
         dims = self._dims()
         inputs = self._inputs(dims)
         outputs = self._outputs(dims)

@@ -48,9 +48,11 @@ def import_problems(
     """
     from gpuemu_flow.errors import Problem, RunnerError  # noqa: PLC0415
     from gpuemu_flow.init.write import install  # noqa: PLC0415
+    from gpuemu_flow.problems.found import find_kernelbench  # noqa: PLC0415
     from gpuemu_flow.problems.kernelbench import Options, import_kernelbench  # noqa: PLC0415
     from gpuemu_flow.reports.text import printable  # noqa: PLC0415
 
+    find_kernelbench(path, candidates)  # what is not there comes before what is not installed
     if importlib.util.find_spec("torch") is None:
         text = f"problems of {format_name} are PyTorch programs, and torch is not installed"
         hint = "python -m pip install 'gpuemu-flow[torch]'"

@@ -94,6 +94,10 @@ def cli(directory: Path | None, file: Path | None) -> None:
     if directory is not None:
         os.chdir(directory)
     if file is not None:
+        if not file.exists():
+            from gpuemu_flow.errors import Problem, UsageError  # noqa: PLC0415
+
+            raise UsageError(Problem("config-not-found", f"-f names {file}, which does not exist"))
         os.environ["GPUEMU_CONFIG"] = str(file.absolute())
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shortened, shown
-from gpuemu_flow.config.values import I63_MAX, INVALID, U64_MAX, ValueType, toml_type
+from gpuemu_flow.config.values import I63_MAX, INVALID, U64_MAX, Either, ValueType, toml_type
 from gpuemu_flow.errors import AddKey, Hint, nearest
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
@@ -117,9 +117,17 @@ class Section(ValueType):
         return checked
 
     def unknown(self, written: str, path: KeyPath, out: Reporter) -> None:
-        hint = out.nearest(written, self.by_name)
+        hint = self.place_of(written, path) or out.nearest(written, self.by_name)
         name = dotted((*path, written)) or shortened(written)
         out.add("config-unknown-key", (*path, written), f"unknown key {name!r}", hint, warning=True)
+
+    def place_of(self, written: str, path: KeyPath) -> str:
+        """Return a hint where a key belongs that a table below this one has; empty if none has."""
+        for key in self.keys:
+            if _has_key(key.type, written):
+                table = ".".join((*(part for part in path if isinstance(part, str)), key.name))
+                return f"{written!r} belongs below {key.name}, in [{table}]"
+        return ""
 
     def joined(self, key: Key, first: Json, second: Json, path: KeyPath, out: Reporter) -> Json:
         """Combine the values of two spellings of a key: unite lists, demand equality of others."""
@@ -200,12 +208,25 @@ def plain(markdown: str) -> str:
     return markdown.replace("`", "")
 
 
+def _has_key(kind: ValueType, name: str) -> bool:
+    """Tell whether tables of a type have a key of that name."""
+    if isinstance(kind, Either):
+        return any(_has_key(option, name) for option in kind.options)
+    if isinstance(kind, FreeValue):
+        return name in kind.names
+    return isinstance(kind, Section) and name in kind.by_name
+
+
 @dataclass(frozen=True)
 class FreeValue(ValueType):
-    """Any TOML value that JSON can carry, nested at most `MAX_FREE_DEPTH` deep."""
+    """Any TOML value that JSON can carry, nested at most `MAX_FREE_DEPTH` deep.
+
+    `names` are keys that such a table may have, for hints where these belong.
+    """
 
     what: str = "any value but a date"
     only_table: bool = False
+    names: tuple[str, ...] = ()
 
     def accepts(self, value: Json) -> bool:
         return isinstance(value, dict) or not self.only_table

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpuemu_flow.config import parse_sections
 from gpuemu_flow.config.find import FILE_NAME, exists, find_config
+from gpuemu_flow.config.functions import missing_functions
 from gpuemu_flow.config.included import Included, read_included
 from gpuemu_flow.config.merge import definer, merged
 from gpuemu_flow.config.model import Config, ConfigFile, Environment, KernelConfig, OpConfig
@@ -90,7 +91,10 @@ def check_config(
 
     With `edited`, the text of the file at `path` as an editor holds it, the file need not exist.
     """
-    return _load(path, start or Path.cwd(), environ, strict=strict, edited=edited)[1]
+    config, problems = _load(path, start or Path.cwd(), environ, strict=strict, edited=edited)
+    if config is not None:
+        problems = sorted([*problems, *missing_functions(config)], key=lambda each: each.line)
+    return problems
 
 
 def _load(

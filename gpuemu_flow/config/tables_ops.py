@@ -199,7 +199,7 @@ OP = Section(
             Either(
                 (
                     TableOf(
-                        Text(r"[^=]+", "a name without '='", longest=256),
+                        Text(r"[^=\s\x00-\x1f\x7f]+", "a name without '=' and spaces", longest=256),
                         Text(what="a string", empty=True, longest=32768),
                         "a table of strings",
                     ),

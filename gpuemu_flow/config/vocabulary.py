@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuemu_flow.cases.schema import SCHEMA_KEYS
 from gpuemu_flow.config.keys import FreeValue, Key, Section
 from gpuemu_flow.config.values import Bool, Choice, Either, ListOf, Number, TableOf, Text, Then
 from gpuemu_flow.types import (
@@ -58,7 +59,11 @@ class OpName(Text):
 
 OP_NAME = OpName(NAME.pattern, NAME.what, longest=NAME.longest)
 VARIABLE_NAMES = ListOf(
-    Text(r"[^=*]*\*?", "a name of an environment variable, with * at its end at most", longest=256),
+    Text(
+        r"[^=*\s\x00-\x1f\x7f]*\*?",
+        "a name of an environment variable, with * at its end at most",
+        longest=256,
+    ),
     0,
     1000,
 )
@@ -122,7 +127,7 @@ INVARIANT_SET = Either(
 SCHEMA = Either(
     (
         Text(what="the name of a built-in schema"),
-        FreeValue("a table of dims, inputs and output", only_table=True),
+        FreeValue("a table of dims, inputs and output", only_table=True, names=SCHEMA_KEYS),
     )
 )
 

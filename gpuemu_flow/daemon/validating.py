@@ -151,7 +151,7 @@ def _known_files(files: Mapping[str, str], root: Path) -> dict[str, str]:
 def refuse_broken_reference(result: CheckResult) -> None:
     """Raise RequestError ``ReferenceScriptFailed`` if there is nothing to compare with."""
     first = result.failures[0] if result.failures else None
-    if first is not None and first.kind is FailureKind.REFERENCE:
+    if first is not None and first.kind in (FailureKind.REFERENCE, FailureKind.GENERATOR):
         raise RequestError("ReferenceScriptFailed", "\n".join([first.message, *result.all_notes]))
 
 

@@ -208,9 +208,11 @@ class Claimant:
         tried = max(self._known, key=lambda t: (min(t.inputs[name].size, WIDE), _is_plain(t)))
         array = tried.inputs[name]
         limits = FLOAT_LIMITS.get(dtype_name(array.dtype) or "")
-        if limits is None:
+        if limits is None and not claim.whole:
             return None
-        chosen = _between(ends, array.size if claim.feature.level == ELEMENT else 64, limits.max)
+        largest = limits.max if limits is not None else float(np.iinfo(array.dtype).max)
+        chosen = _between(ends, array.size if claim.feature.level == ELEMENT else 64, largest)
+        chosen = np.rint(chosen) if claim.whole else chosen
         rng = SeededRng(tried.case.seed).derive(f"sweep_{len(self._seen)}")
         order = np.asarray(rng.ranges(array.size, 0, chosen.size))
         values = np.array(array)

@@ -390,7 +390,7 @@ def _not_run(case: Case) -> EvaluatedCase | None:
     error = input_error(case)
     if error is None:
         return None
-    return EvaluatedCase(case, run_error_result(FailureKind.REFERENCE, error), given={})
+    return EvaluatedCase(case, run_error_result(FailureKind.GENERATOR, error), given={})
 
 
 def _demand(attempt: Attempt) -> None:

@@ -10,14 +10,21 @@ from gpuemu_flow.types import CheckResult, Failure, FailureKind, Verdict
 from gpuemu_flow.value_rules import GENERATOR_SLUGS
 
 EXCEPTION = "op-exception"
-_WHO = {FailureKind.REFERENCE: "the reference", FailureKind.EXECUTION: "the op"}
+_WHO = {
+    FailureKind.REFERENCE: "the reference",
+    FailureKind.EXECUTION: "the op",
+    FailureKind.GENERATOR: "an input",
+}
 
 
 def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
-    """Return the verdict on a case whose op or reference (`kind`) gave no usable outputs."""
+    """Return the verdict on a case whose op or reference (`kind`) gave no usable outputs.
+
+    Where a function that makes an input failed neither did, and the kind says so.
+    """
+    kind = FailureKind.GENERATOR if error.slug in GENERATOR_SLUGS else kind
     place = f"{error.file}:{error.line}" if error.line else ""
-    who = "an input" if error.slug in GENERATOR_SLUGS else _WHO[kind]
-    message = f"{who}: {error.slug}: {error.message}{f' ({place})' if place else ''}"
+    message = f"{_WHO[kind]}: {error.slug}: {error.message}{f' ({place})' if place else ''}"
     # A program that cannot be loaded fails alike in all cases, whatever it raised.
     why = error.exception if error.slug == EXCEPTION and error.exception else error.slug
     failure = Failure(kind, message, why=why, place=place)

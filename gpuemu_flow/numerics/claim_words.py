@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gpuemu_flow.numerics.claims import Claim, is_close
+from gpuemu_flow.numerics.claims import Claim, is_close, is_known, is_zero
 from gpuemu_flow.numerics.elements import ROW
 
 
@@ -43,23 +43,29 @@ def _is_row_magnitude(claim: Claim) -> bool:
 
 def _stretch(subject: str, claim: Claim) -> str:
     if claim.low and claim.high:
-        low, high = _border(claim.low), _border(claim.high)
+        low, high = _border(claim, claim.low), _border(claim, claim.high)
         return f"{subject} between {low} and {high}"
-    right, wrong = claim.low or claim.high
+    ends = claim.low or claim.high
+    right, wrong = ends
     if math.isinf(wrong):
         return f"{subject} = {'Inf' if wrong > 0 else '-Inf'}"
-    if claim.kind == "above":
-        return f"{subject} ≥ {_border(claim.low)}"
-    zero = right >= 0.0 > wrong and is_close(right, wrong)
-    return f"{subject} < 0" if zero else f"{subject} ≤ {_border(claim.high)}"
+    sign = "≥" if claim.kind == "above" else "≤"
+    # Of zero itself it is known which side it is on, or else the sign is what is known.
+    without = is_zero(right, wrong) or (is_known(claim, ends) and right == 0.0)
+    if without and (right <= 0.0 < wrong or wrong < 0.0 <= right or right * wrong > 0.0):
+        sign = ">" if claim.kind == "above" else "<"
+        return f"{subject} {sign} 0"
+    return f"{subject} {sign} {_border(claim, ends)}"
 
 
-def _border(ends: tuple[float, ...]) -> str:
+def _border(claim: Claim, ends: tuple[float, ...]) -> str:
     """Return the shortest number between the last right and the first wrong value."""
     right, wrong = ends
+    if is_known(claim, ends):
+        return f"{wrong:.15g}"
     if not is_close(right, wrong):
         return f"a number between {min(ends):.4g} and {max(ends):.4g}"
-    if right * wrong < 0:
+    if is_zero(right, wrong):
         return "0"
     middle = (right + wrong) / 2
     low, high = min(ends), max(ends)

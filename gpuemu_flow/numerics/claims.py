@@ -52,6 +52,10 @@ FADING = 1.3
 """Ratio of the ends of the wrong and of the gravely wrong up to which an error does not fade."""
 
 NEAR_ZERO = 0.05
+TINY = 2.0**-100
+"""Magnitude up to which a right value tells nothing of a border that is farther from zero: errors
+in proportion to such values are below every tolerance."""
+
 LARGEST = 3e38
 
 INDEX_SLACK = 0.02
@@ -76,6 +80,8 @@ class Claim:
         ``tail`` the tile.
     also : Claim or None
         It has to hold, too: of another axis.
+    whole : bool
+        The feature is of integers: between two that are next to each other nothing is unknown.
     """
 
     feature: Feature
@@ -83,6 +89,7 @@ class Claim:
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     also: Claim | None = None
+    whole: bool = False
 
     @property
     def about(self) -> tuple[object, ...]:
@@ -208,7 +215,12 @@ def is_sharp(claim: Claim) -> bool:
     if claim.kind not in STRETCHES:
         return True
     sharp = is_adjacent if claim.feature.of_place else is_close
-    return all(sharp(*ends) for ends in (claim.low, claim.high) if ends)
+    return all(is_known(claim, ends) or sharp(*ends) for ends in (claim.low, claim.high) if ends)
+
+
+def is_known(claim: Claim, ends: tuple[float, ...]) -> bool:
+    """Tell whether a border lies between two integers that are next to each other."""
+    return claim.whole and abs(ends[0] - ends[1]) <= 1.0
 
 
 def is_firm(claim: Claim, seen: Sequence[Sighting]) -> bool:
@@ -267,6 +279,7 @@ def has_moved(before: Claim, after: Claim) -> bool:
             moved = not is_adjacent(old[1], new[1])
         else:
             moved = not is_close(old[1], new[1]) and not is_close(old[0], new[1])
+            moved = moved or (is_known(before, old) and old[1] != new[1])
         if moved:
             return True
     return False
@@ -297,8 +310,17 @@ def is_close(right: float, wrong: float) -> bool:
         return abs(right if math.isinf(wrong) else wrong) > LARGEST
     if right * wrong <= 0.0:
         return max(abs(right), abs(wrong)) <= NEAR_ZERO
+    if is_zero(right, wrong):
+        return True
     ratio = abs(right / wrong)
     return max(ratio, 1.0 / ratio) <= CLOSE
+
+
+def is_zero(right: float, wrong: float) -> bool:
+    """Tell whether nothing that is known separates a border from zero."""
+    if wrong == 0.0 or right * wrong <= 0.0:
+        return max(abs(right), abs(wrong)) <= NEAR_ZERO
+    return abs(right) <= abs(wrong) <= TINY
 
 
 def density(claim: Claim, seen: Sequence[Sighting]) -> float:
@@ -355,34 +377,37 @@ def _of_value(feature: Feature, pool: _Pool, seen: Sequence[Sighting]) -> Iterat
     if wrong.size < 1 or right.size < 1 or np.count_nonzero(np.isnan(pool.wrong)):
         return
     low, high = float(wrong.min()), float(wrong.max())
+    whole = feature.subject in seen[0].integers
     if feature.level == ELEMENT and feature.kind == "value":
         if low == high:
             yield Claim(feature, "equal", (low,))
-        if feature.subject in seen[0].integers and low != high:
+        if whole and low != high:
             for kind, rest in (("odd", 1), ("even", 0)):
                 if np.count_nonzero(wrong % 2 != rest) <= STRAY * wrong.size:
                     yield Claim(feature, kind)
-    yield from _stretches(feature, right, low, high)
+    yield from _stretches(feature, right, low, high, whole=whole)
     few = int(STRAY * wrong.size / 2)
     if few:
         ordered = np.sort(wrong)
         nearly_low, nearly_high = float(ordered[few]), float(ordered[-1 - few])
         if nearly_low == nearly_high and low != high and feature.kind == "value":
             yield Claim(feature, "equal", (nearly_low,))
-        yield from _stretches(feature, right, nearly_low, nearly_high)
+        yield from _stretches(feature, right, nearly_low, nearly_high, whole=whole)
 
 
-def _stretches(feature: Feature, right: Float64Array, low: float, high: float) -> Iterator[Claim]:
+def _stretches(
+    feature: Feature, right: Float64Array, low: float, high: float, *, whole: bool = False
+) -> Iterator[Claim]:
     finite = right if np.isinf([low, high]).any() else right[np.isfinite(right)]
     below, beyond = finite[finite < low], finite[finite > high]
     lower = (float(below.max()), low) if below.size else ()
     upper = (float(beyond.min()), high) if beyond.size else ()
     if lower:
-        yield Claim(feature, "above", low=lower)
+        yield Claim(feature, "above", low=lower, whole=whole)
     if upper:
-        yield Claim(feature, "below", high=upper)
+        yield Claim(feature, "below", high=upper, whole=whole)
     if lower and upper and low != high:
-        yield Claim(feature, "between", lower, upper)
+        yield Claim(feature, "between", lower, upper, whole=whole)
 
 
 def _of_place(feature: Feature, pool: _Pool, seen: Sequence[Sighting]) -> Iterator[Claim]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.numerics.bounds import ElementBound, unit
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.evaluations import Evaluations
+from gpuemu_flow.numerics.marking import STAND_INS, inverting, marking, stepping
 from gpuemu_flow.numerics.noise import doubting, flushing, noisy
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.perturb import (
@@ -43,6 +44,9 @@ below the worst case. Without it a correct attention came to 0.92 of the second 
 
 SETTLING = 12
 """Draws that all have to leave an integer as it is for it to get its verdict back."""
+
+STEPPED = 8
+"""Operations, the first ones that round, of which each is moved up and down by itself."""
 
 ROUNDED = 5
 """Number of draws in which intermediate results are rounded at random."""
@@ -283,28 +287,54 @@ class _Session:
             self._add(self._evaluate(copies, shadow=True), ties_kept=True)
         self._add(self._evaluate(regrouped(as_float32(self._inputs64)), shadow=True))
         self._add_flushed(self._evaluate(flushing(as_float32(self._inputs64)), shadow=True))
+        self._add_inverted(plain)
         at_headroom = self._evaluate(as_float32(moved.magnitudes(HEADROOM)), shadow=True)
         for name, values in (at_headroom or {}).items():
             self._outputs[name].exclude_overflow(values)
         return True
 
+    def _add_inverted(self, plain: dict[str, NDArray[Any]]) -> None:
+        """Fold in what multiplying with a reciprocal gives where the divisor has none in float32.
+
+        Nearly all quantisers do so with their scale, and a row of tiny values has a subnormal one.
+        """
+        for stand_in in STAND_INS:
+            copies = inverting(as_float32(self._inputs64), stand_in)
+            values = self._evaluate(copies, shadow=True)
+            if values is None or _same(values, plain):
+                return
+            for name, flat in values.items():
+                self._outputs[name].add_beyond(flat)
+
     def settle_integers(self) -> None:
         """Restore the verdict on integers from exact arithmetic, such as the half of a quotient.
 
-        Moved inputs change them, but an input is what it is; moved roundings do not.
+        Moved inputs change them, but an input is what it is; moved roundings do not. Where these
+        change one there is no verdict on it, though moved inputs may leave it as it is: a quotient
+        and a zero point of one scale move against each other.
         """
-        if not any(s.fmt is None and s.unstable.any() for s in self._outputs.values()):
+        if all(spread.fmt is not None for spread in self._outputs.values()):
             return
-        drawn = []
+        marked = [
+            self._evaluate(marking(as_float32(self._inputs64), stand_in), shadow=True)
+            for stand_in in STAND_INS
+        ]
+        moved = []
         for draw in range(SETTLING):
             rng = self._rng.derive(f"auto/settling/{draw}")
             copies = doubting(as_float32(self._inputs64), rng, 8.0 * self._unit)
-            values = self._evaluate(copies, shadow=True)
-            if values is None:
-                return
-            drawn.append(values)
+            moved.append(self._evaluate(copies, shadow=True))
+        for turn in range(1, STEPPED + 1):
+            for change in (8.0 * self._unit, -8.0 * self._unit):
+                copies, met = stepping(as_float32(self._inputs64), turn, change)
+                moved.append(self._evaluate(copies, shadow=True))
+            if len(met) < turn:
+                break
         for name, output in self._outputs.items():
-            output.settle([values[name].reshape(-1) for values in drawn])
+            output.settle(
+                marked=[None if values is None else values[name] for values in marked],
+                moved=[None if values is None else values[name] for values in moved],
+            )
 
     def exclude_all(self) -> None:
         """Withhold all verdicts, since the reference could not be evaluated."""

@@ -71,7 +71,7 @@ def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]
     }
 
 
-class _Doubting(_Noisy):
+class Doubting(_Noisy):
     """A `_Noisy` array that also perturbs quotients which reciprocals would round otherwise."""
 
     def __array_ufunc__(
@@ -94,7 +94,7 @@ def doubting(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[A
 
     A half that a rounded scale makes is moved, and one that exact numbers make is not.
     """
-    made = type("Doubting", (_Doubting,), {"rng": rng, "unit": unit})
+    made = type("Doubting", (Doubting,), {"rng": rng, "unit": unit})
     return {
         name: array.view(made) if array.dtype == np.float32 else array
         for name, array in inputs.items()

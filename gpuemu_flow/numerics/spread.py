@@ -65,6 +65,7 @@ class Spread:
         self._raw = flat
         self.unstable: BoolArray = np.zeros(flat.size, bool)
         self._power_like: BoolArray | bool = True
+        self._beyond: BoolArray = np.zeros(flat.size, bool)
         if fmt is None:
             return
         self._reference = _clip(to_float64(flat), fmt)
@@ -100,19 +101,44 @@ class Spread:
     def add_flushed(self, values: NDArray[Any]) -> None:
         """Add the result on inputs with flushed subnormals, which is also a right result."""
         if self.fmt is None:
+            self.add_beyond(values)
             return
         self._fold(self._changed(values) / FACTOR, self._flushed)
+
+    def add_beyond(self, values: NDArray[Any]) -> None:
+        """Add a right result of arithmetic that leaves float32's range: integers get no verdict."""
+        if self.fmt is None:
+            self._beyond |= values != self._raw
+            self.unstable |= self._beyond
+        else:
+            self._fold(self._changed(values), self._error)
 
     def add_discrete(self, values: NDArray[Any]) -> None:
         """Add an evaluation that preserves ties; integers that it changes have no verdict."""
         if self.fmt is None:
             self.unstable |= values != self._raw
 
-    def settle(self, drawn: list[NDArray[Any]]) -> None:
-        """Restore the verdict on integers that stay equal in all the given evaluations."""
-        if self.fmt is None and drawn:
-            same = np.logical_and.reduce([values == self._raw for values in drawn])
-            self.unstable &= ~same
+    def settle(
+        self, *, marked: list[NDArray[Any] | None], moved: list[NDArray[Any] | None]
+    ) -> None:
+        """Judge integers that exact numbers made, and withhold the verdict where a rounding counts.
+
+        Parameters
+        ----------
+        marked : list of ndarray or None
+            Evaluations that give something else for whatever was rounded on the way.
+        moved : list of ndarray or None
+            Evaluations with each rounding moved at random. None: it failed.
+        """
+        if self.fmt is not None:
+            return
+        touched = self._beyond.copy()
+        for values in (*marked, *moved):
+            touched |= True if values is None else values.reshape(-1) != self._raw
+        for values in moved:
+            if values is not None:
+                self.unstable |= values.reshape(-1) != self._raw
+        self.unstable &= touched
 
     def add_noise(self, values: NDArray[Any]) -> None:
         """Add an evaluation under noise that a result must withstand to have a verdict."""

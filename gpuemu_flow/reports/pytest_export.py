@@ -127,6 +127,9 @@ def render(
 
 
 def _refuse_without_reference(record: FailureRecord, expectation: Expectation) -> None:
+    if record.kind == FailureKind.GENERATOR.value:
+        message = f"in failure {record.id} an input could not be made, so that the op never ran"
+        raise UsageError(Problem("export-no-reference", message, "fix the function of the input"))
     if record.kind == FailureKind.REFERENCE.value:
         message = f"in failure {record.id} it was the reference that failed, not the op"
         raise UsageError(Problem("export-no-reference", message, "fix the reference first"))

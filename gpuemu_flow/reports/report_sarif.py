@@ -47,6 +47,7 @@ _RULES = {
     FailureKind.BARRIER: "threads of a kernel did not come together at a barrier",
     FailureKind.TRAP: "a kernel stopped itself: a failed assertion, or a trap",
     FailureKind.KERNEL_BYPASSED: "a library computed what a kernel of the op had to",
+    FailureKind.GENERATOR: "a function that makes an input failed, so that nothing was run",
     FailureKind.NON_DETERMINISTIC: "two runs on the same inputs gave different outputs",
 }
 """Description of each rule ``validation/KIND``."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 from mini_workspace import Mini
 
 WRONG = """
@@ -85,3 +89,91 @@ def test_a_misspelt_key_is_named_where_the_right_one_is_missing(mini: Mini) -> N
     )
     done = mini.command("run", code=2)
     assert "lacks the key 'reference'; 'refrence' is no key; rename it?" in done.stderr
+
+
+def test_a_function_that_its_file_does_not_define_is_named(mini: Mini) -> None:
+    """Of an input's `generate` as of ops and references; nothing is imported for it."""
+    mini.write("scripts/gen.py", "raise SystemExit('imported')\n\ndef values(shape):\n    pass\n")
+    mini.write("scripts/dynamic.py", "globals()['made'] = print\n")
+    mini.write("scripts/star.py", "from gen import *\n")
+    mini.write(
+        "gpuemu.toml",
+        """
+        [project]
+        name = "functions"
+        [[ops]]
+        name = "a"
+        op = "scripts/dynamic.py:made"
+        reference = "scripts/star.py:values"
+        [ops.schema]
+        dims = { N = [4] }
+        inputs = { x = { dims = ["N"], generate = "scripts/gen.py:value" } }
+        [[ops]]
+        name = "b"
+        op = "scripts/gen.py:values"
+        reference = "scripts/gen.py:other"
+        schema = { dims = { N = [4] }, inputs = { x = ["N"] } }
+        """,
+    )
+    done = mini.command("config", "check", code=2)
+    told = [line for line in done.stderr.splitlines() if "config-no-function" in line]
+    assert len(told) == 2, done.stderr
+    assert "there is no function 'value' in scripts/gen.py" in told[0]
+    assert "there is no function 'other' in scripts/gen.py" in told[1]
+    assert "did you mean 'values'?" in done.stderr
+
+
+def test_keys_of_the_schema_beside_it_are_told_their_place(mini: Mini) -> None:
+    mini.write(
+        "gpuemu.toml",
+        """
+        [project]
+        name = "beside"
+        [[ops]]
+        name = "a"
+        op = "scripts/scale.py:scale"
+        reference = "scripts/scale_ref.py"
+        inputs = { x = ["N"] }
+        """,
+    )
+    done = mini.command("config", "check", code=None)
+    assert "'inputs' belongs below schema, in [ops.schema]" in done.stdout + done.stderr
+    assert "input_names" not in done.stdout + done.stderr
+
+
+def test_a_name_with_a_space_is_no_variable(mini: Mini) -> None:
+    for value in ('["BAD NAME"]', '["TAB\\t*"]', '{ "BAD NAME" = "1" }'):
+        mini.write(
+            "gpuemu.toml",
+            f"""
+            [project]
+            name = "variables"
+            [[ops]]
+            name = "a"
+            op = "scripts/scale.py"
+            reference = "scripts/scale_ref.py"
+            env = {value}
+            """,
+        )
+        done = mini.command("config", "check", code=2)
+        assert "config-value" in done.stderr and "env" in done.stderr, done.stderr
+
+
+def test_a_file_that_is_not_there_is_said_to_be_named_by_the_option(mini: Mini) -> None:
+    done = mini.command("-f", "nope.toml", "config", "check", code=2)
+    assert "config-not-found: -f names nope.toml, which does not exist" in done.stderr
+    assert "GPUEMU_CONFIG" not in done.stderr
+
+
+def test_a_path_that_is_not_there_comes_before_what_is_not_installed(mini: Mini) -> None:
+    """The same is said with PyTorch and without it."""
+    mini.write("hidden/sitecustomize.py", "import sys\nsys.modules['torch'] = None\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuemu_flow", "import", "kernelbench", "nowhere"],
+        cwd=mini.root,
+        env={**os.environ, "PYTHONPATH": str(mini.root / "hidden")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "import-not-found" in done.stderr) == (2, True), done.stderr

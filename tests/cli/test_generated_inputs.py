@@ -72,6 +72,10 @@ def failing(mini: Mini, body: str, slug: str) -> str:
     shown = mini.command("run", code=3).stdout
     assert f"an input: {slug}: routes: scripts/gen.py:routes" in shown, shown
     assert re.search(r"route +float32 +error", shown), shown
+    # It is neither the op nor the reference that failed, and no kind says so.
+    assert "GeneratorError" in shown and "ReferenceError" not in shown, shown
+    found = mini.run(code=3)["failures"]
+    assert {failure["kind"] for failure in found} == {"GeneratorError"}
     return shown
 
 

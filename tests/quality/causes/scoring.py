@@ -56,7 +56,7 @@ def _relation(truth: Relation, cause: dict[str, Any]) -> bool:
 
 STATED = re.compile(
     r"(?P<bars>\|?)(?P<name>[\w ]+?)\|?(?: is)? "
-    r"(?P<how>≥|≤|<|=|odd|even|between) ?(?P<value>\S*)(?: and (?P<end>\S+))?$"
+    r"(?P<how>≥|≤|<|>|=|odd|even|between) ?(?P<value>\S*)(?: and (?P<end>\S+))?$"
 )
 NEARLY = 1.2
 """Factor by which a stated threshold may be off."""
@@ -77,6 +77,7 @@ def _of_elements(truth: Truth, relation: dict[str, str], planted: Planted) -> bo
         "≥": ("magnitude_above",) if match["bars"] or "magnitude" in formula else ("above",),
         "≤": ("magnitude_below",) if match["bars"] or "magnitude" in formula else ("below",),
         "<": ("below",),
+        ">": ("magnitude_above",) if match["bars"] else ("above",),
         "=": ("equal", "infinite") if math.isinf(number) else ("equal",),
         "between": ("magnitude_above", "magnitude_below") if match["bars"] else ("above", "below"),
     }.get(how, (how,))

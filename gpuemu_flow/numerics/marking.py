@@ -1,0 +1,130 @@
+"""Arithmetic that marks what it rounds, moves one rounding, or divides by way of the reciprocal.
+
+Moved roundings are a matter of luck: where three of them decide a quantised value together, twelve
+draws may well agree. A rounded result that becomes NaN leaves nothing to luck.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.noise import Doubting
+from gpuemu_flow.numerics.perturb import Arrays
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.numerics.single import Single, bare, operands_in_float32
+
+STAND_INS = (85, 86)
+"""Integers that NaN is cast to, one for each evaluation: no element equals both by chance."""
+
+
+class _Casting(Single):
+    """A float32 array whose NaN become a chosen integer, not one of the processor's."""
+
+    stand_in: int
+
+    def astype(self, dtype: Any, *args: Any, **options: Any) -> Any:
+        with np.errstate(invalid="ignore"):
+            cast = super().astype(dtype, *args, **options)
+        if np.dtype(dtype).kind not in "iu":
+            return cast
+        return np.where(np.isnan(bare(self)), np.dtype(dtype).type(self.stand_in), bare(cast))
+
+
+class _Marking(_Casting, Doubting):
+    """Makes NaN of what was rounded, and of quotients that the reciprocal would not give."""
+
+    def _product(self, result: Any) -> Any:
+        return np.full_like(bare(result), np.nan)
+
+    def _moved(self, values: Any, exact: Any = None) -> NDArray[Any]:
+        plain = np.asarray(values)
+        return plain if exact is None else np.where(plain == exact, plain, plain.dtype.type(np.nan))
+
+
+class _Stepping(Doubting):
+    """Moves all that one operation rounds, all alike, and nothing else.
+
+    What several results share, as a scale, then moves for all of them.
+    """
+
+    turn: int
+    met: list[int]
+
+    def _product(self, result: Any) -> Any:
+        return self._moved(bare(result), np.full_like(bare(result), np.nan))
+
+    def _moved(self, values: Any, exact: Any = None) -> NDArray[Any]:
+        plain = np.asarray(values)
+        if exact is None:
+            return plain
+        rounded = plain != exact
+        if not rounded.any():
+            return plain
+        self.met.append(self.turn)
+        if len(self.met) != self.turn:
+            return plain
+        return np.where(rounded, plain * plain.dtype.type(1.0 + self.unit), plain)
+
+
+class _Inverting(_Casting):
+    """Divides by multiplying with the reciprocal where that overflows, as of a subnormal scale."""
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
+    ) -> Any:
+        result = super().__array_ufunc__(ufunc, method, *inputs, out=out, **options)
+        quotient = ufunc is np.true_divide and method == "__call__" and not options
+        if not quotient or getattr(result, "dtype", None) != np.float32:
+            return result
+        above, below = (
+            np.asarray(bare(value), np.float32)
+            for value in operands_in_float32(ufunc, method, inputs)
+        )
+        with np.errstate(all="ignore"):
+            inverse = np.float32(1.0) / below
+            product = above * inverse
+        overflows = np.isinf(inverse) & (below != 0.0)
+        if not overflows.any():
+            return result
+        return self._into(out, np.where(overflows, product, np.asarray(bare(result))), "unsafe")
+
+
+def marking(inputs: Arrays, stand_in: int) -> dict[str, NDArray[Any]]:
+    """Return float32 arrays whose arithmetic gives NaN wherever it rounds.
+
+    Integers that NaN is cast to are `stand_in`: what two of them leave as it is, no rounding has
+    touched. What a product of matrices gives counts as rounded.
+    """
+    return _wrapped(inputs, _Marking, stand_in=stand_in, rng=SeededRng(0), unit=0.0)
+
+
+def stepping(inputs: Arrays, turn: int, change: float) -> tuple[dict[str, NDArray[Any]], list[int]]:
+    """Return float32 arrays of whose operations only one is moved, and the list of those met.
+
+    Parameters
+    ----------
+    inputs : mapping of str to ndarray
+    turn : int
+        Number of the operation among those that round, from 1 on: where the list ends up shorter
+        there is none.
+    change : float
+        Relative change of what it gives.
+    """
+    met: list[int] = []
+    return _wrapped(inputs, _Stepping, turn=turn, met=met, rng=SeededRng(0), unit=change), met
+
+
+def inverting(inputs: Arrays, stand_in: int) -> dict[str, NDArray[Any]]:
+    """Return float32 arrays that divide by way of a reciprocal, where that is infinite."""
+    return _wrapped(inputs, _Inverting, stand_in=stand_in)
+
+
+def _wrapped(inputs: Arrays, kind: type[Single], **attributes: Any) -> dict[str, NDArray[Any]]:
+    made = type(kind.__name__, (kind,), attributes)
+    return {
+        name: array.view(made) if array.dtype == np.float32 else array
+        for name, array in inputs.items()
+    }
