@@ -12,9 +12,12 @@ import click
 from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
-    from gpuemu_flow.problems.model import Imported
+    from collections.abc import Callable
 
-FORMATS = ("kernelbench",)
+    from gpuemu_flow.problems.model import Imported
+    from gpuemu_flow.problems.options import Options
+
+FORMATS = ("kernelbench", "gpumode")
 _PATH = click.Path(path_type=Path)
 
 
@@ -48,7 +51,7 @@ def import_problems(
     """
     from gpuemu_flow.errors import Problem, RunnerError  # noqa: PLC0415
     from gpuemu_flow.init.write import install  # noqa: PLC0415
-    from gpuemu_flow.problems.kernelbench import Options, import_kernelbench  # noqa: PLC0415
+    from gpuemu_flow.problems.options import Options  # noqa: PLC0415
     from gpuemu_flow.reports.text import printable  # noqa: PLC0415
 
     if importlib.util.find_spec("torch") is None:
@@ -60,11 +63,22 @@ def import_problems(
     def announce(name: str) -> None:
         say(f"trying {printable(name)}", err=True)
 
-    found = import_kernelbench(path, options, announce)
+    found = _importer(format_name)(path, options, announce)
     if any(taken.source.candidates for taken in found.taken):
         install(found.files, into, force=force)
     say(printable(_told(found, into)))
     raise SystemExit(0 if any(taken.source.candidates for taken in found.taken) else 4)
+
+
+def _importer(format_name: str) -> Callable[[Path, Options, Callable[[str], None]], Imported]:
+    """Return the function that imports a format; only its module is loaded."""
+    if format_name == "gpumode":
+        from gpuemu_flow.problems.gpumode import import_gpumode  # noqa: PLC0415
+
+        return import_gpumode
+    from gpuemu_flow.problems.kernelbench import import_kernelbench  # noqa: PLC0415
+
+    return import_kernelbench
 
 
 def _told(found: Imported, into: Path) -> str:
@@ -76,8 +90,9 @@ def _told(found: Imported, into: Path) -> str:
         if one.scaled:
             sizes = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in one.scaled.items())
             lines.append(f"  scaled: {sizes}")
+        lines += [f"  {note}" for note in one.notes]
         if one.dims:
-            dims = ", ".join(f"{name} in {list(sizes)}" for name, sizes in one.dims.items())
+            dims = ", ".join(f"{name} in {_sizes(sizes)}" for name, sizes in one.dims.items())
             lines.append(f"  varied: {dims}")
     lines += [f"left out: {one.what}: {one.reason}" for one in found.left]
     if any(one.source.candidates for one in found.taken):
@@ -87,3 +102,7 @@ def _told(found: Imported, into: Path) -> str:
     else:
         lines.append("nothing was taken, and nothing was written")
     return "\n".join(lines)
+
+
+def _sizes(sizes: tuple[int, ...] | str) -> str:
+    return sizes if isinstance(sizes, str) else str(list(sizes))
