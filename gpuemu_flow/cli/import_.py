@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.problems.model import Imported
     from gpuemu_flow.problems.options import Options
 
-FORMATS = ("kernelbench", "gpumode")
+FORMATS = ("kernelbench", "gpumode", "flashinfer-bench")
 _PATH = click.Path(path_type=Path)
 
 
@@ -76,6 +76,10 @@ def _importer(format_name: str) -> Callable[[Path, Options, Callable[[str], None
         from gpuemu_flow.problems.gpumode import import_gpumode  # noqa: PLC0415
 
         return import_gpumode
+    if format_name == "flashinfer-bench":
+        from gpuemu_flow.problems.flashinfer import import_flashinfer  # noqa: PLC0415
+
+        return import_flashinfer
     from gpuemu_flow.problems.kernelbench import import_kernelbench  # noqa: PLC0415
 
     return import_kernelbench
