@@ -18,7 +18,7 @@ _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29)
 
 @dataclass
 class Axes:
-    """What a definition says of its sizes.
+    """Sizes of a definition, and the rules that they keep.
 
     Attributes
     ----------

@@ -205,7 +205,7 @@ def _tensors(content: Mapping[str, Json], key: str, axes: Mapping[str, Json]) ->
         if not name.isidentifier() or not name.isascii() or not isinstance(one, dict):
             raise FormatError(f"its {key} have {name[:80]!r}, which is no tensor")
         shape, dtype = one.get("shape"), one.get("dtype")
-        if dtype not in DTYPES:
+        if not isinstance(dtype, str) or dtype not in DTYPES:
             raise FormatError(f"{name} is {str(dtype)[:40]}, which no workspace can express")
         if shape is not None and not (
             isinstance(shape, list)

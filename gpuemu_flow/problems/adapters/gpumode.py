@@ -104,7 +104,7 @@ def verdict(answer: Any) -> list[str]:
 
 
 def made_inputs(function: Any, arguments: Mapping[str, Any], seed: int) -> Any:
-    """Return what `generate_input` gives for a test's arguments and a seed of ours."""
+    """Call `generate_input` with a test's arguments and a seed of ours."""
     seed_all(seed)
     given = dict(arguments)
     if "seed" in inspect.signature(function).parameters:

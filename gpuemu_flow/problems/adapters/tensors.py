@@ -48,7 +48,7 @@ def as_array(tensor: Any) -> Any:
 
 
 def leaves(value: Any) -> list[Any]:
-    """Return what lies in nested tuples, lists and mappings, in order."""
+    """Return the leaves of nested tuples, lists and mappings, in order."""
     if isinstance(value, Mapping):
         return [leaf for one in value.values() for leaf in leaves(one)]
     if isinstance(value, (tuple, list)):
