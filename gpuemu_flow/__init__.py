@@ -6,33 +6,114 @@ if TYPE_CHECKING:
         AsyncClient,
         Client,
         ClientError,
+        ConnectionError,  # noqa: A004 - the documented name
+        FuzzResults,
+        GpuemuClient,
+        MinimizeResult,
+        ReproduceResult,
+        ReproductionInfo,
         ValidationError,
         ValidationResult,
         validate_op,
     )
+    from gpuemu_flow.frameworks import (
+        BaseAdapter,
+        JaxAdapter,
+        get_jax_adapter,
+        get_pytorch_adapter,
+        get_tensorflow_adapter,
+    )
+    from gpuemu_flow.fuzzing import (
+        FuzzConfig,
+        SeededFuzzer,
+        fuzz_dtypes,
+        fuzz_dtypes_seeded,
+        fuzz_layouts,
+        fuzz_layouts_seeded,
+        fuzz_shapes,
+        fuzz_shapes_seeded,
+        generate_random_tensor,
+    )
+    from gpuemu_flow.rng import (
+        SeededRng,
+        derive_seed,
+        generate_seed,
+    )
+    from gpuemu_flow.tolerances import (
+        ToleranceConfig,
+        ToleranceProfile,
+        calibrate_tolerance,
+        get_recommended_tolerance,
+    )
 
 __version__ = "0.1.0"
 
-_OF_CLIENT = frozenset(
-    ("AsyncClient", "Client", "ClientError", "ValidationError", "ValidationResult", "validate_op")
-)
+_PLACES = {
+    "client": (
+        "AsyncClient", "Client", "ClientError", "ConnectionError", "FuzzResults", "GpuemuClient",
+        "MinimizeResult", "ReproduceResult", "ReproductionInfo", "ValidationError",
+        "ValidationResult", "validate_op",
+    ),
+    "fuzzing": (
+        "FuzzConfig", "SeededFuzzer", "fuzz_dtypes", "fuzz_dtypes_seeded", "fuzz_layouts",
+        "fuzz_layouts_seeded", "fuzz_shapes", "fuzz_shapes_seeded", "generate_random_tensor",
+    ),
+    "tolerances": (
+        "ToleranceConfig", "ToleranceProfile", "calibrate_tolerance", "get_recommended_tolerance",
+    ),
+    "rng": ("SeededRng", "derive_seed", "generate_seed"),
+    "frameworks": (
+        "BaseAdapter", "JaxAdapter", "get_jax_adapter", "get_pytorch_adapter",
+        "get_tensorflow_adapter",
+    ),
+}  # fmt: skip
+_MODULES = {name: module for module, names in _PLACES.items() for name in names}
 
 __all__ = [
     "AsyncClient",
+    "BaseAdapter",
     "Client",
     "ClientError",
+    "ConnectionError",
+    "FuzzConfig",
+    "FuzzResults",
+    "GpuemuClient",
+    "JaxAdapter",
+    "MinimizeResult",
+    "ReproduceResult",
+    "ReproductionInfo",
+    "SeededFuzzer",
+    "SeededRng",
+    "ToleranceConfig",
+    "ToleranceProfile",
     "ValidationError",
     "ValidationResult",
     "__version__",
+    "calibrate_tolerance",
+    "derive_seed",
+    "fuzz_dtypes",
+    "fuzz_dtypes_seeded",
+    "fuzz_layouts",
+    "fuzz_layouts_seeded",
+    "fuzz_shapes",
+    "fuzz_shapes_seeded",
+    "generate_random_tensor",
+    "generate_seed",
+    "get_jax_adapter",
+    "get_pytorch_adapter",
+    "get_recommended_tolerance",
+    "get_tensorflow_adapter",
     "validate_op",
 ]
 
 
 def __getattr__(name: str) -> object:
-    """Return the client's names, whose modules load numpy only when one is asked for."""
-    if name not in _OF_CLIENT:
+    """Return the documented names, whose modules are loaded only when one is asked for."""
+    if name == "validate":
+        return __import__(f"{__name__}.validate", fromlist=[name])
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(__import__(f"{__name__}.client", fromlist=[name]), name)
+    return getattr(__import__(f"{__name__}.{_MODULES[name]}", fromlist=[name]), name)
 
 
 def __dir__() -> list[str]:

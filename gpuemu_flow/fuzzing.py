@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from numpy.typing import NDArray
 
@@ -27,11 +27,13 @@ _RANGES = {"min_dims": 1, "max_dims": 4, "min_size": 1, "max_size": 64}
 _SCALE = 10.0
 
 
-def fuzz_shapes(*, seed: int | None = None, **dims: Any) -> Iterator[Shape]:
+def fuzz_shapes(*limits: int, seed: int | None = None, **dims: Any) -> Iterator[Shape]:
     """Yield shapes: every combination of the sizes given per dim, or random ones without end.
 
     Parameters
     ----------
+    *limits : int
+        ``min_dims``, ``max_dims``, ``min_size`` and ``max_size``, as many as are given.
     seed : int, optional
         Of random shapes.
     **dims
@@ -39,13 +41,19 @@ def fuzz_shapes(*, seed: int | None = None, **dims: Any) -> Iterator[Shape]:
         ``min_dims``, ``max_dims``, ``min_size``, ``max_size`` (inclusive), or nothing: random
         shapes within these limits.
     """
-    if dims and not set(dims) <= set(_RANGES):
+    if len(limits) > len(_RANGES):
+        raise TypeError(f"fuzz_shapes takes {len(_RANGES)} limits, not {len(limits)}")
+    by_position = dict(zip(_RANGES, limits, strict=False))
+    if set(by_position) & set(dims):
+        raise TypeError(f"fuzz_shapes got {', '.join(set(by_position) & set(dims))} twice")
+    given = {**by_position, **dims}
+    if given and not set(given) <= set(_RANGES):
         yield from itertools.product(*dims.values())
         return
-    limits = _limits(dims)
+    inside = _limits(given)
     rng = SeededRng(generate_seed() if seed is None else seed)
     for n in itertools.count():
-        yield _random_shape(rng.derive(f"iter_{n}").derive("shape"), limits)
+        yield _random_shape(rng.derive(f"iter_{n}").derive("shape"), inside)
 
 
 def _limits(given: Mapping[str, int | None]) -> dict[str, int]:
@@ -127,8 +135,18 @@ def fuzz_layouts_seeded(
         if shape is None:
             yield case_seed, layout
             continue
+        yield case_seed, layout, tuple(shape), _strides(tuple(shape), layout)
+
+
+def _strides(shape: Shape, layout: str) -> tuple[int, ...]:
+    """Return the strides of a layout; those of one that is not known are contiguous."""
+    if layout != "channels_last" or len(shape) < 3:
         named = layout if layout in LAYOUTS else "contiguous"
-        yield case_seed, layout, tuple(shape), protocol_v1.nominal_strides(shape, named)
+        return protocol_v1.nominal_strides(shape, named)
+    # In memory the channels, dim 1, come last.
+    batch, channels, *rest = shape
+    inner = protocol_v1.nominal_strides((batch, *rest, channels), "contiguous")
+    return (inner[0], inner[-1], *inner[1:-1])
 
 
 def _iterations(seed: int, domain: str) -> Iterator[tuple[int, SeededRng]]:
@@ -170,6 +188,9 @@ def generate_random_tensor(
 class FuzzConfig:
     """Settings that decide a sequence of cases: sizes per dim, or limits of random shapes.
 
+    ``FuzzConfig(iterations, seed, min_dims, max_dims, min_size, max_size)`` works, too: numbers in
+    place of the lists of sizes.
+
     Attributes
     ----------
     seed : int
@@ -197,8 +218,24 @@ class FuzzConfig:
     max_size: int | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.batch_sizes, int):
+            self._read_numbers()
         if self.seed is None:
             self.seed = generate_seed()
+
+    def _read_numbers(self) -> None:
+        """Take the arguments for those of the other documented form; see the class."""
+        if self.seed is not None:
+            self.iterations = self.seed
+        self.seed = cast("int", self.batch_sizes)
+        self.batch_sizes = BATCH_SIZES
+        lists = {"seq_lengths": SEQ_LENGTHS, "hidden_dims": HIDDEN_DIMS,
+                 "dtypes": DTYPES, "layouts": LAYOUTS}  # fmt: skip
+        for (name, usual), limit in zip(lists.items(), _RANGES, strict=True):
+            given = getattr(self, name)
+            if isinstance(given, int):
+                setattr(self, limit, given)
+                setattr(self, name, usual)
 
     @property
     def limits(self) -> dict[str, int] | None:

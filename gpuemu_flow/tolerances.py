@@ -78,13 +78,17 @@ class ToleranceConfig:
         return cls(*_pair(DEFAULT_TOLERANCES, dtype)).scale(factor)
 
     @classmethod
-    def strict(cls, dtype: str = "float32") -> ToleranceConfig:
-        """Return a tolerance of about a tenth of the default."""
+    def strict(cls, dtype: str | None = None) -> ToleranceConfig:
+        """Return a tolerance of about a tenth of a dtype's default; without one, 1e-7."""
+        if dtype is None:
+            return cls(1e-7, 1e-7)
         return cls(*_STRICT.get(_name(dtype), (1e-6, 1e-5)))
 
     @classmethod
-    def relaxed(cls, dtype: str = "float32") -> ToleranceConfig:
-        """Return a tolerance of about ten times the default."""
+    def relaxed(cls, dtype: str | None = None) -> ToleranceConfig:
+        """Return a tolerance of about ten times a dtype's default; without one, 1e-3."""
+        if dtype is None:
+            return cls(1e-3, 1e-3)
         return cls(*_RELAXED.get(_name(dtype), (1e-4, 1e-3)))
 
     def scale(self, factor: float) -> ToleranceConfig:

@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from gpuemu_flow.client.api import Client
 from gpuemu_flow.client.context import ValidationContext, validate_op
 from gpuemu_flow.client.errors import NoOutputError, ValidationError
+from gpuemu_flow.client.results import FuzzResults, ReproduceResult
 from gpuemu_flow.fuzzing import (
     FuzzConfig,
     SeededFuzzer,
@@ -37,9 +39,11 @@ __all__ = [
     "fuzz_dtypes_seeded",
     "fuzz_layouts",
     "fuzz_layouts_seeded",
+    "fuzz_op",
     "fuzz_shapes",
     "fuzz_shapes_seeded",
     "generate_random_tensor",
+    "reproduce",
     "validate",
     "validate_op",
 ]
@@ -71,6 +75,18 @@ def validate(
         raise_on_failure=raise_on_failure,
     ) as context:
         yield context
+
+
+def fuzz_op(op: str, iterations: int = 100, seed: int | None = None, **options: Any) -> FuzzResults:
+    """Fuzz an op of the workspace by its daemon; `options` are those of `Client.fuzz_op`."""
+    with Client() as client:
+        return client.fuzz_op(op, seed=seed, iterations=iterations, **options)
+
+
+def reproduce(seed: int, *, rerun: bool = False) -> ReproduceResult:
+    """Return a recorded failure and its exact inputs; see `Client.reproduce`."""
+    with Client() as client:
+        return client.reproduce(seed, rerun=rerun)
 
 
 class _CallableModule(ModuleType):

@@ -12,9 +12,12 @@ import click
 from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
-    from gpuemu_flow.problems.model import Imported
+    from collections.abc import Callable
 
-FORMATS = ("kernelbench",)
+    from gpuemu_flow.problems.model import Imported
+    from gpuemu_flow.problems.options import Options
+
+FORMATS = ("kernelbench", "gpumode", "flashinfer-bench")
 _PATH = click.Path(path_type=Path)
 
 
@@ -46,13 +49,16 @@ def import_problems(
     Their code runs in fenced workers, to find out sizes and inputs. Exit codes: 0 something was
     taken; 4 nothing was.
     """
-    from gpuemu_flow.errors import Problem, RunnerError  # noqa: PLC0415
+    from gpuemu_flow.errors import Problem, RunnerError, UsageError  # noqa: PLC0415
     from gpuemu_flow.init.write import install  # noqa: PLC0415
-    from gpuemu_flow.problems.found import find_kernelbench  # noqa: PLC0415
-    from gpuemu_flow.problems.kernelbench import Options, import_kernelbench  # noqa: PLC0415
+    from gpuemu_flow.problems.options import Options  # noqa: PLC0415
     from gpuemu_flow.reports.text import printable  # noqa: PLC0415
 
-    find_kernelbench(path, candidates)  # what is not there comes before what is not installed
+    # A path that is not there comes before a package that is not installed.
+    missing = next((each for each in (path, *candidates) if not each.exists()), None)
+    if missing is not None:
+        problem = Problem("import-not-found", f"there is no {missing}", "give a file or folder")
+        raise UsageError(problem)
     if importlib.util.find_spec("torch") is None:
         text = f"problems of {format_name} are PyTorch programs, and torch is not installed"
         hint = "python -m pip install 'gpuemu-flow[torch]'"
@@ -62,11 +68,26 @@ def import_problems(
     def announce(name: str) -> None:
         say(f"trying {printable(name)}", err=True)
 
-    found = import_kernelbench(path, options, announce)
+    found = _importer(format_name)(path, options, announce)
     if any(taken.source.candidates for taken in found.taken):
         install(found.files, into, force=force)
     say(printable(_told(found, into)))
     raise SystemExit(0 if any(taken.source.candidates for taken in found.taken) else 4)
+
+
+def _importer(format_name: str) -> Callable[[Path, Options, Callable[[str], None]], Imported]:
+    """Return the function that imports a format; only its module is loaded."""
+    if format_name == "gpumode":
+        from gpuemu_flow.problems.gpumode import import_gpumode  # noqa: PLC0415
+
+        return import_gpumode
+    if format_name == "flashinfer-bench":
+        from gpuemu_flow.problems.flashinfer import import_flashinfer  # noqa: PLC0415
+
+        return import_flashinfer
+    from gpuemu_flow.problems.kernelbench import import_kernelbench  # noqa: PLC0415
+
+    return import_kernelbench
 
 
 def _told(found: Imported, into: Path) -> str:
@@ -78,8 +99,9 @@ def _told(found: Imported, into: Path) -> str:
         if one.scaled:
             sizes = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in one.scaled.items())
             lines.append(f"  scaled: {sizes}")
+        lines += [f"  {note}" for note in one.notes]
         if one.dims:
-            dims = ", ".join(f"{name} in {list(sizes)}" for name, sizes in one.dims.items())
+            dims = ", ".join(f"{name} in {_sizes(sizes)}" for name, sizes in one.dims.items())
             lines.append(f"  varied: {dims}")
     lines += [f"left out: {one.what}: {one.reason}" for one in found.left]
     if any(one.source.candidates for one in found.taken):
@@ -89,3 +111,7 @@ def _told(found: Imported, into: Path) -> str:
     else:
         lines.append("nothing was taken, and nothing was written")
     return "\n".join(lines)
+
+
+def _sizes(sizes: tuple[int, ...] | str) -> str:
+    return sizes if isinstance(sizes, str) else str(list(sizes))

@@ -12,13 +12,15 @@ from gpuemu_flow.cli.say import say
 if TYPE_CHECKING:
     from gpuemu_flow.problems.score import Scores
 
+_HEAD = ("problem", "candidate", "verdict", "passed", "worst error", "tolerance", "cause")
+
 
 @click.command(short_help="Score the candidates of each problem.")
 @click.argument("words", nargs=-1, metavar="[OP|TARGET]...")
 @click.option("-j", "--jobs", type=click.IntRange(0), help="Tasks at a time; 0: one per CPU.")
 @click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
 @NO_CONFIRM
-@format_option("text", "json")
+@format_option("text", "json", "html")
 def score(
     words: tuple[str, ...], jobs: int | None, seed: int | None, confirm: bool, output_format: str
 ) -> None:
@@ -43,6 +45,10 @@ def score(
     scores = scores_of(report)
     if output_format == "json":
         say(json_writer.dumps(scores.to_json()))
+    elif output_format == "html":
+        from gpuemu_flow.reports.score_html import scores_to_html  # noqa: PLC0415
+
+        say(scores_to_html(_HEAD, _rows(scores), _summary(scores)))
     else:
         say(text.printable(_table(scores)))
     for problem in report.problems:
@@ -54,29 +60,38 @@ def score(
 def _table(scores: Scores) -> str:
     """Return the table, its columns as wide as their longest entry."""
     if not scores.rows:
-        return "nothing was selected that could be scored"
-    rows = [("problem", "candidate", "verdict", "passed", "worst error", "tolerance", "cause")]
-    for one in scores.rows:
-        rows.append(
-            (
-                one.problem,
-                one.candidate,
-                one.word,
-                f"{one.passed}/{one.cases}",
-                f"{one.max_abs:.3g}",
-                f"{one.tolerance_used:.0%}" if one.tolerance_used < 100 else "> 100 x",
-                " ".join(one.cause.split())[:120],
-            )
-        )
+        return _summary(scores)
+    rows = [_HEAD, *_rows(scores)]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
     lines = [
         "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]))
         for row in rows
     ]
+    lines.append(_summary(scores))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _rows(scores: Scores) -> list[tuple[str, ...]]:
+    return [
+        (
+            one.problem,
+            one.candidate,
+            one.word,
+            f"{one.passed}/{one.cases}",
+            f"{one.max_abs:.3g}",
+            f"{one.tolerance_used:.0%}" if one.tolerance_used < 100 else "> 100 x",
+            " ".join(one.cause.split())[:120],
+        )
+        for one in scores.rows
+    ]
+
+
+def _summary(scores: Scores) -> str:
+    if not scores.rows:
+        return "nothing was selected that could be scored"
     judged = [one for one in scores.rows if one.correct is not None]
     right = sum(one.correct is True for one in judged)
     missing = len(scores.rows) - len(judged)
-    lines.append(
-        f"{right} correct, {len(judged) - right} wrong" + f", {missing} not judged" * bool(missing)
+    return f"{right} correct, {len(judged) - right} wrong" + f", {missing} not judged" * bool(
+        missing
     )
-    return "\n".join(line.rstrip() for line in lines)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuemu_flow.client.api import Client
+    from gpuemu_flow.client.api import Client, GpuemuClient
     from gpuemu_flow.client.asynchronous import AsyncClient
     from gpuemu_flow.client.context import ValidationContext, validate_op
     from gpuemu_flow.client.errors import (
         ClientError,
+        ConnectionError,  # noqa: A004 - the documented name
         DaemonUnreachableError,
         NoOutputError,
         RequestTimeoutError,
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "Client": "api",
+    "GpuemuClient": "api",
     "AsyncClient": "asynchronous",
     "ValidationContext": "context",
     "validate_op": "context",
     **dict.fromkeys(
         (
             "ClientError", "DaemonUnreachableError", "NoOutputError", "RequestTimeoutError",
-            "ValidationError", "VersionMismatchError",
+            "ValidationError", "VersionMismatchError", "ConnectionError",
         ),
         "errors",
     ),
@@ -51,9 +53,11 @@ __all__ = [
     "AsyncClient",
     "Client",
     "ClientError",
+    "ConnectionError",
     "DaemonUnreachableError",
     "FailureInfo",
     "FuzzResults",
+    "GpuemuClient",
     "MinimizeResult",
     "NoOutputError",
     "ReproduceResult",

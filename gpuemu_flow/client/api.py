@@ -144,12 +144,11 @@ class Client:
     def validate_op(
         self,
         /,
-        op_name: str,
-        inputs: Mapping[str, Any],
-        output: Any,
-        *,
-        seed: int | None = None,
+        op_name: str | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        output: Any = None,
         dtype: str | None = None,
+        seed: int | None = None,
         **kwargs: Json,
     ) -> ValidationResult:
         """Judge an output against the op's reference.
@@ -157,7 +156,7 @@ class Client:
         Parameters
         ----------
         op_name : str
-            Of ``gpuemu.toml``.
+            Of ``gpuemu.toml``; also as ``op=``.
         inputs : mapping of name to tensor
             Arrays of numpy, PyTorch, JAX or TensorFlow.
         output : tensor, or mapping of name to tensor
@@ -168,17 +167,27 @@ class Client:
         **kwargs
             For the reference; ``atol``, ``rtol`` and ``precision`` are this call's own instead.
         """
+        name = _op_name(op_name, kwargs)
         client = {**about_me(), **code_of_caller()}
         return self._do(
-            calls.validate(op_name, inputs, output, kwargs, seed=seed, dtype=dtype, client=client)
+            calls.validate(
+                name, inputs or {}, output, kwargs, seed=seed, dtype=dtype, client=client
+            )
         )
 
     def submit_output(
-        self, /, op_name: str, inputs: Any, output: Any, seed: int | None = None, **kwargs: Json
+        self,
+        /,
+        op_name: str | None = None,
+        inputs: Any = None,
+        output: Any = None,
+        seed: int | None = None,
+        **kwargs: Json,
     ) -> ValidationResult:
         """Judge an output for a case that the daemon made.
 
-        ``submit_output(op, seed, output)`` works too, for cases that this client was given.
+        ``submit_output(op, seed, output)`` and ``submit_output(op, seed=seed, output=output)`` work
+        too, for cases that this client was given.
 
         Parameters
         ----------
@@ -187,13 +196,16 @@ class Client:
         seed : int
             Of the case.
         """
+        name = _op_name(op_name, kwargs)
         if seed is None and isinstance(inputs, int):
-            seed, inputs = inputs, self._cases.inputs_of(op_name, inputs)
+            seed, inputs = inputs, None
         if seed is None:
             raise ClientError(Problem("client-no-seed", "submit_output needs the seed of the case"))
+        if inputs is None:
+            inputs = self._cases.inputs_of(name, seed)
         client = {**about_me(), **code_of_caller()}
         return self._do(
-            calls.validate(op_name, inputs, output, kwargs, seed=seed, dtype=None, client=client)
+            calls.validate(name, inputs, output, kwargs, seed=seed, dtype=None, client=client)
         )
 
     def get_test_case(
@@ -397,18 +409,21 @@ class Client:
         return self._do(calls.reproduce(seed, rerun=rerun))
 
     def minimize(
-        self, seed: int, strategy: str = "binary-search-dims", max_iters: int = 100
+        self, seed: int, strategy: str | None = None, max_iters: int = 100
     ) -> MinimizeResult:
         """Find the smallest case that fails as a recorded one does.
 
         Parameters
         ----------
         seed, strategy
-            Of the failure; ``binary-search-dims``, ``binary-search-values`` or ``all``.
+            Of the failure; ``binary-search-dims`` (None is that), ``binary-search-values`` or
+            ``all``.
         max_iters : int
             Most runs of the op.
         """
-        return self._do_long(calls.minimize(seed, strategy, max_iters, new_id()))
+        return self._do_long(
+            calls.minimize(seed, strategy or "binary-search-dims", max_iters, new_id())
+        )
 
     def get_result(self, seed: int) -> ValidationResult | None:
         """Return the newest result of a seed, None when there is none."""
@@ -486,3 +501,15 @@ REQUEST_ID: ContextVar[str] = ContextVar("gpuemu_request_id", default="")
 def new_id() -> str:
     """Return a name for a request, by which it can be followed and cancelled."""
     return REQUEST_ID.get() or secrets.token_hex(16)
+
+
+GpuemuClient = Client
+"""The client under the name that the internals page documents."""
+
+
+def _op_name(op_name: str | None, kwargs: dict[str, Json]) -> str:
+    """Return the op's name, which may be given as ``op``; that is taken out of `kwargs`."""
+    name = kwargs.pop("op", None) if op_name is None else op_name
+    if not isinstance(name, str):
+        raise ClientError(Problem("client-no-name", "the op's name is missing"))
+    return name

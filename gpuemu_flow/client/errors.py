@@ -51,7 +51,10 @@ class ValidationError(AssertionError):
 
 
 class DaemonUnreachableError(ClientError):
-    """Error of a daemon that does not answer."""
+    """Error of a daemon that does not answer; ``ConnectionError`` is its documented name."""
+
+
+ConnectionError = DaemonUnreachableError  # noqa: A001 - the documented name
 
 
 class VersionMismatchError(ClientError):

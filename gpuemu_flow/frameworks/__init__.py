@@ -2,6 +2,28 @@
 
 from __future__ import annotations
 
+TYPE_CHECKING = False  # importing it from typing would cost every process
+if TYPE_CHECKING:
+    from gpuemu_flow.frameworks.base import FrameworkAdapter as BaseAdapter
+    from gpuemu_flow.frameworks.jax_adapter import JAXAdapter as JaxAdapter
+
+__all__ = [
+    "BaseAdapter",
+    "JaxAdapter",
+    "get_jax_adapter",
+    "get_pytorch_adapter",
+    "get_tensorflow_adapter",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Return classes by their documented names."""
+    if name == "BaseAdapter":
+        return _names("base", "FrameworkAdapter")[0]
+    if name == "JaxAdapter":
+        return _names("jax_adapter", "JAXAdapter")[0]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 def _names(module: str, *names: str) -> tuple[object, ...]:
     found = __import__(f"{__name__}.{module}", fromlist=names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
 import importlib.util
 import inspect
@@ -19,6 +20,8 @@ from gpuemu_flow.client.results import Record
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.types import Json
+from gpuemu_flow.wire.envelope import Envelope
+from gpuemu_flow.wire.tensors import decode_tensor, encode_tensor
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -204,6 +207,17 @@ class FrameworkAdapter(ABC):
         names : sequence of str
             Inputs to differentiate by.
         """
+
+    def to_tensor_data(self, tensor: Any) -> dict[str, Json]:
+        """Return a tensor as a message of the protocol holds it; its data are base64 text."""
+        array = np.ascontiguousarray(self.to_numpy(tensor))
+        sent = encode_tensor(array)
+        return {**sent, "data": base64.b64encode(array.tobytes()).decode("ascii")}
+
+    def from_tensor_data(self, data: Mapping[str, Json], like: Any = None) -> Any:
+        """Return the tensor that `to_tensor_data` gave; WireError for anything else."""
+        array = decode_tensor(dict(data), "tensor", Envelope({}))
+        return self.from_numpy(np.array(array), like)
 
     def evaluate(self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays) -> list[Array]:
         """Return the outputs of a function, as arrays."""

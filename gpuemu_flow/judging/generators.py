@@ -1,8 +1,9 @@
 """Call a user's function that returns an input's values, twice, in its own worker.
 
 A generator gets, by keyword and only those that it names: ``seed``, ``rng`` (a numpy Generator of
-that seed), ``shape`` and ``dtype`` of the input that is asked for, its ``name``, ``shapes`` of all
-inputs and ``dims`` by name, and ``strategy``.
+that seed), ``case_seed`` (the same number for all inputs of a case), ``shape`` and ``dtype`` of the
+input that is asked for, its ``name``, ``shapes`` of all inputs and ``dims`` by name, and
+``strategy``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from gpuemu_flow.value_rules import (
 )
 
 TARGET = "gpuemu_flow.judging.generators:generate_all"
-ARGUMENTS = ("seed", "rng", "shape", "dtype", "name", "shapes", "dims", "strategy")
+ARGUMENTS = (
+    "seed", "rng", "case_seed", "shape", "dtype", "name", "shapes", "dims", "strategy"
+)  # fmt: skip
 MOST_ANSWERED = 16 << 20
 """Bytes of text in one answer; the rest is asked for again."""
 
@@ -83,6 +86,7 @@ class GeneratorCall:
         return {
             "seed": seed,
             "rng": np.random.Generator(np.random.PCG64(seed)),
+            "case_seed": SeededRng(self.seed).derive("data").gen_u64(),
             "shape": tuple(self.shape),
             "dtype": self.dtype,
             "name": self.name,

@@ -17,7 +17,7 @@ MOST_FILES = 5_000
 LARGEST_FILE = 1 << 20
 _NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 _NUMBERED = re.compile(r"(?:\A|[/_])problem_(\d+)(?:_|\Z)")
-_SKIPPED = {".git", ".venv", "__pycache__", ".gpuemu-cache", "node_modules"}
+SKIPPED = {".git", ".venv", "__pycache__", ".gpuemu-cache", "node_modules"}
 
 
 def python_files(path: Path) -> list[Path]:
@@ -36,7 +36,7 @@ def python_files(path: Path) -> list[Path]:
         )
     found = []
     for folder, folders, names in os.walk(path):
-        folders[:] = sorted(name for name in folders if name not in _SKIPPED)
+        folders[:] = sorted(name for name in folders if name not in SKIPPED)
         here = (Path(folder, name) for name in sorted(names) if name.endswith(".py"))
         found += [one for one in here if one.is_file() and not one.is_symlink()]
         if len(found) > MOST_FILES:
@@ -84,16 +84,16 @@ def find_kernelbench(
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             left.append(Left(str(file), f"no Python that parses: {type(error).__name__}"))
             continue
-        names = _defined(tree)
+        names = defined_names(tree)
         if "ModelNew" in names:
-            reason = _needs_compiler(tree)
+            reason = needs_compiler(tree)
             if reason:
                 left.append(Left(str(file), reason))
                 continue
             triton = b"triton" in content or b"cuda" in content
             found.append(Candidate(plain_name(file.stem), file, content, triton))
         elif "Model" in names and {"get_inputs", "get_init_inputs"} <= names:
-            name = _unique(plain_name(file.stem), [one.name for one in problems])
+            name = unique_name(plain_name(file.stem), [one.name for one in problems])
             problems.append(Source(name, file, content, _constants(tree)))
     for candidate in found:
         at = _home(candidate, problems)
@@ -102,7 +102,7 @@ def find_kernelbench(
             left.append(Left(str(candidate.path), reason))
             continue
         source = problems[at]
-        name = _unique(candidate.name, [one.name for one in source.candidates])
+        name = unique_name(candidate.name, [one.name for one in source.candidates])
         taken = replace(candidate, name=name)
         problems[at] = replace(source, candidates=(*source.candidates, taken))
     return problems, left
@@ -116,7 +116,8 @@ def _all_files(path: Path, candidates: tuple[Path, ...]) -> Iterator[Path]:
         yield from python_files(path.parent / "candidates")
 
 
-def _unique(name: str, taken: list[str]) -> str:
+def unique_name(name: str, taken: list[str]) -> str:
+    """Return a name that is not taken: the name itself, or with a number."""
     number, found = 1, name
     while found in taken:
         number += 1
@@ -124,7 +125,8 @@ def _unique(name: str, taken: list[str]) -> str:
     return found
 
 
-def _defined(tree: ast.Module) -> set[str]:
+def defined_names(tree: ast.Module) -> set[str]:
+    """Return the names of classes and functions at the top level of a file."""
     kinds = (ast.ClassDef, ast.FunctionDef)
     return {node.name for node in tree.body if isinstance(node, kinds)}
 
@@ -143,7 +145,7 @@ def _constants(tree: ast.Module) -> dict[str, int]:
     return found
 
 
-def _needs_compiler(tree: ast.Module) -> str:
+def needs_compiler(tree: ast.Module) -> str:
     """Return the reason why a candidate needs a CUDA compiler; empty if it does not."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -179,3 +181,21 @@ def _home(candidate: Candidate, problems: list[Source]) -> int | None:
         if len(alone) == 1:
             return alone[0]
     return None
+
+
+def asks_for_gpu(content: bytes) -> bool:
+    """Tell whether a source names a GPU."""
+    return any(word in content for word in (b"cuda", b"hip", b"xpu"))
+
+
+def named_home(path: Path, names: list[str]) -> int | None:
+    """Return the index of the problem that a candidate's file or folders are named like."""
+    words = (path.stem, path.parent.name, path.parent.parent.name)
+    best: int | None = None
+    for at, name in enumerate(names):
+        named = name in words or any(
+            word.startswith((f"{name}_", f"{name}-", f"{name}.")) for word in words[:2]
+        )
+        if named and (best is None or len(name) > len(names[best])):
+            best = at
+    return best if best is not None or len(names) != 1 else 0

@@ -10,13 +10,12 @@ from pathlib import Path
 from gpuemu_flow.problems.answers import described
 from gpuemu_flow.problems.found import find_kernelbench
 from gpuemu_flow.problems.model import Described, Imported, Left, Source, Taken
+from gpuemu_flow.problems.options import SEED, Options
 from gpuemu_flow.problems.probing import ADAPTERS, ProbeError, Prober, open_prober
 from gpuemu_flow.problems.sizes import Constants, Tries, Varied, scale_down, vary
 from gpuemu_flow.problems.toml_text import OpTable, workspace_text
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
-SEED = 42
 _APPENDED = """
 
 # ---- added by gpuemu-flow import: the lines above are {original}, unchanged ----
@@ -36,28 +35,6 @@ _FOLDER = Path(__file__).parent
 
 op = kernelbench.candidate(str(_FOLDER / "candidates" / "{file}"), str(_FOLDER))
 """
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of an import.
-
-    Attributes
-    ----------
-    candidates : tuple of Path
-        Further files or folders with candidates.
-    small : bool
-        Scale sizes down.
-    varied : bool
-        Try other sizes than those of the problem.
-    cases : int
-        Per op.
-    """
-
-    candidates: tuple[Path, ...] = ()
-    small: bool = False
-    varied: bool = True
-    cases: int = 12
 
 
 def import_kernelbench(path: Path, options: Options, announce: Callable[[str], None]) -> Imported:

@@ -23,12 +23,15 @@ class Candidate:
     source : bytes
     triton : bool
         It launches Triton kernels or asks for a GPU, so that Triton's interpreter runs it.
+    gpu : bool
+        It asks for a GPU.
     """
 
     name: str
     path: Path
     source: bytes
     triton: bool = False
+    gpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,10 @@ class Argument:
     part : str
         ``upper`` or ``lower``: the triangle that alone holds values.
     value : JSON
+    generate : str
+        The function that gives the values; empty where ours are drawn.
+    rules : mapping of str to JSON
+        Further keys of the input in the configuration.
     """
 
     name: str = ""
@@ -82,15 +89,34 @@ class Argument:
     kind: str = ""
     part: str = ""
     value: Json = None
+    generate: str = ""
+    rules: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Output:
-    """An output of the reference: how many axes it has, and whether they hold floats."""
+    """An output of the reference.
+
+    Attributes
+    ----------
+    rank : int
+        How many axes it has.
+    floating, finite : bool
+        Whether it holds floats, and none but finite ones.
+    name : str
+        Empty for ``out0`` and so on.
+    dims : tuple of (int or str)
+        Its axes where they are known.
+    rules : mapping of str to JSON
+        Further keys of the output in the configuration.
+    """
 
     rank: int
     floating: bool = True
     finite: bool = True
+    name: str = ""
+    dims: tuple[int | str, ...] = ()
+    rules: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -143,14 +169,23 @@ class Taken:
         Constants that were scaled, with their values before and after.
     weights : bytes
         Empty where the model has none.
+    dtype : str
+        Of the inputs that follow the dtype of the case.
+    schema : mapping of str to JSON
+        Further keys of the schema.
+    notes : tuple of str
+        What else is to be said of it.
     """
 
     source: Source
     about: Described
-    dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    dims: Mapping[str, tuple[int, ...] | str] = field(default_factory=dict)
     axes: tuple[tuple[int | str, ...], ...] = ()
     scaled: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     weights: bytes = b""
+    dtype: str = "float32"
+    schema: Mapping[str, Json] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def scale_down(tries: Tries, constants: Constants) -> tuple[dict[str, int], Desc
     """
     for changed in _plans(constants):
         found = tries(changed)
-        if found is not None and _largest(found) <= MOST_ELEMENTS:
+        if found is not None and largest(found) <= MOST_ELEMENTS:
             return changed, found
     best: dict[str, int] = {}
     known: Described | None = None
@@ -88,7 +88,8 @@ def _distinct(count: int) -> list[int]:
     return [SMALL[at] if at < len(SMALL) else SMALL[at % len(SMALL)] + at for at in range(count)]
 
 
-def _largest(about: Described) -> int:
+def largest(about: Described) -> int:
+    """Return the elements of the largest input."""
     sizes = [1]
     for shape in about.shapes:
         size = 1
@@ -114,8 +115,20 @@ class Varied:
     axes: tuple[tuple[int | str, ...], ...]
 
 
-def vary(tries: Tries, constants: Constants, scaled: Constants, about: Described) -> Varied:
-    """Find the constants that only set sizes of inputs, and the sizes that they may have."""
+def vary(
+    tries: Tries,
+    constants: Constants,
+    scaled: Constants,
+    about: Described,
+    wanted: Mapping[str, tuple[int, ...]] | None = None,
+) -> Varied:
+    """Find the constants that only set sizes of inputs, and the sizes that they may have.
+
+    Parameters
+    ----------
+    wanted : mapping of str to (tuple of int), optional
+        The sizes to try of each constant; by default 1, odd ones, and some around its own.
+    """
     axes: list[list[int | str]] = [list(shape) for shape in about.shapes]
     dims: dict[str, tuple[int, ...]] = {}
     for name in constants:
@@ -128,7 +141,7 @@ def vary(tries: Tries, constants: Constants, scaled: Constants, about: Described
         if any(isinstance(axes[i][j], str) for i, j in found):
             continue  # an axis of two constants: both stay as they are
         sizes = [value]
-        for size in _sizes(value):
+        for size in _sizes(value) if wanted is None else wanted[name]:
             if size not in sizes and tries({**scaled, name: size}) is not None:
                 sizes.append(size)
         if len(sizes) > 1:
@@ -149,10 +162,10 @@ def _linear(
     """Return the axes whose sizes are linear expressions of one constant."""
     for other, third in ((value + 1, value + 2), (2 * value, 4 * value)):
         second = tries({**scaled, name: other})
-        if second is None or not _same_but_shapes(about, second):
+        if second is None or not same_but_shapes(about, second):
             continue
         last = tries({**scaled, name: third})
-        if last is None or not _same_but_shapes(about, last):
+        if last is None or not same_but_shapes(about, last):
             continue
         found = {}
         for i, (a, b, c) in enumerate(zip(about.shapes, second.shapes, last.shapes, strict=True)):
@@ -175,7 +188,7 @@ def _expression(name: str, factor: int, offset: int) -> str:
     return text + (f"+{offset}" if offset > 0 else f"-{-offset}" if offset < 0 else "")
 
 
-def _same_but_shapes(one: Described, other: Described) -> bool:
+def same_but_shapes(one: Described, other: Described) -> bool:
     """Tell whether two descriptions differ at most in the sizes of the arguments."""
     return (
         one.init == other.init

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gpuemu_flow.problems.model import Argument, Taken
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.types import Json
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ def workspace_text(project: str, ops: Sequence[OpTable], cases: int) -> str:
         "# These problems promise their kernels contiguous tensors and finite values.\n"
         'layouts = ["contiguous"]\nstrategies = ["core"]\n'
     ]
+    if ops and all(one.generate for op in ops for one in op.taken.about.tensors):
+        parts[0] += "cause_budget = 0  # a problem's own function gives the values\n"
     parts += [_op(one) for one in ops]
     return "\n".join(parts)
 
@@ -61,26 +64,27 @@ def _op(one: OpTable) -> str:
         f"op = {op}",
         f"reference = {_text(one.reference)}",
         'isolation = "warm"',  # importing torch takes seconds: not for each case that fails
-        "[ops.schema]",
     ]
-    dims = {name: list(sizes) for name, sizes in one.taken.dims.items()}
-    if dims:
-        inner = ", ".join(f"{name} = {sizes}" for name, sizes in dims.items())
-        lines.append(f"dims = {{ {inner} }}")
+    if one.taken.dtype != "float32":
+        lines.append(f"dtypes = [{_text(one.taken.dtype)}]")
+    lines.append("[ops.schema]")
+    if one.taken.dims:
+        lines.append(f"dims = {_value(one.taken.dims)}")
     for tensor, axes in zip(about.tensors, one.taken.axes, strict=True):
         lines.append(f"inputs.{tensor.name} = {_input(tensor, axes, tensor.name in about.free)}")
-    ranks = [["?"] * output.rank for output in about.outputs]
-    if len(ranks) == 1:
-        lines.append(f"output = {json.dumps(ranks[0])}")
-    else:
-        inner = ", ".join(f"out{at} = {json.dumps(rank)}" for at, rank in enumerate(ranks))
-        lines.append(f"outputs = {{ {inner} }}")
+    lines += [f"{key} = {_value(value)}" for key, value in one.taken.schema.items()]
+    for at, output in enumerate(about.outputs):
+        keys = {"dims": output.dims or ["?"] * output.rank, **output.rules}
+        lines.append(f"outputs.{output.name or f'out{at}'} = {_value(keys)}")
     return "\n".join(lines) + "\n"
 
 
 def _input(tensor: Argument, axes: tuple[int | str, ...], free: bool) -> str:
     keys = [f"dims = {json.dumps(list(axes))}"]
-    if not tensor.floating:
+    if tensor.generate or tensor.rules:
+        keys += [f"{key} = {_value(value)}" for key, value in tensor.rules.items()]
+        keys += [f"generate = {_text(tensor.generate)}"] * bool(tensor.generate)
+    elif not tensor.floating:
         keys.append(f'dtype = "{tensor.dtype}"')
         if tensor.dtype == "bool":
             keys += ['kind = "mask"', "allow_empty_rows = true"]
@@ -100,6 +104,18 @@ def _input(tensor: Argument, axes: tuple[int | str, ...], free: bool) -> str:
 
 def _float(value: int) -> str:
     return repr(float(value))
+
+
+def _value(value: Json) -> str:
+    """Return a value of TOML; the keys of tables are names."""
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{key} = {_value(one)}" for key, one in value.items())
+        return f"{{ {inner} }}"
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(_value(one) for one in value)}]"
+    if type(value) is float:
+        return repr(value)
+    return json.dumps(value)
 
 
 def _text(value: str) -> str:

@@ -30,9 +30,9 @@ def pair(tolerance: ToleranceConfig) -> tuple[float, float]:
         (ToleranceConfig.for_dtype("bfloat16", "unknown"), (1e-2, 1e-1)),
         (ToleranceConfig.for_dtype("int8"), (1e-5, 1e-5)),
         (ToleranceConfig.for_dtype(np.float64), (1e-10, 1e-9)),  # type: ignore[arg-type]
-        (ToleranceConfig.strict(), (1e-6, 1e-5)),
+        (ToleranceConfig.strict(), (1e-7, 1e-7)),
         (ToleranceConfig.strict("float16"), (1e-4, 1e-3)),
-        (ToleranceConfig.relaxed(), (1e-4, 1e-3)),
+        (ToleranceConfig.relaxed(), (1e-3, 1e-3)),
         (ToleranceConfig.relaxed("bfloat16"), (5e-2, 5e-1)),
         (ToleranceConfig(1e-3, 2e-3).scale(2), (2e-3, 4e-3)),
         (ToleranceProfile.for_testing().get("float16"), (1e-3, 1e-2)),

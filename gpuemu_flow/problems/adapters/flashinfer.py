@@ -1,0 +1,100 @@
+"""Run problems of FlashInfer-Bench: `run` of a definition as reference, of a solution as op.
+
+Written by ``gpuemu-flow import flashinfer-bench``; needs numpy and torch, and nothing of
+gpuemu-flow.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from adapters.stand_in import on_cpu
+from adapters.tensors import as_tensor, seed_all
+
+Described = Mapping[str, Any]
+
+
+def reference(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
+    """Make the function that runs a definition's `run`, in the dtype of its inputs."""
+    described = _described(folder)
+
+    def run(all_inputs: Mapping[str, Any]) -> Any:
+        given = {name: as_tensor(value) for name, value in all_inputs.items()}
+        with torch.no_grad(), on_cpu():
+            seed_all(0)
+            returned = names["run"](**_arguments(described, given))
+        return in_order(returned, described)
+
+    return run
+
+
+def candidate(folder: str, name: str) -> Callable[..., Any]:
+    """Make the function that runs the entry point of a solution."""
+    described = _described(folder)
+    solution = described["solutions"][name]
+    place = Path(folder, "candidates", name)
+    sys.path.insert(0, str(place))
+    here = on_cpu if solution["gpu"] else nullcontext
+    with here():
+        spec = importlib.util.spec_from_file_location("solution", place / solution["file"])
+        assert spec is not None  # noqa: S101 - the path ends in .py
+        assert spec.loader is not None  # noqa: S101
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["solution"] = module
+        spec.loader.exec_module(module)
+    function = getattr(module, solution["function"])
+
+    def run(all_inputs: Mapping[str, Any]) -> Any:
+        given = {name: as_tensor(value) for name, value in all_inputs.items()}
+        arguments = _arguments(described, given)
+        with torch.no_grad(), here():
+            seed_all(0)
+            if not solution["destination"]:
+                return in_order(function(**arguments), described)
+            made = _destinations(described, given)
+            function(*arguments.values(), *made)
+            return tuple(made) if len(made) > 1 else made[0]
+
+    return run
+
+
+def _arguments(described: Described, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments in the order of the definition; scalars are Python numbers."""
+    return {name: given[name] for name in described["inputs"]}
+
+
+def _destinations(described: Described, given: Mapping[str, Any]) -> list[Any]:
+    """Return the outputs to be written, filled with what no right program leaves there."""
+    sizes = dict(described["consts"])
+    for name, axes in described["inputs"].items():
+        for at, axis in enumerate(axes or ()):
+            sizes[axis] = given[name].shape[at]
+    for name, (other, factor, offset, divisor) in described["told"].items():
+        sizes[name] = (factor * sizes[other] + offset) // divisor
+    made = []
+    for output in described["outputs"].values():
+        shape = [sizes[axis] for axis in output["shape"] or ()]
+        dtype = getattr(torch, output["dtype"])
+        filler = float("nan") if dtype.is_floating_point else True if dtype is torch.bool else -77
+        made.append(torch.full(shape, filler, dtype=torch.float32).to(dtype))
+    return made
+
+
+def in_order(returned: Any, described: Described) -> Any:
+    """Return the outputs in the order of the definition."""
+    if isinstance(returned, Mapping):
+        returned = tuple(returned[name] for name in described["outputs"])
+    if isinstance(returned, (tuple, list)):
+        return tuple(returned) if len(returned) > 1 else returned[0]
+    return returned
+
+
+def _described(folder: str) -> Any:
+    return json.loads(Path(folder, "problem.json").read_text(encoding="utf-8"))

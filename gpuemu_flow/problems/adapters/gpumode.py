@@ -1,0 +1,146 @@
+"""Run problems of GPU MODE's reference-kernels: `generate_input`, `ref_kernel`, `custom_kernel`.
+
+Written by ``gpuemu-flow import gpumode``; needs numpy and torch, and nothing of gpuemu-flow.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from adapters.stand_in import on_cpu
+from adapters.tensors import as_array, as_tensor, copied, leaves, outputs_of, seed_all
+
+Described = Mapping[str, Any]
+SEEDS = 1 << 31
+
+
+def reference(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
+    """Make the function that runs `ref_kernel`, in the dtype of its inputs."""
+    described = _described(folder)
+
+    def run(all_inputs: Mapping[str, Any]) -> Any:
+        with torch.no_grad(), on_cpu():
+            seed_all(0)
+            return outputs_of(names["ref_kernel"](assembled(described, all_inputs)))
+
+    return run
+
+
+def candidate(path: str, folder: str, *, gpu: bool) -> Callable[..., Any]:
+    """Make the function that runs `custom_kernel` of a candidate's file.
+
+    Parameters
+    ----------
+    gpu : bool
+        Stand in for a GPU; Triton's interpreter does so itself.
+    """
+    described = _described(folder)
+    spec = importlib.util.spec_from_file_location("submission", path)
+    assert spec is not None  # noqa: S101 - the path ends in .py
+    assert spec.loader is not None  # noqa: S101
+    module = importlib.util.module_from_spec(spec)
+    if gpu:
+        with on_cpu():
+            spec.loader.exec_module(module)
+    else:
+        spec.loader.exec_module(module)
+
+    def run(all_inputs: Mapping[str, Any]) -> Any:
+        # Its writes into inputs are its own affair: the problem's check compares what it returns.
+        data = assembled(described, all_inputs)
+        with torch.no_grad():
+            seed_all(0)
+            if not gpu:
+                return outputs_of(module.custom_kernel(data))
+            with on_cpu():
+                return outputs_of(module.custom_kernel(data))
+
+    return run
+
+
+def generator(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
+    """Make the function that returns one tensor of `generate_input`'s answer."""
+    described = _described(folder)
+    known = [one["name"] for one in described["inputs"]]
+
+    def generate(name: str, dims: Mapping[str, int], case_seed: int) -> Any:
+        calls = described["calls"]
+        arguments = {**calls[case_seed % len(calls)], **dims}
+        made = made_inputs(names["generate_input"], arguments, case_seed % SEEDS)
+        tensors = [one for one in leaves(made) if isinstance(one, torch.Tensor)]
+        return as_array(tensors[known.index(name)])
+
+    return generate
+
+
+def checker(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
+    """Make the function that asks `check_implementation` about an output."""
+    described = _described(folder)
+
+    def check(actual: Any, expected: Any, inputs: Mapping[str, Any], tolerance: Any) -> list[str]:
+        with torch.no_grad(), on_cpu():
+            data = assembled(described, inputs)
+            answer = names["check_implementation"](data, as_tensor(actual))
+        return verdict(answer)
+
+    return check
+
+
+def verdict(answer: Any) -> list[str]:
+    """Return the failures that an answer of `check_implementation` tells of."""
+    if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], bool):
+        return [] if answer[0] else [str(answer[1])[:500] or "not accepted"]
+    if isinstance(answer, (list, tuple)):
+        return [str(one)[:500] for one in answer if str(one).strip()]
+    if isinstance(answer, bool):
+        return [] if answer else ["not accepted"]
+    return [str(answer)[:500]] if answer else []
+
+
+def made_inputs(function: Any, arguments: Mapping[str, Any], seed: int) -> Any:
+    """Call `generate_input` with a test's arguments and a seed of ours."""
+    seed_all(seed)
+    given = dict(arguments)
+    if "seed" in inspect.signature(function).parameters:
+        given["seed"] = seed
+    with on_cpu():
+        return function(**given)
+
+
+def assembled(described: Described, all_inputs: Mapping[str, Any]) -> Any:
+    """Return the data that `generate_input` gave, made of copies of a case's inputs."""
+    given = {name: as_tensor(value) for name, value in all_inputs.items()}
+    return copied(_filled(described["data"], described, given))
+
+
+def _filled(part: Any, described: Described, given: Mapping[str, Any]) -> Any:
+    ((kind, held),) = part.items()
+    if kind == "input":
+        return given[held]
+    if kind == "arg":
+        return _argument(held, described, given)
+    if kind == "dict":
+        return {key: _filled(one, described, given) for key, one in held}
+    if kind in ("tuple", "list"):
+        parts = [_filled(one, described, given) for one in held]
+        return tuple(parts) if kind == "tuple" else parts
+    return held
+
+
+def _argument(name: str, described: Described, given: Mapping[str, Any]) -> Any:
+    """Return an argument of the test, read off the axis that has its size."""
+    found = described["axes"].get(name)
+    if found is None:
+        return described["calls"][0][name]
+    tensor, axis = found
+    return given[tensor].shape[axis]
+
+
+def _described(folder: str) -> Any:
+    return json.loads(Path(folder, "problem.json").read_text(encoding="utf-8"))

@@ -1,0 +1,119 @@
+"""Try a problem of GPU MODE: its inputs and outputs. Runs in a fenced worker alone.
+
+A request is JSON in an array of bytes, and so is the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from adapters.gpumode import made_inputs, verdict
+from adapters.stand_in import on_cpu
+from adapters.tensors import MOST_LEAVES, copied, outputs_of, seed_all
+
+LARGEST = 1 << 24
+_KNOWN: dict[str, Any] = {}
+
+
+class NotTakenError(Exception):
+    """Raised for a problem in a form that no workspace can express."""
+
+
+def probe(request: Any) -> Any:
+    """Answer one request; what the problem itself raises goes through."""
+    asked = json.loads(bytes(request))
+    torch.set_num_threads(1)
+    try:
+        found = _answer(asked)
+    except NotTakenError as error:
+        found = {"not_taken": str(error)}
+    return np.frombuffer(json.dumps(found).encode(), np.uint8).copy()
+
+
+def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+    names = _load()
+    made = made_inputs(names["generate_input"], asked["arguments"], asked["seed"])
+    inputs: list[dict[str, Any]] = []
+    data = _taken_apart(made, asked["arguments"], inputs)
+    for one in inputs:
+        if one["dtype"] not in asked["dtypes"]:
+            raise NotTakenError(f"input {one['name']} is {one['dtype']}")
+        if one["size"] > LARGEST:
+            raise NotTakenError(f"input {one['name']} has {one['size']} elements")
+    with torch.no_grad(), on_cpu():
+        seed_all(0)
+        returned = names["ref_kernel"](copied(made))
+    found = outputs_of(returned)
+    outputs = found if isinstance(found, tuple) else (found,)
+    for one in outputs:
+        if not isinstance(one, torch.Tensor):
+            raise NotTakenError(f"ref_kernel returns a {type(one).__name__}, no tensor")
+    with torch.no_grad(), on_cpu():
+        if asked["check"]:
+            said = verdict(names["check_implementation"](copied(made), returned))
+            if said:
+                raise NotTakenError(f"its check refuses its own reference: {said[0][:200]}")
+    return {
+        "init": [],
+        "globals": {},
+        "arguments": [*inputs, {"value": json.dumps(data)}],
+        "outputs": [
+            {"rank": one.dim(), "float": one.is_floating_point(), "finite": True} for one in outputs
+        ],
+    }
+
+
+def _load() -> Mapping[str, Any]:
+    """Execute the problem's file once."""
+    if not _KNOWN:
+        folder = Path("problem").absolute()
+        sys.path.insert(0, str(folder))
+        source = (folder / "reference.py").read_bytes()
+        names: dict[str, Any] = {"__name__": "reference", "__file__": str(folder / "reference.py")}
+        with on_cpu():
+            exec(compile(source, "reference.py", "exec", dont_inherit=True), names)  # noqa: S102
+        for name in ("generate_input", "ref_kernel"):
+            if not callable(names.get(name)):
+                raise NotTakenError(f"it defines no function {name}")
+        _KNOWN.update(names)
+    return _KNOWN
+
+
+def _taken_apart(value: Any, arguments: Mapping[str, Any], inputs: list[dict[str, Any]]) -> Any:
+    """Return the structure of the data with each tensor by its name, and describe the tensors."""
+    if isinstance(value, torch.Tensor):
+        if value.is_complex() or value.is_quantized or value.layout != torch.strided:
+            raise NotTakenError("an input is complex, quantized or sparse")
+        if len(inputs) >= MOST_LEAVES - 1:
+            raise NotTakenError("it has too many inputs")
+        dtype = str(value.dtype).removeprefix("torch.")
+        name = f"in{len(inputs)}"
+        inputs.append(
+            {
+                "name": name,
+                "shape": list(value.shape),
+                "dtype": dtype,
+                "float": value.is_floating_point(),
+                "size": value.numel(),
+            }
+        )
+        return {"input": name}
+    if isinstance(value, Mapping):
+        if not all(type(key) in (str, int) for key in value):
+            raise NotTakenError("a mapping has keys that are no texts")
+        return {"dict": [[k, _taken_apart(one, arguments, inputs)] for k, one in value.items()]}
+    if isinstance(value, (tuple, list)):
+        parts = [_taken_apart(one, arguments, inputs) for one in value]
+        return {"tuple" if isinstance(value, tuple) else "list": parts}
+    if value is None or type(value) in (bool, int, float, str):
+        same = [name for name, one in arguments.items() if type(one) is int and one == value]
+        if type(value) is int and same and len(set(same)) == 1:
+            return {"arg": same[0]}
+        return {"value": value}
+    raise NotTakenError(f"generate_input gives a {type(value).__name__}")

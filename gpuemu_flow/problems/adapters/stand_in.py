@@ -1,0 +1,117 @@
+"""Stand in for a GPU: tensors asked for on ``cuda`` are made on the CPU, and say nothing of it.
+
+Written by ``gpuemu-flow import``; needs torch, and nothing of gpuemu-flow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+_DEVICE = re.compile(r"(?:cuda|hip|xpu)(?::\d+)?")
+_UNWRITTEN = (
+    "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"
+)  # fmt: skip
+_SILENT = ("init", "synchronize", "set_device", "empty_cache", "manual_seed", "manual_seed_all",
+           "seed", "seed_all", "reset_peak_memory_stats")  # fmt: skip
+_REAL_GENERATOR = torch.Generator
+_TENSOR: Any = torch.Tensor
+_ANSWERS = {
+    _TENSOR.is_cuda.__get__: True,
+    _TENSOR.is_cpu.__get__: False,
+    _TENSOR.get_device: 0,
+    _TENSOR.device.__get__: torch.device("cuda", 0),
+}
+
+
+class _Nothing(contextlib.AbstractContextManager[None]):
+    """A device or a stream, as a context or an object of which nothing is asked."""
+
+    cuda_stream = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+class _Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+    """Moves devices in arguments of torch's functions to the CPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _ANSWERS:
+            return _ANSWERS[func]
+        if func is torch.device:
+            return func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name in ("cuda", "pin_memory") and args:
+            return args[0]
+        kwargs = {key: _moved(value) for key, value in (kwargs or {}).items()}
+        kwargs.pop("pin_memory", None)
+        if type(kwargs.get("device")) is int:
+            kwargs["device"] = "cpu"
+        result = func(*map(_moved, args), **kwargs)
+        if name in _UNWRITTEN and isinstance(result, torch.Tensor):
+            result.zero_()  # what nobody wrote would differ between two calls
+        return result
+
+
+def _moved(value: Any) -> Any:
+    if isinstance(value, torch.device):
+        return torch.device("cpu") if _DEVICE.fullmatch(value.type) else value
+    if isinstance(value, str):
+        return "cpu" if _DEVICE.fullmatch(value) else value
+    return value
+
+
+def _generator(device: object = "cpu") -> Any:
+    return _REAL_GENERATOR("cpu")
+
+
+def _answer(value: Any) -> Any:
+    return lambda *_, **__: value
+
+
+def _compile(model: Any = None, **_: Any) -> Any:
+    return model if model is not None else lambda function: function
+
+
+@contextlib.contextmanager
+def on_cpu() -> Iterator[None]:
+    """Answer as if there were a GPU, while inside."""
+    properties = SimpleNamespace(
+        name="stand-in", major=9, minor=0, multi_processor_count=132, total_memory=1 << 36
+    )
+    answers = {
+        **{name: _answer(None) for name in _SILENT},
+        "is_available": _answer(True),
+        "device_count": _answer(1),
+        "current_device": _answer(0),
+        "get_device_properties": _answer(properties),
+        "get_device_name": _answer(properties.name),
+        "get_device_capability": _answer((9, 0)),
+        "current_stream": _answer(_Nothing()),
+        "default_stream": _answer(_Nothing()),
+        "Stream": _Nothing,
+        "Event": _Nothing,
+        "device": _Nothing,
+        "stream": _Nothing,
+    }
+    places = [(torch.cuda, name, value) for name, value in answers.items()]
+    places += [(torch, "Generator", _generator), (torch, "compile", _compile)]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
+    for owner, name, value in places:
+        setattr(owner, name, value)
+    try:
+        with _Mode():
+            yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)

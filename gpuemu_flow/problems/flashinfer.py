@@ -1,0 +1,339 @@
+"""Problems of FlashInfer-Bench: a definition's `run` is the reference, each solution an op."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from gpuemu_flow.problems.flashinfer_axes import Axes, axes_of, sizes_to_try, told_by_inputs
+from gpuemu_flow.problems.found import plain_name, unique_name
+from gpuemu_flow.problems.found_flashinfer import Definition, Tensor, find_flashinfer
+from gpuemu_flow.problems.model import (
+    Argument,
+    Candidate,
+    Described,
+    Imported,
+    Left,
+    Output,
+    Source,
+    Taken,
+)
+from gpuemu_flow.problems.options import SEED, Options
+from gpuemu_flow.problems.probing import ADAPTERS, ProbeError, Prober, open_prober
+from gpuemu_flow.problems.toml_text import OpTable, workspace_text
+from gpuemu_flow.types import DTYPES, Json
+
+MOST_ELEMENTS = 1 << 18
+"""Elements of one input beyond which constant axes are scaled down."""
+_CAPS = (256, 128, 64, 32)
+_PLAIN_FLOATS = ("float32", "float16", "bfloat16")
+_INDICES = ("int16", "int32", "int64")
+_SCALARS: dict[str, list[Json]] = {"float": [1.0, 0.125], "bool": [False, True]}
+Told = Mapping[str, tuple[str, int, int, int]]
+_RUNTIME = ("flashinfer.py", "stand_in.py", "tensors.py")
+_APPENDED = """
+
+# ---- added by gpuemu-flow import: the lines above are the reference, unchanged ----
+from pathlib import Path as _GpuemuPath
+
+from adapters import flashinfer as _gpuemu_flashinfer
+
+gpuemu_reference = _gpuemu_flashinfer.reference(globals(), str(_GpuemuPath(__file__).parent))
+"""
+_OP = """\
+# Runs the solution {name}; written by gpuemu-flow import.
+from pathlib import Path
+
+from adapters import flashinfer
+
+op = flashinfer.candidate(str(Path(__file__).parent), {name!r})
+"""
+
+
+def import_flashinfer(path: Path, options: Options, announce: Callable[[str], None]) -> Imported:
+    """Make a workspace of definitions and solutions.
+
+    Parameters
+    ----------
+    announce : callable
+        Told each problem's name before its code is tried.
+
+    Raises
+    ------
+    UsageError
+        ``import-not-found`` and its like; a problem that cannot be taken is in `Imported.left`.
+    """
+    definitions, left = find_flashinfer(path, options.candidates)
+    taken: list[tuple[Definition, Taken, Told]] = []
+    for definition in definitions:
+        name = unique_name(plain_name(definition.name), [one.source.name for _, one, _ in taken])
+        announce(name)
+        try:
+            axes = axes_of(definition)
+            told = told_by_inputs(definition, axes)
+            taken.append((definition, _take(definition, name, axes, options), told))
+        except ProbeError as error:
+            left.append(Left(name, str(error)))
+            continue
+        if not definition.solutions:
+            left.append(Left(name, "no candidate: no solution in Python names it"))
+    return Imported(_files(taken, options), tuple(one for _, one, _ in taken), tuple(left))
+
+
+def _take(definition: Definition, name: str, axes: Axes, options: Options) -> Taken:
+    source = definition.reference.encode()
+    adapters = {
+        "probe.py": "flashinfer_probe.py",
+        **{f"adapters/{file}": file for file in _RUNTIME},
+    }
+    with open_prober(adapters, {"problem/reference.py": source}) as prober:
+        scaled = _scaled(prober, definition, axes, options)
+        axes.consts.update({const: new for const, (_, new) in scaled.items()})
+        tops = _ranges(prober, definition, axes)
+        dims = _dims(prober, definition, axes, tops, options)
+    arguments, dtype = _arguments(definition, axes, tops)
+    outputs = tuple(_output(key, one, axes) for key, one in definition.outputs.items())
+    scalars = {
+        key: _scalar_values(definition, key, one)
+        for key, one in definition.inputs.items()
+        if one.axes is None
+    }
+    schema: dict[str, Json] = {"scalars": scalars} if scalars else {}
+    if axes.kept:
+        schema["constraints"] = [_without_consts(text, axes) for text in axes.kept]
+    candidates = tuple(
+        Candidate(one.name, definition.path, b"", one.triton, one.gpu)
+        for one in definition.solutions
+    )
+    return Taken(
+        Source(name, definition.path, source, definition.consts, candidates),
+        Described((), arguments, {}, outputs),
+        dims,
+        tuple(_axes(definition.inputs[one.name], axes) for one in arguments),
+        scaled,
+        dtype=dtype,
+        schema=schema,
+        notes=_notes(definition, tops),
+    )
+
+
+def _notes(definition: Definition, tops: Mapping[str, str]) -> tuple[str, ...]:
+    found = [f"{name}: values from 0 to {top}, found by trying" for name, top in tops.items()]
+    if definition.stored:
+        names = ", ".join(sorted(definition.stored))
+        found.append(f"values of {names} in safetensors files are not read; ours are drawn")
+    return tuple(found)
+
+
+def _shape(one: Tensor, sizes: Mapping[str, int]) -> list[int]:
+    return [sizes[axis] for axis in one.axes or ()]
+
+
+def _axes(one: Tensor, axes: Axes) -> tuple[int | str, ...]:
+    return tuple(axes.consts.get(axis, axis) for axis in one.axes or ())
+
+
+def _try(
+    prober: Prober,
+    definition: Definition,
+    axes: Axes,
+    sizes: Mapping[str, int],
+    tops: Mapping[str, int],
+) -> None:
+    """Run the reference with these sizes and greatest indices.
+
+    Raises
+    ------
+    ProbeError
+        It does not run, or its outputs have other shapes than the definition says.
+    """
+    inputs: dict[str, Json] = {}
+    for name, one in definition.inputs.items():
+        if one.axes is None:
+            inputs[name] = {"value": _scalar_values(definition, name, one)[0]}
+            continue
+        made: dict[str, Json] = {"shape": _shape(one, sizes), "dtype": one.dtype}
+        if name in axes.offsets:
+            made["to"] = sizes[axes.offsets[name]]
+        else:
+            made["high"] = tops.get(name, 0 if one.dtype in _INDICES else 1)
+        inputs[name] = made
+    answer = prober.ask_json({"inputs": inputs, "outputs": list(definition.outputs), "seed": SEED})
+    wanted = [_shape(one, sizes) for one in definition.outputs.values()]
+    if answer.get("shapes") != wanted:
+        raise ProbeError("its reference gives outputs of other shapes than it says")
+
+
+def _scaled(
+    prober: Prober, definition: Definition, axes: Axes, options: Options
+) -> dict[str, tuple[int, int]]:
+    """Return smaller values of constant axes, only where an input is too large for a CPU."""
+    if not options.small or _elements(definition, axes.spread()) <= MOST_ELEMENTS:
+        return {}
+    for cap in _CAPS:
+        consts = {name: _halved(value, cap) for name, value in axes.consts.items()}
+        smaller = replace(axes, consts=consts)
+        if _elements(definition, smaller.spread()) > MOST_ELEMENTS:
+            continue
+        try:
+            _try(prober, definition, smaller, smaller.spread(), {})
+        except ProbeError:
+            continue
+        return {
+            name: (old, consts[name]) for name, old in axes.consts.items() if consts[name] != old
+        }
+    if _elements(definition, axes.spread()) > MOST_ELEMENTS << 5:
+        raise ProbeError("its inputs are too large for a CPU, and smaller ones do not run")
+    return {}
+
+
+def _halved(value: int, cap: int) -> int:
+    while value > cap:
+        value //= 2
+    return value
+
+
+def _elements(definition: Definition, sizes: Mapping[str, int]) -> int:
+    return max((math.prod(_shape(one, sizes)) for one in definition.inputs.values()), default=1)
+
+
+def _ranges(prober: Prober, definition: Definition, axes: Axes) -> dict[str, str]:
+    """Return the greatest value of each index input: the longest axis that the reference takes."""
+    found: dict[str, str] = {}
+    tops: dict[str, int] = {}
+    sizes = axes.spread()
+    _try(prober, definition, axes, sizes, tops)
+    for name, one in definition.inputs.items():
+        if one.axes is None or one.dtype not in _INDICES or name in axes.offsets:
+            continue
+        others = {
+            axis
+            for key, other in definition.inputs.items()
+            if key != name
+            for axis in (other.axes or ())[:2]
+        }
+        for axis in sorted(others, key=lambda each: -sizes[each]):
+            try:
+                _try(prober, definition, axes, sizes, {**tops, name: sizes[axis] - 1})
+            except ProbeError:
+                continue
+            tops[name] = sizes[axis] - 1
+            found[name] = f"{axes.consts.get(axis, axis)}-1"
+            break
+        else:
+            found[name] = "0"
+    return found
+
+
+def _dims(
+    prober: Prober, definition: Definition, axes: Axes, tops: Mapping[str, str], options: Options
+) -> dict[str, tuple[int, ...] | str]:
+    """Return the sizes of the variable axes with which the reference runs."""
+    found: dict[str, tuple[int, ...] | str] = {}
+    base = axes.spread()
+    for name in axes.free:
+        wanted = sizes_to_try(definition, name, small=options.small, varied=options.varied)
+        runs = []
+        for size in wanted:
+            try:
+                chosen = {**{free: base[free] for free in axes.free}, name: size}
+                _try(prober, definition, axes, axes.sizes(chosen), {})
+            except ProbeError:
+                continue
+            runs.append(size)
+        found[name] = tuple(runs) or (base[name],)
+    found.update({name: _without_consts(text, axes) for name, text in axes.derived.items()})
+    return found
+
+
+def _without_consts(text: str, axes: Axes) -> str:
+    """Return an expression with the values of constant axes in place of their names."""
+    words = "".join(c if c.isalnum() or c == "_" else f" {c} " for c in text).split(" ")
+    return "".join(str(axes.consts.get(word, word)) for word in words)
+
+
+def _arguments(
+    definition: Definition, axes: Axes, tops: Mapping[str, str]
+) -> tuple[tuple[Argument, ...], str]:
+    """Return the tensors with their rules, and the dtype of those that follow the case."""
+    tensors = {key: one for key, one in definition.inputs.items() if one.axes is not None}
+    dtypes = [one.dtype for one in tensors.values()]
+    main = next((dtype for dtype in dtypes if dtype in _PLAIN_FLOATS), "float32")
+    found = []
+    for name, one in tensors.items():
+        rules: dict[str, Json] = {} if one.dtype == main else {"dtype": one.dtype}
+        floating = DTYPES[one.dtype].kind == "float"
+        if name in axes.offsets:
+            rules |= {"kind": "offsets", "to": axes.offsets[name]}
+        elif one.dtype == "bool":
+            rules |= {"kind": "mask", "allow_empty_rows": True}
+        elif floating:
+            rules["nonfinite"] = False
+        elif name in tops:
+            rules["range"] = [0, int(tops[name]) if tops[name].isdigit() else tops[name]]
+        found.append(Argument(name, dtype=one.dtype, floating=floating, rules=rules))
+    return tuple(found), main
+
+
+def _output(name: str, one: Tensor, axes: Axes) -> Output:
+    dims = _axes(one, axes)
+    return Output(len(dims), name=name, dims=dims, rules={"dtype": one.dtype})
+
+
+def _scalar_values(definition: Definition, name: str, one: Tensor) -> list[Json]:
+    kind = DTYPES[one.dtype].kind
+    return definition.scalars.get(name) or _SCALARS.get(kind, [1])
+
+
+def _files(taken: list[tuple[Definition, Taken, Told]], options: Options) -> dict[str, bytes]:
+    """Return the files of the workspace; the configuration last."""
+    files = {f"adapters/{name}": (ADAPTERS / name).read_bytes() for name in _RUNTIME}
+    ops = []
+    for definition, one, told in taken:
+        folder = f"problems/{one.source.name}"
+        files[f"{folder}/reference.py"] = one.source.source + _APPENDED.encode()
+        files[f"{folder}/problem.json"] = _described(definition, one, told)
+        for solution in definition.solutions:
+            for path, content in solution.sources.items():
+                files[f"{folder}/candidates/{solution.name}/{path}"] = content
+            files[f"{folder}/op_{solution.name}.py"] = _OP.format(name=solution.name).encode()
+            ops.append(
+                OpTable(
+                    name=f"{one.source.name}/{solution.name}",
+                    op=f"{folder}/op_{solution.name}.py",
+                    function="op",
+                    reference=f"{folder}/reference.py:gpuemu_reference",
+                    triton=solution.triton,
+                    taken=one,
+                )
+            )
+    files["gpuemu.toml"] = workspace_text("flashinfer-bench", ops, options.cases).encode()
+    return files
+
+
+def _described(definition: Definition, taken: Taken, told: Told) -> bytes:
+    scaled = {name: new for name, (_, new) in taken.scaled.items()}
+    content: dict[str, Json] = {
+        "inputs": {key: list(one.axes or ()) for key, one in definition.inputs.items()},
+        "outputs": {
+            key: {"shape": list(one.axes or ()), "dtype": one.dtype}
+            for key, one in definition.outputs.items()
+        },
+        "consts": {**definition.consts, **scaled},
+        "told": {key: list(one) for key, one in told.items()},
+        "solutions": {
+            one.name: {
+                "file": one.file,
+                "function": one.function,
+                "destination": one.destination,
+                "gpu": one.gpu,
+            }
+            for one in definition.solutions
+        },
+        "sha256": hashlib.sha256(taken.source.source).hexdigest(),
+    }
+    return (json.dumps(content, indent=1) + "\n").encode()

@@ -1,0 +1,162 @@
+"""Turn the axes and constraints of a FlashInfer-Bench definition into dims and rules of inputs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuemu_flow.expressions import ExpressionError, compute, names_in
+from gpuemu_flow.problems.found_flashinfer import Definition, parsed_constraint
+from gpuemu_flow.problems.probing import ProbeError
+
+CLASSES = (1, 3, 7, 16, 33)
+LARGEST_SIZE = 64
+_SIGNS = {ast.Eq: "==", ast.LtE: "<=", ast.Lt: "<", ast.GtE: ">=", ast.Gt: ">", ast.NotEq: "!="}
+_PRIMES = (5, 7, 11, 13, 17, 19, 23, 29)
+
+
+@dataclass
+class Axes:
+    """Sizes of a definition, and the rules that they keep.
+
+    Attributes
+    ----------
+    consts : dict of str to int
+    free : tuple of str
+        Variable axes that follow from no other.
+    derived : dict of str to str
+        Expressions of other axes.
+    offsets : dict of str to str
+        Inputs that hold offsets, and the axis that they end at.
+    kept : list of str
+        Constraints that cases have to keep.
+    """
+
+    consts: dict[str, int]
+    free: tuple[str, ...]
+    derived: dict[str, str] = field(default_factory=dict)
+    offsets: dict[str, str] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
+
+    def sizes(self, chosen: Mapping[str, int]) -> dict[str, int]:
+        """Return the sizes of all axes.
+
+        Raises
+        ------
+        ProbeError
+        """
+        found = {**self.consts, **chosen}
+        left = dict(self.derived)
+        while left:
+            ready = [name for name, text in left.items() if names_in(text) <= set(found)]
+            if not ready:
+                raise ProbeError("its constraints define an axis by itself")
+            for name in ready:
+                found[name] = compute(left.pop(name), found, {})
+        return found
+
+    def spread(self) -> dict[str, int]:
+        """Return sizes of all axes in which those that are free differ from each other."""
+        return self.sizes(dict(zip(self.free, _PRIMES * len(self.free), strict=False)))
+
+
+def axes_of(definition: Definition) -> Axes:
+    """Read the constraints of a definition; they are parsed, never evaluated.
+
+    Raises
+    ------
+    ProbeError
+        One is not understood.
+    """
+    found = Axes(dict(definition.consts), definition.variables)
+    for text in definition.constraints:
+        if not _take(text, definition, found):
+            raise ProbeError(f"its constraint {text[:80]!r} is in a form that is not read")
+    found.free = tuple(name for name in definition.variables if name not in found.derived)
+    return found
+
+
+def told_by_inputs(definition: Definition, axes: Axes) -> dict[str, tuple[str, int, int, int]]:
+    """Return how outputs' axes that no input has follow from one that an input has.
+
+    Returns
+    -------
+    dict of str to (str, int, int, int)
+        The other axis, a factor, an offset, a divisor: ``(factor * size + offset) // divisor``.
+
+    Raises
+    ------
+    ProbeError
+        One follows from none.
+    """
+    known = {axis for one in definition.inputs.values() for axis in one.axes or ()}
+    asked = {axis for one in definition.outputs.values() for axis in one.axes or ()}
+    found = {}
+    for name in asked - known - set(axes.consts):
+        rules = [(name, axes.derived.get(name, ""), False)]
+        rules += [(other, text, True) for other, text in axes.derived.items() if other in known]
+        for other, text, inverse in rules:
+            names = names_in(text) - set(axes.consts) if text else frozenset()
+            source = next(iter(names)) if len(names) == 1 else ""
+            if not (source == name if inverse else source in known):
+                continue
+            zero, one, two = (compute(text, {**axes.consts, source: n}, {}) for n in range(3))
+            factor = one - zero
+            if factor < 1 or two - one != factor:
+                continue
+            found[name] = (other, 1, -zero, factor) if inverse else (source, factor, zero, 1)
+            break
+        else:
+            raise ProbeError(f"the size of its axis {name} cannot be told from its inputs")
+    return found
+
+
+def _take(text: str, definition: Definition, axes: Axes) -> bool:
+    tree = parsed_constraint(text)
+    if not isinstance(tree, ast.Compare) or len(tree.ops) != 1:
+        return False
+    sign = _SIGNS.get(type(tree.ops[0]))
+    sides = [tree.left, tree.comparators[0]]
+    if sign == "==":
+        for side, other in (sides, sides[::-1]):
+            ends = _last_of(other)
+            if isinstance(side, ast.Name) and ends in definition.inputs:
+                axes.offsets[ends] = side.id
+                return side.id in definition.variables
+    names = {*definition.variables, *definition.consts}
+    try:
+        left, right = (ast.unparse(side) for side in sides)
+        if sign is None or not names_in(left) | names_in(right) <= names:
+            return False
+        for name, formula in ((left, right), (right, left)):
+            free = name in definition.variables and name not in axes.derived
+            if sign == "==" and free and name not in names_in(formula):
+                axes.derived[name] = formula
+                return True
+        if (names_in(left) | names_in(right)) - set(definition.consts):
+            axes.kept.append(f"{left} {sign} {right}")
+    except ExpressionError:
+        return False
+    return True
+
+
+def _last_of(node: ast.expr) -> str:
+    """Return the name of ``name[-1]`` or ``name[-1].item()``; empty for all else."""
+    if isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Attribute):
+        if node.func.attr != "item":
+            return ""
+        node = node.func.value
+    if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
+        return ""
+    return node.value.id if ast.unparse(node.slice) == "-1" else ""
+
+
+def sizes_to_try(
+    definition: Definition, name: str, *, small: bool, varied: bool
+) -> tuple[int, ...]:
+    """Return the sizes of an axis: those of the workloads, and classes of ours."""
+    theirs = {sizes[name] for sizes in definition.sizes}
+    if small:
+        theirs = {size for size in theirs if size <= LARGEST_SIZE}
+    return tuple(sorted(theirs | set(CLASSES if varied or not theirs else ())))

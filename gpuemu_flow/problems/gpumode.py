@@ -1,0 +1,267 @@
+"""Problems of GPU MODE: `ref_kernel` is the reference, each `custom_kernel` an op."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpuemu_flow.problems.answers import described
+from gpuemu_flow.problems.found_gpumode import Task, find_gpumode
+from gpuemu_flow.problems.model import Argument, Described, Imported, Left, Output, Taken
+from gpuemu_flow.problems.options import SEED, Options
+from gpuemu_flow.problems.probing import ADAPTERS, ProbeError, Prober, open_prober
+from gpuemu_flow.problems.sizes import Tries, Varied, largest, same_but_shapes, vary
+from gpuemu_flow.problems.toml_text import OpTable, workspace_text
+from gpuemu_flow.types import DTYPES, Json
+
+MOST_VARIANTS = 16
+MOST_ELEMENTS = 1 << 17
+"""Elements of one input; beyond them sizes are halved further, to stay below 4 MiB."""
+_CAPS = (128, 64, 32, 16)
+_ODD = (1, 7, 33)
+_RUNTIME = ("gpumode.py", "stand_in.py", "tensors.py")
+_APPENDED = """
+
+# ---- added by gpuemu-flow import: the lines above are {original}, unchanged ----
+from pathlib import Path as _GpuemuPath
+
+from adapters import gpumode as _gpuemu_gpumode
+
+_gpuemu_folder = str(_GpuemuPath(__file__).parent)
+gpuemu_reference = _gpuemu_gpumode.reference(globals(), _gpuemu_folder)
+gpuemu_generate = _gpuemu_gpumode.generator(globals(), _gpuemu_folder)
+gpuemu_check = _gpuemu_gpumode.checker(globals(), _gpuemu_folder)
+"""
+_OP = """\
+# Runs `custom_kernel` of {file}; written by gpuemu-flow import.
+from pathlib import Path
+
+from adapters import gpumode
+
+_FOLDER = Path(__file__).parent
+
+op = gpumode.candidate(str(_FOLDER / "candidates" / "{file}"), str(_FOLDER), gpu={gpu})
+"""
+
+
+@dataclass(frozen=True)
+class _TakenTask:
+    """A problem as the workspace has it, and what its adapter has to know."""
+
+    taken: Taken
+    task: Task
+    described: Mapping[str, Json]
+
+
+def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]) -> Imported:
+    """Make a workspace of problems.
+
+    Parameters
+    ----------
+    announce : callable
+        Told each problem's name before its code is tried.
+
+    Raises
+    ------
+    UsageError
+        ``import-not-found`` and its like; a problem that cannot be taken is in `Imported.left`.
+    """
+    tasks, left = find_gpumode(path, options.candidates)
+    taken = []
+    for task in tasks:
+        announce(task.source.name)
+        try:
+            taken.append(_take(task, options, left))
+        except ProbeError as error:
+            left.append(Left(str(task.source.path.parent), str(error)))
+            continue
+        if not task.source.candidates:
+            left.append(Left(task.source.name, "no candidate: no file with a custom_kernel"))
+    return Imported(_files(taken, options), tuple(one.taken for one in taken), tuple(left))
+
+
+def _take(task: Task, options: Options, left: list[Left]) -> _TakenTask:
+    adapters = {
+        "probe.py": "gpumode_probe.py",
+        **{f"adapters/{name}": name for name in _RUNTIME},
+    }
+    modules = {"reference.py": task.source.source, **task.support}
+    problem = {f"problem/{name}": content for name, content in modules.items()}
+    with open_prober(adapters, problem) as prober:
+        base, about, scaled = _base(prober, task, options)
+        numbers = {name: value for name, value in base.items() if type(value) is int}
+        tries = Tries(lambda constants: _ask(prober, {**base, **constants}))
+        varied = Varied({}, about.shapes)
+        if options.varied:
+            wanted = {name: _wanted(task.tests, name, options) for name in numbers}
+            varied = vary(tries, numbers, {}, about, wanted)
+        calls = _calls(prober, task, base, about, varied, left)
+    dtype = next((one.dtype for one in about.tensors if one.floating), "float32")
+    data = json.loads(str(about.arguments[-1].value))
+    taken = Taken(
+        task.source,
+        _with_rules(task, about, dtype),
+        varied.dims,
+        varied.axes,
+        scaled,
+        dtype=dtype,
+        notes=_notes(task, about),
+    )
+    axes = {name: _axis(name, about, varied) for name in base}
+    content: dict[str, Json] = {
+        "calls": calls,
+        "inputs": [{"name": one.name} for one in about.tensors],
+        "axes": {name: place for name, place in axes.items() if place is not None},
+        "data": data,
+        "sha256": hashlib.sha256(task.source.source).hexdigest(),
+    }
+    return _TakenTask(taken, task, content)
+
+
+def _base(
+    prober: Prober, task: Task, options: Options
+) -> tuple[dict[str, Json], Described, dict[str, tuple[int, int]]]:
+    """Return the arguments that the workspace begins from, and what comes of them."""
+    first = dict(task.tests[0])
+    if options.small:
+        for cap in _CAPS:
+            base = {name: _halved(value, cap) for name, value in first.items()}
+            try:
+                about = _ask(prober, base, check=True)
+            except ProbeError:
+                continue
+            if largest(about) <= MOST_ELEMENTS:
+                scaled = {
+                    name: (int(first[name]), int(value))
+                    for name, value in base.items()
+                    if type(value) is int and value != first[name]
+                }
+                return base, about, scaled
+    about = _ask(prober, first, check=True)
+    if largest(about) > MOST_ELEMENTS * 8:
+        raise ProbeError("its inputs are too large for a CPU, and smaller ones do not run")
+    return first, about, {}
+
+
+def _ask(prober: Prober, arguments: Mapping[str, Json], *, check: bool = False) -> Described:
+    request: dict[str, Json] = {
+        "arguments": dict(arguments), "seed": SEED, "check": check, "dtypes": list(DTYPES)
+    }  # fmt: skip
+    return described(prober.ask_json(request))
+
+
+def _halved(value: Json, cap: int) -> Json:
+    """Return a size with as many halves taken off as make it small; others as they are."""
+    if type(value) is not int:
+        return value
+    while value > cap:
+        value //= 2
+    return value
+
+
+def _wanted(tests: Sequence[Mapping[str, Json]], name: str, options: Options) -> tuple[int, ...]:
+    """Return the sizes of the tests; odd ones more only where the tests have some."""
+    theirs = [test[name] for test in tests if type(test.get(name)) is int]
+    sizes = {_halved(value, _CAPS[0]) if options.small else value for value in theirs}
+    if any(value % 2 for value in theirs if value > 1):
+        sizes.update(_ODD)
+    return tuple(sorted(int(size) for size in sizes))
+
+
+def _calls(
+    prober: Prober,
+    task: Task,
+    base: Mapping[str, Json],
+    about: Described,
+    varied: Varied,
+    left: list[Left],
+) -> list[Json]:
+    """Return the arguments that tests give besides sizes that vary; each is tried."""
+    found: list[Json] = [dict(base)]
+    tried = {json.dumps(base, sort_keys=True)}
+    for test in task.tests:
+        changed = {key: _halved(value, _CAPS[0]) for key, value in test.items()}
+        changed |= {key: base[key] for key in base if key in varied.dims or key not in test}
+        text = json.dumps(changed, sort_keys=True)
+        if text in tried or len(tried) >= MOST_VARIANTS:
+            continue
+        tried.add(text)
+        try:
+            other = _ask(prober, changed)
+        except ProbeError as error:
+            left.append(Left(f"{task.source.name}: test {text}", str(error)))
+            continue
+        if same_but_shapes(about, other) and about.shapes == other.shapes:
+            found.append(changed)
+        else:
+            left.append(Left(f"{task.source.name}: test {text}", "its inputs have other shapes"))
+    return found
+
+
+def _axis(name: str, about: Described, varied: Varied) -> list[Json] | None:
+    for tensor, axes in zip(about.tensors, varied.axes, strict=True):
+        if name in axes:
+            return [tensor.name, axes.index(name)]
+    return None
+
+
+def _with_rules(task: Task, about: Described, dtype: str) -> Described:
+    program = f"problems/{task.source.name}/reference.py"
+    arguments = tuple(_generated(one, dtype, program) for one in about.tensors)
+    return replace(
+        about,
+        arguments=arguments,
+        outputs=tuple(_judged(one, task, about, program) for one in about.outputs),
+    )
+
+
+def _generated(one: Argument, dtype: str, program: str) -> Argument:
+    own = {} if one.floating and one.dtype == dtype else {"dtype": one.dtype}
+    return replace(one, generate=f"{program}:gpuemu_generate", rules=own)
+
+
+def _judged(one: Output, task: Task, about: Described, program: str) -> Output:
+    if task.tolerance is None:
+        alone = len(about.outputs) == 1
+        return replace(one, rules={"compare": f"{program}:gpuemu_check"} if alone else {})
+    return replace(one, rules={"tolerance": dict(task.tolerance)} if one.floating else {})
+
+
+def _notes(task: Task, about: Described) -> tuple[str, ...]:
+    if task.tolerance is not None:
+        return ()
+    if len(about.outputs) == 1:
+        return ("judged by its own check_implementation",)
+    return ("its check_implementation of several outputs is not used: compared with ref_kernel",)
+
+
+def _files(taken: list[_TakenTask], options: Options) -> dict[str, bytes]:
+    """Return the files of the workspace; the configuration last."""
+    files = {f"adapters/{name}": (ADAPTERS / name).read_bytes() for name in _RUNTIME}
+    ops = []
+    for one in taken:
+        source, folder = one.task.source, f"problems/{one.task.source.name}"
+        appended = _APPENDED.format(original=repr(source.path.name))
+        files[f"{folder}/reference.py"] = source.source + appended.encode()
+        files[f"{folder}/problem.json"] = (json.dumps(one.described, indent=1) + "\n").encode()
+        for name, content in one.task.support.items():
+            files[f"{folder}/{name}"] = content
+        for candidate in source.candidates:
+            file = f"{candidate.name}.py"
+            files[f"{folder}/candidates/{file}"] = candidate.source
+            files[f"{folder}/op_{file}"] = _OP.format(file=file, gpu=candidate.gpu).encode()
+            ops.append(
+                OpTable(
+                    name=f"{source.name}/{candidate.name}",
+                    op=f"{folder}/op_{file}",
+                    function="op",
+                    reference=f"{folder}/reference.py:gpuemu_reference",
+                    triton=candidate.triton,
+                    taken=one.taken,
+                )
+            )
+    files["gpuemu.toml"] = workspace_text("gpumode", ops, options.cases).encode()
+    return files

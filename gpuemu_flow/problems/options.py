@@ -1,0 +1,30 @@
+"""Options of an import, whatever the format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SEED = 42
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of an import.
+
+    Attributes
+    ----------
+    candidates : tuple of Path
+        Further files or folders with candidates.
+    small : bool
+        Scale sizes down.
+    varied : bool
+        Try other sizes than those of the problem.
+    cases : int
+        Per op.
+    """
+
+    candidates: tuple[Path, ...] = ()
+    small: bool = False
+    varied: bool = True
+    cases: int = 12
