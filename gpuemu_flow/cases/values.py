@@ -32,6 +32,7 @@ MEANS = (30.0, 30.0, -30.0, 100.0, 7.0)
 SPREADS = (1.0, 0.1, 0.01, 0.0)
 OVERFLOWS_SQUARED = 2.0**64  # in float32, which all but float64 ops compute in
 QUANTA = 127  # steps of a symmetric int8 quantiser on either side
+STEP_SIZES = 6  # from 4 down to 1/8
 WIDEST_FOLD = 1e150  # into a wider range values are clipped, not reflected: no sum can overflow
 
 
@@ -154,15 +155,18 @@ def _onto_halves(values: Array, rows: Rows, bound: float) -> None:
     """Round half of the rows to half steps of an int8 quantiser of each row.
 
     The largest of such a row is 127 steps, so that its scale is a power of two and a half is exact:
-    which way it is rounded shows.
+    which way it is rounded shows. The steps are of several sizes, since a scale may be given and
+    not come from the row.
     """
-    step = 2.0 ** math.floor(math.log2(bound / QUANTA))
     chosen = np.flatnonzero(rows.every(2))
+    step = 2.0 ** math.floor(math.log2(bound / QUANTA))
+    first = rows.rng.derive("steps").gen_range(0, STEP_SIZES)
+    steps = np.ldexp(step, -((np.arange(chosen.size, dtype=np.intc) + first) % STEP_SIZES))
     halves = np.floor(values[chosen] * (QUANTA / bound))
     halves = np.clip(halves, -QUANTA, QUANTA - 1) + 0.5
     places = np.arange(chosen.size), rows.random_columns()[chosen]
     halves[places] = np.copysign(QUANTA, halves[places])
-    values[chosen] = halves * step
+    values[chosen] = halves * steps[:, None]
 
 
 def _negative(rows: Rows, form: _Format) -> Array:

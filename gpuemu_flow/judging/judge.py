@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judging.compare_functions import CompareError, CompareFunctions
 from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.judging.remedies import precision_note, range_notes, wider_precisions
 from gpuemu_flow.judging.verdicts import comparison_failed
 from gpuemu_flow.numerics.checked_output import SpecialInputs
 from gpuemu_flow.numerics.compare import JudgedApart, Policy, check_outputs, check_structure
@@ -202,6 +203,7 @@ class Judge:
         """Judge one set of outputs."""
         criteria = self.criteria(case, expected, inputs, actual)
         seen = None
+        given = actual, expected
         if not criteria.contracts:
             result = self._compared(actual, expected, inputs, criteria)
         else:
@@ -212,10 +214,13 @@ class Judge:
             result = self._compared(actual, expected, inputs, criteria)
             actual = criteria.contracts.views(actual)
             expected = criteria.contracts.expected
+        if result.verdict is Verdict.INCONCLUSIVE:
+            return replace(result, notes=(*result.notes, *range_notes(case, inputs, result)))
         if result.verdict is not Verdict.FAILED or not explain:
             return result
         findings = self._findings(result, actual, expected, inputs, criteria)
         fix = self._policy_that_passes(actual, expected, inputs, criteria, seen)
+        fix = fix or self._precision_that_passes(case, *given, inputs, criteria, result)
         return replace(result, notes=(*findings, *fix, *result.notes))
 
     def _compared(
@@ -298,6 +303,26 @@ class Judge:
                 return [f"nothing but NaN and Inf differs; if that is meant, {keys} for this op"]
         return []
 
+    def _precision_that_passes(
+        self,
+        case: Case,
+        actual: Arrays,
+        expected: Arrays,
+        inputs: Arrays,
+        criteria: Criteria,
+        result: CheckResult,
+    ) -> list[str]:
+        """Suggest what to write where the op rounds what its precision does not let it round."""
+        if not isinstance(criteria.tolerance, Envelope):
+            return []
+        measured = self._measured(case, inputs, expected)
+        for precision in wider_precisions(self._settings.precision, result, case):
+            envelope = self._envelope(case, measured, criteria.dtypes, precision)
+            wider = replace(criteria, tolerance=envelope)
+            if self._compared(actual, expected, inputs, wider).verdict is Verdict.PASSED:
+                return [precision_note(precision, case.dtype)]
+        return []
+
     def criteria(
         self, case: Case, expected: Arrays, inputs: Arrays, actual: Arrays | None = None
     ) -> Criteria:
@@ -365,9 +390,15 @@ class Judge:
             last = self._last = _Measured(inputs, expected, contracts)
         return last
 
-    def _envelope(self, case: Case, last: _Measured, dtypes: Mapping[str, str]) -> Envelope:
-        """Return the case's envelope, for outputs in the form that is compared."""
-        key = tuple(sorted(dtypes.items()))
+    def _envelope(
+        self, case: Case, last: _Measured, dtypes: Mapping[str, str], precision: str = ""
+    ) -> Envelope:
+        """Return the case's envelope, for outputs in the form that is compared.
+
+        The op's own precision holds unless another one is given.
+        """
+        precision = precision or self._settings.precision
+        key = (*sorted(dtypes.items()), ("", precision))
         if key not in last.envelopes:
             traits = self._traits()
             contracts = last.contracts
@@ -381,7 +412,7 @@ class Judge:
                 seed=case.seed,
                 exact_op=traits.exact,
                 weak=traits.weak,
-                rounding=rounding_for(self._settings.precision, case.dtype),
+                rounding=rounding_for(precision, case.dtype),
             )
         return last.envelopes[key]
 

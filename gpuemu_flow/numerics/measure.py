@@ -14,6 +14,7 @@ from gpuemu_flow.numerics.evaluations import Evaluations
 from gpuemu_flow.numerics.marking import STAND_INS, inverting, marking, stepping
 from gpuemu_flow.numerics.noise import doubting, flushing, noisy
 from gpuemu_flow.numerics.operand import Rounding
+from gpuemu_flow.numerics.overflow import FAR, overflowing
 from gpuemu_flow.numerics.perturb import (
     Arrays,
     Perturbation,
@@ -106,7 +107,9 @@ def measure(
     median of the results that are not 0: an op that is ten times off, or gives 0, would pass there.
     Nor is there one where 64 units of noise move the result by more than a quarter of the largest;
     nor where r is finite and the float32 shadow is not, or is not at 1024 |x| (unless the result
-    grows exponentially). Where no evaluation succeeds there is no verdict on anything.
+    grows exponentially); nor where the shadow has no number, or another infinity, once its sums
+    overflow wherever they may in some order of their terms (see `overflow`). Where no evaluation
+    succeeds there is no verdict on anything.
 
     A reference that refuses float64 is evaluated in float32, one that refuses that in the case's
     own dtype. Its inputs are then moved by that dtype's rounding, and what it shows counts as R.
@@ -291,7 +294,17 @@ class _Session:
         at_headroom = self._evaluate(as_float32(moved.magnitudes(HEADROOM)), shadow=True)
         for name, values in (at_headroom or {}).items():
             self._outputs[name].exclude_overflow(values)
+        self._overflowing_draw()
         return True
+
+    def _overflowing_draw(self) -> None:
+        """Add the shadow with sums that overflow wherever they may in some order of their terms."""
+        if largest_magnitude(self._inputs64) < FAR:
+            return
+        values = self._evaluate(overflowing(as_float32(self._inputs64)), shadow=True)
+        self._add(values, ties_kept=True)
+        for name, flat in (values or {}).items():
+            self._outputs[name].exclude_other_kinds(flat)
 
     def _add_inverted(self, plain: dict[str, NDArray[Any]]) -> None:
         """Fold in what multiplying with a reciprocal gives where the divisor has none in float32.

@@ -174,6 +174,13 @@ class Spread:
         if self.fmt is not None:
             self.unstable |= ~self.finite & np.isfinite(to_float64(values))
 
+    def exclude_other_kinds(self, values: NDArray[Any]) -> None:
+        """Withhold the verdict where NaN or an infinity is expected and `values` are another."""
+        if self.fmt is not None:
+            found = to_float64(values)
+            same = (found == self._reference) | (np.isnan(found) & np.isnan(self._reference))
+            self.unstable |= ~self.finite & ~same
+
     def bound(
         self,
         longest_dim: int,

@@ -217,3 +217,35 @@ def test_the_limits_of_dtypes_are_kept() -> None:
         table = {"dims": {"N": [64]}, "inputs": {"x": {"dims": ["N"], "kind": "positive"}}}
         for case in cases_of(table, dtype, count=10):
             assert to_float64(materialise(case)["x"]).max() <= float_limits(dtype).max
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "float8_e5m2"])
+def test_positive_numbers_hold_subnormals_among_the_tiny_ones(dtype: str) -> None:
+    table = {"dims": {"N": [64]}, "inputs": {"x": {"dims": ["N"], "kind": "positive"}}}
+    normal = float_limits(dtype).smallest_normal
+    tiny = [c for c in cases_of(table, dtype, count=10) if c.inputs[0].strategy == "tiny"]
+    for case in tiny:
+        values = to_float64(materialise(case)["x"])
+        assert (values > 0).all()
+        assert 0.2 < (values < normal).mean() < 0.8
+    assert tiny
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_range_keeps_subnormals_out_of_positive_numbers(dtype: str) -> None:
+    rule = {"dims": ["N"], "kind": "positive", "range": [0.25, 4.0]}
+    for case in cases_of({"dims": {"N": [64]}, "inputs": {"x": rule}}, dtype, count=10):
+        assert to_float64(materialise(case)["x"]).min() >= 0.25
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_tails_of_probabilities_hold_subnormals(dtype: str) -> None:
+    table = {"dims": {"N": [64]}, "inputs": {"x": {"dims": ["N"], "kind": "probabilities"}}}
+    smallest = float_limits(dtype).smallest_subnormal
+    found = [
+        to_float64(materialise(case)["x"])
+        for case in cases_of(table, dtype, count=10)
+        if case.inputs[0].strategy == "tiny_tail"
+    ]
+    assert found
+    assert all((values == smallest).any() and values.max() > 0.5 for values in found)

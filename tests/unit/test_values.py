@@ -147,6 +147,16 @@ def test_wide(dtype: str):
     assert bound * 0.95 < values.max() <= bound * 1.03
 
 
+@pytest.mark.parametrize("scale", [0.125, 0.25, 0.5, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_wide_holds_halves_of_the_steps_of_usual_scales(dtype: str, scale: float):
+    for seed in SEEDS:
+        steps = exact("wide", dtype, (40, 128), seed=seed) / scale
+        halves = (np.abs(steps) < 127) & (steps - np.floor(steps) == 0.5)
+        below = np.floor(steps[halves])
+        assert (below % 2 == 0).sum() >= 8, "rounded up by one that does not round to even"
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_offset(dtype: str):
     for seed in SEEDS:

@@ -25,6 +25,8 @@ def _positive(setting: Setting) -> Array:
     values: Array
     if setting.pattern == "tiny":
         values = limits.smallest_normal * (1.0 + 3.0 * parts)
+        subnormal = setting.rows.coin_flips()
+        values[subnormal] = limits.smallest_normal * parts[subnormal]
     elif setting.pattern == "large":
         root = np.ldexp(1.0, int(np.frexp(limits.max)[1]) // 2)
         values = root * (1.0 + parts) / 2
@@ -43,7 +45,7 @@ def _above_zero(values: Array, setting: Setting) -> Array:
         first, last = setting.integer_bounds(1, np.iinfo(np.int64).max - 2)
         return np.clip(values, max(first, 1), max(last, 1))
     limits = float_limits(setting.dtype)
-    low = max(float(setting.low or 0.0), limits.smallest_normal)
+    low = max(float(setting.low or 0.0), limits.smallest_subnormal)
     high = limits.max if setting.high is None else float(setting.high)
     wide = values.astype(np.float64)
     return np.clip(np.where(np.isfinite(wide), wide, high), low, high)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuemu_flow.cases.kinds.setting import Array, Kind, Setting
+from gpuemu_flow.numerics.dtypes import float_limits
 
 HALF = 0.5
 WEIGHTS = 1 << 20
@@ -84,6 +85,10 @@ def _probabilities(setting: Setting) -> Array:
     weights[weights.sum(axis=1) == 0, 0] = 1
     # Sums of integers are exact, and a division is rounded once: equal on every machine.
     shares: Array = weights / weights.sum(axis=1, keepdims=True)
+    if setting.pattern == "tiny_tail":
+        limits = float_limits(setting.dtype)
+        if limits.smallest_subnormal * rows.width < limits.eps:
+            shares[weights == 1] = limits.smallest_subnormal
     return shares
 
 

@@ -1,0 +1,142 @@
+"""Arithmetic whose sums overflow wherever they may in another order of their terms.
+
+Float32 ends at 3.4e38, and terms may lie beyond where their sum does not. Which of them are added
+first then decides between a number, an infinity and, where terms of both signs overflow, NaN. What
+comes out of one order says nothing about the others, all of which a right op may have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
+from gpuemu_flow.numerics.perturb import Arrays
+from gpuemu_flow.numerics.single import PRODUCTS, Single, bare, narrowed, operands_in_float32
+
+FAR = 1e6
+"""Magnitude of inputs below which float32 hardly overflows: a product of six of them does not."""
+
+_LARGEST = FLOAT_LIMITS["float32"].max
+_DIGITS = 2.0**-50
+"""Share of the terms' magnitudes, times their number, that a sum in float64 may be off by."""
+
+
+class _Overflowing(Single):
+    """A float32 array; sums and products of it overflow where some order of their terms does."""
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
+    ) -> Any:
+        sums = ufunc is np.add and method in ("reduce", "accumulate", "reduceat")
+        if not (sums or (ufunc is np.matmul and method == "__call__")):
+            return super().__array_ufunc__(ufunc, method, *inputs, out=out, **options)
+        if options.get("where", True) is not True or options.get("initial") is not None:
+            return super().__array_ufunc__(ufunc, method, *inputs, out=out, **options)
+        options = {name: narrowed(bare(value)) for name, value in options.items()}
+        plain = operands_in_float32(ufunc, method, inputs)
+        call = getattr(ufunc, method)
+        result = call(*plain, **options)
+        if getattr(result, "dtype", None) == np.float32:
+            options.pop("dtype", None)  # of the result: what it may be is computed in float64
+            terms, places = (plain[:1], plain[1:]) if sums else (plain, [])
+            result = _overflowed(result, lambda *a: call(*a, *places, **options), terms)
+        return self._into(out, result, "unsafe")
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        result = super().__array_function__(func, types, args, kwargs)
+        known = func in PRODUCTS and kwargs.get("out") is None and not kwargs.get("dtype")
+        if not known or getattr(result, "dtype", None) != np.float32:
+            return result
+        terms: list[Any] = []
+        shape = _taken(args, terms), _taken(kwargs, terms)
+
+        def call(*given: Any) -> Any:
+            rest = list(given)
+            return func(*_put(shape[0], rest), **_put(shape[1], rest))
+
+        return self._again(_overflowed(bare(result), call, terms))
+
+
+def overflowing(inputs: Arrays) -> dict[str, NDArray[Any]]:
+    """Return the inputs, float32 arrays wrapped so that their sums overflow where they may.
+
+    Notes
+    -----
+    A sum of n terms may become infinite where n times the sum of the terms of one sign leaves
+    float32, and NaN where that is so of both signs. The factor n is that of weights which are
+    divided by their sum in the end and not before, as an online softmax does.
+
+    Sums of two (``a + b``), those of other libraries and of methods in C (``a.dot(b)``) stay.
+    """
+    return {
+        name: array.view(_Overflowing) if array.dtype == np.float32 else array
+        for name, array in inputs.items()
+    }
+
+
+def _overflowed(result: Any, call: Callable[..., Any], terms: list[Any]) -> NDArray[Any]:
+    """Return the result with infinities and NaN where an order of the terms may give them.
+
+    Parameters
+    ----------
+    result : ndarray of float32
+    call : callable
+        Gives the result from operands, which are multiplied with each other and added.
+    terms : list
+        The operands.
+    """
+    plain = np.asarray(result)
+    with np.errstate(all="ignore"):
+        wide = [np.nan_to_num(_wide(t), nan=0.0, posinf=0.0, neginf=0.0) for t in terms]
+        if not all(values.size for values in wide) or not plain.size:
+            return plain
+        sizes = [np.abs(values) for values in wide]
+        most = float(max(values.size for values in wide))
+        if most * most * np.prod([values.max() for values in sizes]) <= _LARGEST:
+            return plain
+        total, exact = np.asarray(call(*sizes)), np.asarray(call(*wide))
+        count = np.asarray(call(*(np.ones(values.shape) for values in wide)))
+        above, below = (total + exact) / 2.0, (total - exact) / 2.0
+        doubt = count * _DIGITS * total
+        to_plus = ((count * above > _LARGEST) & (above > doubt)) | (plain == np.inf)
+        to_minus = ((count * below > _LARGEST) & (below > doubt)) | (plain == -np.inf)
+        changed = np.where(to_plus, np.inf, np.where(to_minus, -np.inf, plain))
+        changed = np.where((to_plus & to_minus) | np.isnan(plain), np.nan, changed)
+        return changed.astype(np.float32)
+
+
+def _wide(value: Any) -> NDArray[np.float64]:
+    return np.asarray(bare(value), dtype=np.float64)
+
+
+def _taken(value: Any, terms: list[Any]) -> Any:
+    """Take the float arrays out of arguments, in order; None stands where one was."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind in "iufb":
+            terms.append(value)
+            return _PLACE
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(_taken(inner, terms) for inner in value)
+    if isinstance(value, dict):
+        return {name: _taken(inner, terms) for name, inner in value.items()}
+    return value
+
+
+_PLACE = object()
+"""Stands for an array that was taken out of its arguments."""
+
+
+def _put(value: Any, terms: list[Any]) -> Any:
+    """Put arrays back into arguments, taking them from the front of the list."""
+    if value is _PLACE:
+        return terms.pop(0)
+    if type(value) in (list, tuple):
+        return type(value)(_put(inner, terms) for inner in value)
+    if isinstance(value, dict):
+        return {name: _put(inner, terms) for name, inner in value.items()}
+    return value
