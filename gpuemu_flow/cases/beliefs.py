@@ -64,7 +64,12 @@ class Belief:
     @property
     def sentence(self) -> str:
         """Return the condition as a sentence for people, without counts."""
-        return " and ".join(predicate.sentence for predicate in self.predicates)
+        return sentence_of(self.predicates)
+
+
+def sentence_of(predicates: Sequence[Predicate]) -> str:
+    """Return predicates that hold together as a sentence for people, without counts."""
+    return " and ".join(predicate.sentence for predicate in predicates)
 
 
 def holds(predicates: Sequence[Predicate], facts: CaseFacts) -> bool:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.conditions import sizes_of
 from gpuemu_flow.cases.facts import ANY, ELEMENTS, INFINITE, CaseFacts, Key
 from gpuemu_flow.cases.generate import input_values
-from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.layouts import lay_out
 from gpuemu_flow.types import DTYPES, Case
 
@@ -54,6 +54,14 @@ def facts_of(case: Case) -> CaseFacts:
     )
 
 
+def measures_of(name: str, values: NDArray[Any]) -> dict[Key, float]:
+    """Return the measures of given values of an input."""
+    if not values.size or dtype_name(values.dtype) is None:
+        return {}
+    _, found = _of_values(_rows(values), floating=dtype_name(values.dtype) in FLOAT_LIMITS)
+    return {(name, measure): value for measure, value in found.items()}
+
+
 def _rows(values: NDArray[Any]) -> NDArray[np.float64]:
     width = values.shape[-1] if values.ndim else 1
     return to_float64(values.reshape(-1, max(width, 1))[:MOST_ROWS, :MOST_COLUMNS])
@@ -76,6 +84,7 @@ def _of_values(rows: NDArray[np.float64], *, floating: bool) -> tuple[set[str], 
         measures["magnitude"] = float(np.abs(known).max())
     whole = rows[finite.all(axis=1)]
     if not floating or not whole.size:
+        marks |= _of_integers(rows) if not floating else set()
         return marks, measures
     with np.errstate(all="ignore"):
         top, size = whole.max(axis=1), np.abs(whole).max(axis=1)
@@ -100,6 +109,17 @@ def _of_values(rows: NDArray[np.float64], *, floating: bool) -> tuple[set[str], 
     if (values == 0).any():
         marks.add("zero")
     return marks, measures
+
+
+def _of_integers(rows: NDArray[np.float64]) -> set[str]:
+    """Return marks of indices, counts and offsets."""
+    marks: set[str] = set()
+    if (rows == 0).any():
+        marks.add("zero")
+    ordered = np.sort(rows, axis=1)
+    if np.equal(ordered[:, 1:], ordered[:, :-1]).any():
+        marks.add("duplicates")
+    return marks
 
 
 def _special(rows: NDArray[np.float64]) -> dict[str, bool]:

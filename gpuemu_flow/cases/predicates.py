@@ -55,6 +55,11 @@ class Predicate:
         return measured >= value if side == "above" else measured <= value
 
     @property
+    def of_sizes(self) -> bool:
+        """Tell whether the statement is about sizes of dims."""
+        return self.kind in _OF_SIZES
+
+    @property
     def sentence(self) -> str:
         """Return the statement in words: ``N is not a multiple of 128``."""
         subject = self.subject or "an input"
@@ -132,6 +137,7 @@ MARKS = {
     "zero": "{s} holds a zero",
     "constant_row": "{s} holds a row whose elements are all equal",
     "ties": "{s} holds equal elements in a row",
+    "duplicates": "{s} holds a value more than once",
     "tied_top": "{s} holds a row whose largest element occurs twice",
 }
 
@@ -311,8 +317,14 @@ def _best_bounds(pairs: list[tuple[float, bool]], side: str) -> list[float]:
     return [bound for _, bound in sorted(scored, key=lambda each: each[0])[:2]]
 
 
+WHOLE = 1 << 20
+"""Size up to which two whole numbers are taken for counts: nothing lies between them."""
+
+
 def _between(inside: float, outside: float) -> float:
-    """Return a short number between two numbers that separates them."""
+    """Return a short number between two that leaves the first on its own side."""
+    if inside.is_integer() and outside.is_integer() and max(abs(inside), abs(outside)) < WHOLE:
+        return inside
     middle = (inside + outside) / 2
     if inside * outside > 0:
         middle = (1 if inside > 0 else -1) * (abs(inside) ** 0.5 * abs(outside) ** 0.5)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.fuzz.subjects import OpSubject
     from gpuemu_flow.judging.case_evaluator import CaseEvaluator
 
-VERSION = 4
+VERSION = 5
 WRONG_VALUES = (FailureKind.TOLERANCE, FailureKind.NAN, FailureKind.INF, FailureKind.INVARIANT)
 RERUNS = 12
 """Evaluations of the reference on other inputs for each case of the budget."""

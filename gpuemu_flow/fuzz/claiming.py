@@ -15,7 +15,7 @@ from gpuemu_flow.fuzz.relating import Relater, Tried
 from gpuemu_flow.numerics.claim_words import formula_of, sentence_of
 from gpuemu_flow.numerics.claims import Claim, claims, has_moved, is_firm, is_sharp, reaches
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
-from gpuemu_flow.numerics.elements import ELEMENT, ROW, Sighting, sighting
+from gpuemu_flow.numerics.elements import ELEMENT, ROW, Feature, Sighting, sighting
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Case
@@ -38,6 +38,11 @@ PATIENCE = 20
 
 MOST_WRONG_OUTSIDE = 0.1
 """Share of the rows taken out of a claim that may be wrong nevertheless."""
+
+MOST_MOVED = 4
+"""Failing cases whose rows are moved out of a claim."""
+
+_ROUND = (-3.0, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 8.0)
 
 MOST_CLAIMS = 3
 WIDE = 1024
@@ -148,15 +153,36 @@ class Claimant:
         return Cause(True, sentence_of(claim), relation=named, counts=counts)
 
     def _refuted(self, claim: Claim) -> bool:
-        """Test a claim about rows: change every other row so that the claim calls it right.
+        """Test a claim with chosen values outside of it, which must be right.
 
-        What else the rows have in common with wrong ones stays as it was.
+        For a claim on rows every other row is moved out, in several failing cases; what else the
+        rows have in common with wrong ones stays. For a claim on one value half of the elements
+        become other round values.
         """
-        feature, ends = claim.feature, claim.high or claim.low
-        if feature.level != ROW or feature.of_place or len(ends) != 2 or not self._failed:
+        feature = claim.feature
+        if feature.of_place or not self._failed:
             return False
+        if claim.kind == "equal":
+            return self._is_not_the_only_value(claim)
+        if feature.level != ROW or len(claim.high or claim.low) != 2:
+            return False
+        return any(self._fails_moved_out(claim, tried) for tried in self._telling_cases(feature))
+
+    def _telling_cases(self, feature: Feature) -> list[Tried]:
+        """List failing cases, plain and wide ones first, of different strategies and seeds."""
         name = feature.subject
-        tried = max(self._failed, key=lambda t: (_is_plain(t), min(t.inputs[name].size, WIDE)))
+        ordered = sorted(
+            (tried for tried in self._failed if tried.inputs[name].size),
+            key=lambda t: (_is_plain(t), min(t.inputs[name].size, WIDE)),
+            reverse=True,
+        )
+        chosen: dict[int, Tried] = {}
+        for tried in ordered:
+            chosen.setdefault(tried.case.seed, tried)
+        return list(chosen.values())[:MOST_MOVED]
+
+    def _fails_moved_out(self, claim: Claim, tried: Tried) -> bool:
+        name = claim.feature.subject
         values = np.array(tried.inputs[name])
         if dtype_name(values.dtype) not in FLOAT_LIMITS:
             return False
@@ -170,6 +196,32 @@ class Claimant:
             return False
         wrong = seen.wrong[ROW][::2]
         return int(np.count_nonzero(wrong)) > MOST_WRONG_OUTSIDE * wrong.size
+
+    def _is_not_the_only_value(self, claim: Claim) -> bool:
+        """Tell whether other round values are wrong, too, in the place of the claimed one."""
+        name = claim.feature.subject
+        tried = self._telling_cases(claim.feature)
+        if claim.feature.kind != "value" or not tried:
+            return False
+        values = np.array(tried[0].inputs[name])
+        others = np.array([v for v in _ROUND if v != claim.low[0]])
+        if values.dtype.kind in "iu":
+            others = others[others == np.rint(others)]
+            others = others[others >= np.iinfo(values.dtype).min]
+        elif dtype_name(values.dtype) not in FLOAT_LIMITS:
+            return False
+        flat = to_float64(values).reshape(-1)
+        kept = np.arange(flat.size) % 2 == 1
+        if not flat.size or not _within(others, flat).size:
+            return False
+        chosen = np.resize(_within(others, flat), flat.size)
+        changed = np.where(kept, flat, chosen).reshape(values.shape).astype(values.dtype)
+        again = self.run(tried[0].case, {**tried[0].inputs, name: changed})
+        seen = None if again is None else self.observe(again, chosen=True)
+        if seen is None or claim.feature not in seen.values:
+            return False
+        inside, free = claim.inside(seen)
+        return bool((seen.wrong[claim.feature.level] & ~inside & ~free).any())
 
     def _sharpened(self, claim: Claim) -> Claim | None:
         """Choose values near a claim's border until it is known; return None if the claim fails."""
@@ -248,6 +300,14 @@ def _moved_out(rows: NDArray[np.float64], claim: Claim) -> NDArray[np.float64]:
     else:
         moved[:] = np.clip(moved, -abs(before), abs(before))
     return moved
+
+
+def _within(values: NDArray[np.float64], known: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the values between the least and the largest of known ones."""
+    finite = known[np.isfinite(known)]
+    if not finite.size:
+        return values[:0]
+    return np.asarray(values[(values >= finite.min()) & (values <= finite.max())], np.float64)
 
 
 def _is_plain(tried: Tried) -> bool:

@@ -14,15 +14,21 @@ from gpuemu_flow.cases.beliefs import (
     beliefs,
     chance_of,
     fisher,
+    holds,
     most_divided,
+    sentence_of,
 )
 from gpuemu_flow.cases.cause import Cause, Counts, RelationName
-from gpuemu_flow.cases.facts import CaseFacts
+from gpuemu_flow.cases.facts import ELEMENTS, CaseFacts
+from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.cases.given import is_made
 from gpuemu_flow.cases.measured import facts_of
+from gpuemu_flow.cases.predicates import Predicate
 from gpuemu_flow.cases.variants import Variants
 from gpuemu_flow.fuzz.claiming import Arrays, Claimant
+from gpuemu_flow.fuzz.fillings import fillings
 from gpuemu_flow.fuzz.quadrants import Waiting
-from gpuemu_flow.fuzz.relating import CONTRADICTED, Relater, Tried
+from gpuemu_flow.fuzz.relating import CONTRADICTED, PLAIN, Relater, Tried
 from gpuemu_flow.types import Case
 
 POOL = 48
@@ -48,12 +54,25 @@ SECONDS = 20.0
 MOST_SECONDS = 3 * SECONDS
 """Time after which an experiment ends, whatever its cases wait for."""
 
+LARGE = 2
+"""Large failing cases that a relation has to explain before it is stated."""
+
 FEWEST_CASES = 4
 QUADRANT = 2
 """New cases that each of two conditions needs where the other one does not hold."""
 
 MOST_STRATEGIES = 3
 """Strategies whose union is stated: more of them together are no cause, but where a bug shows."""
+
+MOST_FILLED = 1 << 16
+CHALLENGED = 2
+"""Failing cases whose inputs are filled anew to challenge a condition."""
+
+MOST_PASSING_INSIDE = 0.3
+"""Share of the fillings inside of a condition that may pass."""
+
+MOST_UNEXPLAINED = 0.1
+"""Share of the cases with plain values that may pass inside of a condition on sizes."""
 
 PATIENCE = 12
 """Pools that are drawn in search of a case inside, or outside, of a condition."""
@@ -215,12 +234,24 @@ class Experiment:
         if not self._relater.left:
             return None
         counts = self._confirm_relation(chosen)
+        self._contradict_by_large_ones()
         relation = self._relater.best()
         enough = counts.inside >= self._relater.enough
         if relation is None or not enough or counts.inside_failed < RELATED * counts.inside:
             return None
         named = RelationName(relation.kind, relation.subject, relation.formula)
         return Cause(True, relation.sentence, relation=named, counts=counts)
+
+    def _contradict_by_large_ones(self) -> None:
+        """Run the largest known failing cases: small ones agree with more relations."""
+        known = [c for c in self._failing if c.seed not in self._run_already]
+        plain = sorted(filter(self._relater.is_plain, known), key=lambda case: -case.numel)
+        for case in plain[:LARGE]:
+            tried = self._try(case) if self._relater.left else None
+            if tried is None:
+                return
+            if tried.failed:
+                self._relater.observe(tried)
 
     def _confirm_relation(self, chosen: Sequence[Case]) -> Counts:
         """Run new cases with plain values until enough have failed, or no relation is left."""
@@ -269,9 +300,88 @@ class Experiment:
                 return None
             self._tested += 1
             counts = self._confirm(found[0])
-            if counts is not None:
-                return Cause(True, found[0].sentence, found[0].predicates, counts=counts)
+            if counts is None:
+                continue
+            if self._challenged(found[0].predicates):
+                return None
+            exact = self._narrowed(found[0].predicates)
+            if exact is None:
+                return None
+            return Cause(True, sentence_of(exact), exact, counts=counts)
         return None
+
+    def _challenged(self, predicates: Sequence[Predicate]) -> bool:
+        """Tell whether values chosen inside and outside of a condition contradict it.
+
+        These are known failing cases with one input filled anew: not new cases of the budget.
+        """
+        passed = inside = 0
+        bases = [c for c in self._failing if is_made(c) and 0 < c.numel <= MOST_FILLED]
+        bases = [case for case in bases if holds(predicates, facts_of(case))]
+        bases.sort(key=lambda case: (not self._relater.is_plain(case), -min(case.numel, 256)))
+        for case in bases[:CHALLENGED]:
+            inputs = materialise(case)
+            for predicate in predicates:
+                given = inputs.get(predicate.subject)
+                if given is None:
+                    continue
+                for expected, values in fillings(predicate, case, given, case.seed):
+                    if self._budget.late():
+                        return False
+                    tried = self._run(case, {**inputs, predicate.subject: values})
+                    if tried.failed and not expected:
+                        return True
+                    if expected and tried.failed is not None:
+                        inside, passed = inside + 1, passed + (not tried.failed)
+        return passed > MOST_PASSING_INSIDE * inside
+
+    def _narrowed(self, predicates: tuple[Predicate, ...]) -> tuple[Predicate, ...] | None:
+        """Add that a dim is above 1 where that explains which cases inside pass.
+
+        Returns
+        -------
+        tuple of Predicate or None
+            None where a condition on sizes alone does not explain why cases with plain values pass.
+        """
+        known = [
+            (facts, failed)
+            for facts, failed in zip(self._facts, self._fails, strict=True)
+            if holds(predicates, facts)
+        ]
+        passing = [facts for facts, failed in known if not failed]
+        if not passing:
+            return predicates
+        taken = {subject for each in predicates for subject in (each.subject, each.value)}
+        for name in sorted(self._facts[0].sizes):
+            if name in taken or name == ELEMENTS:
+                continue
+            ones = [failed for facts, failed in known if facts.sizes.get(name) == 1]
+            rest = [facts for facts in passing if facts.sizes.get(name) != 1]
+            if not ones or any(ones) or any(map(_is_plain, rest)):
+                continue
+            exact = (*predicates, Predicate("above", name, 1))
+            if self._passes_at_one(predicates, name):
+                return exact
+        number = sum(_is_plain(facts) for facts, _ in known)
+        unexplained = sum(map(_is_plain, passing)) > MOST_UNEXPLAINED * number
+        return None if unexplained and all(each.of_sizes for each in predicates) else predicates
+
+    def _passes_at_one(self, predicates: Sequence[Predicate], name: str) -> bool:
+        """Tell whether new cases inside of a condition pass where a dim has size 1."""
+        passed = 0
+        for _ in range(PATIENCE):
+            for case, facts in self._pool():
+                if facts.sizes.get(name) != 1 or not holds(predicates, facts):
+                    continue
+                if not self._relater.is_plain(case) or self._budget.late():
+                    continue
+                tried = self._run(case, None)
+                if tried.failed:
+                    return False
+                passed += tried.failed is False
+                if passed == QUADRANT:
+                    return True
+        return passed > 0
 
     def _is_trivial(self, belief: Belief) -> bool:
         """Tell whether nearly all cases meet a condition; the others may be too small to fail."""
@@ -347,6 +457,11 @@ class Experiment:
             )
             found.append(Cause(False, belief.sentence, belief.predicates, counts=counts))
         return found
+
+
+def _is_plain(facts: CaseFacts) -> bool:
+    """Tell whether no values of a case are extraordinary."""
+    return set(facts.strategies.values()) <= set(PLAIN)
 
 
 def _is_vague(belief: Belief) -> bool:

@@ -44,12 +44,12 @@ LEAST, MOST = 12, 1 << 15
 """Elements that the inputs of such a case have together."""
 
 PREFERRED = (
-    "factor", "transposed", "reshaped", "reversed", "offset", "power", "row-term", "unwritten",
-    "ignored", "scaled-input", "swapped-inputs", "off-by-one", "clamped-index", "shifted",
-    "rolled", "reversed-input", "swapped-input", "cut", "short", "extra-zero", "masked",
-    "masked-tiles", "padded", "overread", "tile-edge",
-    "wrong-axis", "mask-shift", "repeated", "repeated-input", "unwritten-tiles", "clamped", "eps",
-    "row-stat", "half", "rounded-input", "place",
+    "factor", "wrapped", "transposed", "reshaped", "reversed", "offset", "power", "row-term",
+    "unwritten", "ignored", "scaled-input", "swapped-inputs", "off-by-one", "clamped-index",
+    "shifted", "rolled", "reversed-input", "swapped-halves", "swapped-input", "cut", "short",
+    "extra-zero", "masked", "masked-tiles", "padded", "overread", "tile-edge", "wrong-axis",
+    "mask-shift", "repeated", "repeated-input", "unwritten-tiles", "clamped", "eps", "row-stat",
+    "half", "rounded-input", "place",
 )  # fmt: skip
 """Of relations that fit alike, the plainest one is named."""
 
@@ -255,7 +255,7 @@ def _is_of_outputs(relation: Relation) -> bool:
 
 _OF_OUTPUTS = (
     "factor", "offset", "power", "clamped", "transposed", "reshaped", "shifted", "reversed",
-    "repeated", "row-term", "half",
+    "repeated", "row-term", "half", "wrapped",
 )  # fmt: skip
 
 

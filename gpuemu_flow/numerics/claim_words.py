@@ -83,6 +83,8 @@ def _place(claim: Claim, *, plain: bool = False) -> str:
     along = "" if flat else f" along axis {axis}"
     index = "flat index" if flat else "index"
     head = "" if plain else "elements "
+    if claim.kind == "equal":
+        return f"{head}at {index} {claim.low[0]:g}{along}"
     if claim.kind == "residue":
         rest, modulus = claim.low
         return f"{head}whose {index}{along} is {rest:g} modulo {modulus:g}"

@@ -415,7 +415,9 @@ def _of_place(feature: Feature, pool: _Pool, seen: Sequence[Sighting]) -> Iterat
     if not wrong.size or not right.size:
         return
     low, high = float(wrong.min()), float(wrong.max())
-    for modulus in MODULI:
+    if low == high:
+        yield Claim(feature, "equal", (low,))
+    for modulus in MODULI if low != high else ():
         rest = float(np.median(wrong % modulus))
         if np.count_nonzero(wrong % modulus != rest) <= STRAY * wrong.size:
             yield Claim(feature, "residue", (rest, float(modulus)))

@@ -87,6 +87,15 @@ class Sighting:
     chosen: bool = False
 
 
+UNSEEN = 1e-20
+"""Size of an expected element, beside the median's, that no error of its row would show in."""
+
+
+def _unseen(expected: Float64Array) -> float:
+    sizes = np.abs(expected[np.isfinite(expected) & (expected != 0.0)])
+    return UNSEEN * float(np.median(sizes)) if sizes.size else 0.0
+
+
 def sighting(
     seen: Observation, integers: frozenset[str] = frozenset(), *, chosen: bool = False
 ) -> Sighting | None:
@@ -103,7 +112,7 @@ def sighting(
         wrong, right = np.zeros_like(wrong), np.ones_like(right)
     grave = tuple(wrong & _is_grave(seen, name, times) for times in GRAVELY)
     expected = seen.expected[name]
-    dull = right & ((expected == 0.0) | ~np.isfinite(expected))
+    dull = right & ((np.abs(expected) <= _unseen(expected)) | ~np.isfinite(expected))
     values: dict[Feature, Float64Array] = {}
     sizes: dict[Feature, int] = {}
     for feature, size, index in _places(actual.shape):

@@ -18,6 +18,7 @@ kind                actual is
 ``repeated``        the first tile of expected, over and over
 ``row-term``        expected plus or minus a statistic of the input's row
 ``half``            made of float16 or bfloat16 values
+``wrapped``         expected, kept in an integer of fewer bits
 ==================  ==============================================================================
 
 `relations_inputs` has those for which the reference is asked again.
@@ -58,6 +59,10 @@ FAR = 0.1
 
 LEFT = 0.1
 """Most of an element's error that a relation may leave."""
+
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+NOTHING = 1e-30
+"""Difference that is none: what underflows in one order of operations need not in another."""
 
 FEWEST = 3
 """Wrong elements of a case in which relations are looked for."""
@@ -140,7 +145,8 @@ def is_near(values: Float64Array, others: Float64Array, relative: float) -> Bool
     finite = np.abs(others[np.isfinite(others)])
     scale = float(np.median(finite)) if finite.size else 0.0
     with np.errstate(all="ignore"):
-        near = np.abs(values - others) <= relative * np.abs(others) + relative * 0.1 * scale
+        slack = relative * (np.abs(others) + 0.1 * scale) + NOTHING
+        near = np.abs(values - others) <= slack
     result: BoolArray = near | (values == others) | (np.isnan(values) & np.isnan(others))
     return result
 
@@ -236,8 +242,20 @@ def _predictions(
         Relation("clamped", "", "above 0", "positive elements of expected are 0 in actual"),
         np.minimum(expected, 0.0),
     )
+    if seen.dtypes[name] in INTEGERS:
+        yield from _wrapped(expected)
     yield from _moves(expected)
     yield from _row_terms(seen, expected)
+
+
+def _wrapped(expected: Float64Array) -> Iterator[tuple[Relation, Float64Array]]:
+    """Yield what integers of fewer bits keep of the expected ones."""
+    for bits in (8, 16, 32):
+        whole = 2.0**bits
+        for sign, least in (("", -whole / 2), ("u", 0.0)):
+            sentence = f"actual is expected as {sign}int{bits} holds it: what is beyond wraps"
+            relation = Relation("wrapped", "", f"{sign}int{bits}", sentence)
+            yield relation, np.mod(expected - least, whole) + least
 
 
 def factors(dims: Mapping[str, int]) -> Iterator[tuple[str, float]]:

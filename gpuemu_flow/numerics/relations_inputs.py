@@ -7,6 +7,7 @@ kind                actual is what the reference gives
 ``ignored``         with an input all zeros, or all ones
 ``rolled``          with an input one place on along an axis
 ``reversed-input``  with an input in reverse order along an axis
+``swapped-halves``  with the halves of an axis of an input in each other's place
 ``swapped-input``   with two axes of an input swapped
 ``repeated-input``  with the first row of an input in the place of all
 ``rounded-input``   with an input, or all, rounded to a 16-bit format
@@ -188,6 +189,11 @@ def _of_float_input(seen: Observation, name: str, array: Float64Array) -> Iterat
             "repeated-input", str(axis), f"the first index of {name} {along} for all",
             partial(_first_only, axis=axis),
         )  # fmt: skip
+        if size % 2 == 0:
+            yield make(
+                "swapped-halves", str(axis), f"the halves of {name} {along} exchanged",
+                partial(np.roll, shift=size // 2, axis=axis),
+            )  # fmt: skip
     for i, j in itertools.combinations(range(array.ndim), 2):
         if array.shape[i] == array.shape[j] > 1:
             yield make(

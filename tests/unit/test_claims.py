@@ -78,6 +78,8 @@ def tail_of_256(x: Array) -> Array:
         (changed_flat(slice(3, None, 4)), "only elements whose flat index is 3 modulo 4 are wrong"),
         (tail_of_256, "only elements in the last, partial tile of 256 in memory order are wrong"),
         (changed(np.s_[:, 64:128]), "only elements from index 64 to 127 along axis 1 are wrong"),
+        (changed(np.s_[:, 0]), "only elements at index 0 along axis 1 are wrong"),
+        (changed(np.s_[:, 5]), "only elements at index 5 along axis 1 are wrong"),
         (changed(np.s_[32:]), "only elements from index 32 on along axis 0 are wrong"),
         (
             changed(np.s_[32:, 64:]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,11 +83,25 @@ def test_what_is_right_has_no_relation(x: Array) -> None:
     assert output_relations(seen(expected, expected, x=x)) == set()
 
 
+@pytest.mark.parametrize("held", ["int8", "uint8", "int16"])
+def test_integers_that_wrap_are_named(held: str, x: Array) -> None:
+    expected = np.rint(x * 40_000)
+    actual = expected.astype(np.int64).astype(held).astype(np.float64)
+    one = seen(actual, expected, x=x)
+    integers = replace(one, dtypes={"output": "int32"}, actual={"output": actual})
+    assert ("wrapped", held) in {(r.kind, r.formula) for r in output_relations(integers)}
+    assert not {r.kind for r in output_relations(one)} & {"wrapped"}, "floats do not wrap"
+
+
 REFERENCES: list[tuple[str, str, str, Callable[..., Array], Callable[..., Array]]] = [
     ("padded", "x", "32", softmax, lambda x: softmax(np.pad(x, ((0, 0), (0, 24))))[:, :N]),
     ("wrong-axis", "x", "0, 1", softmax, lambda x: softmax(x.T).T),
     ("scaled-input", "x", "√N", softmax, lambda x: softmax(np.sqrt(N) * x)),
     ("reversed-input", "x", "1", softmax, lambda x: softmax(x[:, ::-1])),
+    (
+        "swapped-halves", "x", "1", lambda x: x[:, :20] * np.tanh(x[:, 20:40]),
+        lambda x: x[:, 20:40] * np.tanh(x[:, :20]),
+    ),
     ("repeated-input", "x", "0", softmax, lambda x: softmax(np.tile(x[:1], (M, 1)))),
     (
         "cut", "N", "whole tiles of 16", lambda x: np.asarray(x.sum(-1)),

@@ -1,0 +1,183 @@
+"""Values that keep a condition on an input, or break it, and have little else in common.
+
+A condition found among generated cases may only follow the bug about: a row of wide range also has
+negative elements. Here an input of a failing case is filled anew, inside and outside of the
+condition, with other signs, offsets and patterns each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.facts import CaseFacts
+from gpuemu_flow.cases.measured import INFINITE, measures_of
+from gpuemu_flow.cases.predicates import Predicate
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.types import Case, InputSpec
+
+Rows = NDArray[np.float64]
+Make = Callable[[Rows, float], Iterator[Rows]]
+
+_FREE_KINDS = ("", "positive")
+"""Kinds of inputs whose elements may be chosen one by one."""
+
+
+def fillings(
+    predicate: Predicate, case: Case, given: NDArray[Any], seed: int
+) -> Iterator[tuple[bool, NDArray[Any]]]:
+    """Yield values for the input that a condition is about.
+
+    Parameters
+    ----------
+    predicate : Predicate
+        Nothing is yielded unless it bounds a measure of one input.
+    case : Case
+    given : ndarray
+        The input as the case has it: shape, layout and dtype stay.
+    seed : int
+
+    Yields
+    ------
+    inside : bool
+        The condition holds for the values.
+    values : ndarray
+    """
+    make = _MAKERS.get(predicate.kind)
+    bound = predicate.value
+    if make is None or not isinstance(bound, (int, float)) or abs(bound) >= INFINITE:
+        return
+    spec = next((spec for spec in case.inputs if spec.name == predicate.subject), None)
+    if spec is None or not given.size or not _is_free(spec, case):
+        return
+    width = given.shape[-1] if given.ndim else 1
+    draws = SeededRng(seed).derive("fillings").f64(given.size)
+    for rows in make(np.asarray(draws).reshape(-1, width), float(bound)):
+        values = _fitted(rows.reshape(given.shape), given, spec)
+        facts = CaseFacts({}, {}, {}, frozenset(), measures_of(predicate.subject, values))
+        yield predicate.holds(facts), values
+
+
+def _is_free(spec: InputSpec, case: Case) -> bool:
+    """Tell whether each element of an input may have any value within its bounds."""
+    rule = spec.rule
+    if any(other.rule and spec.name in (other.rule.of, other.rule.other) for other in case.inputs):
+        return False
+    if rule is None:
+        return True
+    whole = rule.kind not in _FREE_KINDS or rule.concerns_whole or rule.values or rule.choices
+    bounds = (rule.low, rule.high)
+    return not whole and not rule.optional and not any(isinstance(b, str) for b in bounds)
+
+
+def _fitted(rows: Rows, given: NDArray[Any], spec: InputSpec) -> NDArray[Any]:
+    """Return values of an input's dtype and layout, within its bounds."""
+    low, high = -np.inf, np.inf
+    limits = FLOAT_LIMITS.get(dtype_name(given.dtype) or "")
+    if limits is not None:
+        low, high = -limits.max, limits.max
+    elif given.dtype.kind in "iu":
+        rows = np.where(rows < 0, np.floor(rows), np.ceil(rows))
+        low, high = float(np.iinfo(given.dtype).min), float(np.iinfo(given.dtype).max)
+    if spec.rule is not None and spec.rule.kind == "positive":
+        rows = np.abs(rows)
+    rule_bounds = (spec.rule.low, spec.rule.high) if spec.rule is not None else (None, None)
+    for least, most in ((spec.low, spec.high), rule_bounds):
+        low = max(low, float(least)) if least is not None else low
+        high = min(high, float(most)) if most is not None else high
+    values = np.array(given)
+    values[...] = np.clip(rows, low, high).astype(given.dtype)
+    return values
+
+
+def _sparse(draws: Rows, one: float, rest: Rows) -> Rows:
+    """Return rows of which one element each is as given."""
+    rows: Rows = rest.copy()
+    rows[np.arange(len(rows)), (draws[:, 0] * rows.shape[1]).astype(int)] = one
+    return rows
+
+
+def _signs(draws: Rows) -> Rows:
+    signs: Rows = np.ones_like(draws)
+    signs[draws * 1e4 % 1.0 < 0.5] = -1.0
+    return signs
+
+
+def _magnitudes(draws: Rows, bound: float) -> Iterator[Rows]:
+    beyond, within = bound * (1.05 + draws), bound * 0.9 * draws
+    for sign in (1.0, -1.0, _signs(draws)):
+        yield sign * beyond
+        yield sign * within
+    yield _sparse(draws, 1.5 * bound, within)
+    yield np.full_like(draws, 0.9 * bound)
+
+
+def _largest(draws: Rows, bound: float) -> Iterator[Rows]:
+    size = abs(bound) or 1.0
+    below = bound - size * (0.1 + draws)
+    yield bound + size * (0.05 + draws)
+    yield _sparse(draws, bound + 0.5 * size, below)
+    yield bound + 10.0 * size * (0.05 + draws)
+    yield _sparse(draws, bound + 0.05 * size, bound - 10.0 * size * (0.1 + draws))
+    yield below
+    yield np.full_like(draws, bound - 0.1 * size)
+    yield bound - 10.0 * size * (0.1 + draws)
+
+
+def _lowest(draws: Rows, bound: float) -> Iterator[Rows]:
+    for rows in _largest(draws, -bound):
+        yield -rows
+
+
+def _ranges(draws: Rows, bound: float) -> Iterator[Rows]:
+    if draws.shape[1] < 2:
+        return
+    for spread in (2.0 * bound, 0.4 * bound):
+        for least in (0.0, -spread, -0.5 * spread, 10.0 * bound, -10.0 * bound):
+            yield least + spread * draws
+
+
+def _offsets(draws: Rows, bound: float) -> Iterator[Rows]:
+    if draws.shape[1] < 2:
+        return
+    for ratio in (2.0 * bound, 0.3 * bound):
+        for mean in (1.0, -1.0, 100.0):
+            yield mean + abs(mean) / ratio * 3.46 * (draws - 0.5)  # a uniform draw's deviation is 1
+
+
+def _least_magnitudes(draws: Rows, bound: float) -> Iterator[Rows]:
+    wide, narrow = bound * (2.0 + 2.0 * draws), bound * 0.5 * draws
+    for sign in (1.0, -1.0, _signs(draws)):
+        mixed = sign * wide
+        mixed[:1] = (sign * narrow)[:1]
+        yield mixed
+        yield sign * wide
+    yield narrow
+
+
+def _least_tops(draws: Rows, bound: float) -> Iterator[Rows]:
+    size = abs(bound) or 1.0
+    below, above = bound - size * draws, bound + size * (0.05 + draws)
+    mixed = above.copy()
+    mixed[:1] = below[:1]
+    yield mixed
+    yield below
+    yield bound - 10.0 * size * draws
+    yield above
+    yield _sparse(draws, bound + 0.5 * size, below)
+    yield bound + 10.0 * size * (0.05 + draws)
+
+
+_MAKERS: dict[str, Make] = {
+    "magnitude_above": _magnitudes,
+    "largest_above": _largest,
+    "lowest_below": _lowest,
+    "row_range_above": _ranges,
+    "row_offset_above": _offsets,
+    "row_least_magnitude_below": _least_magnitudes,
+    "row_least_top_below": _least_tops,
+}
