@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuemu_flow.config import parse_sections
@@ -25,6 +24,7 @@ from gpuemu_flow.config.report import Reporter
 from gpuemu_flow.config.values import INVALID
 from gpuemu_flow.config.vocabulary import LOG_LEVELS
 from gpuemu_flow.errors import ConfigError, Problem, UsageError
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 __all__ = ["FILE_NAME", "check_config", "environment", "find_config", "load_config"]

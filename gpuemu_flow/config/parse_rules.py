@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
@@ -13,6 +13,7 @@ from gpuemu_flow.config.paths import Workspace
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.tables_rules import rule_values
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 OWN_FOLDERS = (".gpuemu-cache", ".git")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuemu_flow.cases.schema import SCHEMA_KEYS
 from gpuemu_flow.config.keys import FreeValue, Key, Section
 from gpuemu_flow.config.values import Bool, Choice, Either, ListOf, Number, TableOf, Text, Then
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import (
     DTYPE_ALIASES,
     DTYPES,

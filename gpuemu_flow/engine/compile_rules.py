@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 
 from gpuemu_flow.config.model import Config, OpConfig
@@ -12,6 +12,7 @@ from gpuemu_flow.config.model_rules import RuleConfig
 from gpuemu_flow.config.parse_rules import matches
 from gpuemu_flow.engine.globs import glob_files
 from gpuemu_flow.engine.sources import SourceIndex
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.off_limits import off_limits_of
 from gpuemu_flow.runners.sandbox.fence import Fence
 from gpuemu_flow.runners.sandbox.spec import Sandbox

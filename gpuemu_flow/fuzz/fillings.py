@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.facts import CaseFacts
-from gpuemu_flow.cases.measured import INFINITE, measures_of
+from gpuemu_flow.cases.facts import INFINITE, CaseFacts
+from gpuemu_flow.cases.measured import measures_of
 from gpuemu_flow.cases.predicates import Predicate
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name
 from gpuemu_flow.numerics.rng import SeededRng

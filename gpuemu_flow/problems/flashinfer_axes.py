@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuemu_flow.expressions import ExpressionError, compute, names_in
 from gpuemu_flow.problems.found_flashinfer import Definition, parsed_constraint
 from gpuemu_flow.problems.probing import ProbeError
+from gpuemu_flow.quick_dataclass import dataclass
 
 CLASSES = (1, 3, 7, 16, 33)
 LARGEST_SIZE = 64

@@ -6,7 +6,7 @@ import ast
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePosixPath
 
 from gpuemu_flow.errors import Problem, UsageError
@@ -20,6 +20,7 @@ from gpuemu_flow.problems.found import (
     unique_name,
 )
 from gpuemu_flow.problems.model import Left
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.syntax import parse_python
 from gpuemu_flow.types import DTYPES, Json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from gpuemu_flow.errors import Problem, UsageError
@@ -23,6 +23,7 @@ from gpuemu_flow.problems.found import (
 )
 from gpuemu_flow.problems.model import Candidate, Left, Source
 from gpuemu_flow.problems.yaml_text import YamlError, read_yaml
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.syntax import parse_python
 from gpuemu_flow.types import Json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gpuemu_flow.problems.answers import described
@@ -15,6 +15,7 @@ from gpuemu_flow.problems.options import SEED, Options
 from gpuemu_flow.problems.probing import ADAPTERS, ProbeError, Prober, open_prober
 from gpuemu_flow.problems.sizes import Tries, Varied, largest, same_but_shapes, vary
 from gpuemu_flow.problems.toml_text import OpTable, workspace_text
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Json
 
 MOST_VARIANTS = 16

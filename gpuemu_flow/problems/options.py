@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from gpuemu_flow.quick_dataclass import dataclass
 
 SEED = 42
 

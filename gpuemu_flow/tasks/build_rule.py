@@ -13,12 +13,12 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.let_through import ANY, let_through
 from gpuemu_flow.observed import ALL_VARIABLES, Given, Observation
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import KnownInputs
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.tasks import compilers, stages
