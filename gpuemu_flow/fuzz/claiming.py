@@ -18,7 +18,7 @@ from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.elements import ELEMENT, ROW, Feature, Sighting, sighting
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import Case
+from gpuemu_flow.types import DTYPES, Case
 
 Arrays = Mapping[str, NDArray[Any]]
 Run = Callable[[Case, "Arrays | None"], "Tried | None"]
@@ -41,6 +41,9 @@ MOST_WRONG_OUTSIDE = 0.1
 
 MOST_MOVED = 4
 """Failing cases whose rows are moved out of a claim."""
+
+SCALED = 0.1
+"""Share of the error per size inside that is left outside of a border that only hides it."""
 
 _ROUND = (-3.0, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 8.0)
 
@@ -164,6 +167,9 @@ class Claimant:
             return False
         if claim.kind == "equal":
             return self._is_not_the_only_value(claim)
+        if feature.level == ELEMENT and feature.kind == "magnitude" and claim.kind == "above":
+            # What is 0 hides every error; so may what is small.
+            return claim.low[0] == 0.0 or self._scales_the_error(claim)
         if feature.level != ROW or len(claim.high or claim.low) != 2:
             return False
         return any(self._fails_moved_out(claim, tried) for tried in self._telling_cases(feature))
@@ -197,6 +203,39 @@ class Claimant:
         wrong = seen.wrong[ROW][::2]
         return int(np.count_nonzero(wrong)) > MOST_WRONG_OUTSIDE * wrong.size
 
+    def _scales_the_error(self, claim: Claim) -> bool:
+        """Tell whether an input only scales the error, so that small elements hide it.
+
+        Half of the elements become half as large as the border: where the error per size is still
+        what it is inside, the border is the tolerance's.
+        """
+        name, border = claim.feature.subject, 0.5 * claim.low[1]
+        tried = self._telling_cases(claim.feature)
+        if not tried or dtype_name(tried[0].inputs[name].dtype) not in FLOAT_LIMITS:
+            return False
+        values = to_float64(tried[0].inputs[name]).reshape(-1)
+        signs = np.where(np.signbit(values), -1.0, 1.0)
+        small = np.where(np.arange(values.size) % 2 == 0, signs * border, values)
+        given = tried[0].inputs[name]
+        changed = np.array(given)
+        changed[...] = small.reshape(given.shape).astype(given.dtype)
+        again = self.run(tried[0].case, {**tried[0].inputs, name: changed})
+        seen = None if again is None else self.observe(again, chosen=True)
+        if again is None or seen is None or claim.feature not in seen.values:
+            return False
+        inside, free = claim.inside(seen)
+        sizes = seen.values[claim.feature]
+        ((out, actual),) = again.actual.items()
+        error = np.abs(to_float64(actual) - to_float64(again.expected[out])).reshape(-1)
+        with np.errstate(all="ignore"):
+            share = error / sizes
+        within, outside = (
+            share[mask & np.isfinite(share) & (sizes > 0)] for mask in (inside, ~inside & ~free)
+        )
+        if not within.size or not outside.size:
+            return False
+        return bool(np.median(outside) > SCALED * np.median(within))
+
     def _is_not_the_only_value(self, claim: Claim) -> bool:
         """Tell whether other round values are wrong, too, in the place of the claimed one."""
         name = claim.feature.subject
@@ -211,10 +250,11 @@ class Claimant:
         elif dtype_name(values.dtype) not in FLOAT_LIMITS:
             return False
         flat = to_float64(values).reshape(-1)
+        others = _allowed(others, tried[0].case, name, flat)
         kept = np.arange(flat.size) % 2 == 1
-        if not flat.size or not _within(others, flat).size:
+        if not flat.size or not others.size:
             return False
-        chosen = np.resize(_within(others, flat), flat.size)
+        chosen = np.resize(others, flat.size)
         changed = np.where(kept, flat, chosen).reshape(values.shape).astype(values.dtype)
         again = self.run(tried[0].case, {**tried[0].inputs, name: changed})
         seen = None if again is None else self.observe(again, chosen=True)
@@ -302,12 +342,18 @@ def _moved_out(rows: NDArray[np.float64], claim: Claim) -> NDArray[np.float64]:
     return moved
 
 
-def _within(values: NDArray[np.float64], known: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the values between the least and the largest of known ones."""
-    finite = known[np.isfinite(known)]
-    if not finite.size:
-        return values[:0]
-    return np.asarray(values[(values >= finite.min()) & (values <= finite.max())], np.float64)
+def _allowed(
+    values: NDArray[np.float64], case: Case, name: str, known: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the values that an input may have, so far as its bounds and a case with it tell."""
+    spec = next(spec for spec in case.inputs if spec.name == name)
+    low, high = -np.inf, np.inf
+    if spec.rule is not None or DTYPES[spec.dtype].kind != "float":
+        finite = known[np.isfinite(known)]
+        low, high = (finite.min(), finite.max()) if finite.size else (np.inf, -np.inf)
+    low = low if spec.low is None else spec.low
+    high = high if spec.high is None else spec.high
+    return np.asarray(values[(values >= low) & (values <= high)], np.float64)
 
 
 def _is_plain(tried: Tried) -> bool:

@@ -54,6 +54,7 @@ SECONDS = 20.0
 MOST_SECONDS = 3 * SECONDS
 """Time after which an experiment ends, whatever its cases wait for."""
 
+STRATEGIES_MORE = 3
 LARGE = 2
 """Large failing cases that a relation has to explain before it is stated."""
 
@@ -225,7 +226,8 @@ class Experiment:
             if tried.failed:
                 self._relater.observe(tried)
         self._relater.weigh(self._passing)
-        for case in self._relater.candidates(self._passing)[:CONTRADICTED]:
+        spared = self._relater.candidates(self._passing)[:1] + self._largest(self._passing)
+        for case in spared[:CONTRADICTED]:
             tried = self._try(case) if self._relater.left else None
             if tried is None:
                 break
@@ -233,7 +235,7 @@ class Experiment:
             self._relater.spared(tried)
         if not self._relater.left:
             return None
-        counts = self._confirm_relation(chosen)
+        counts = self._confirm_relation(self._of_each_strategy(chosen))
         self._contradict_by_large_ones()
         relation = self._relater.best()
         enough = counts.inside >= self._relater.enough
@@ -244,14 +246,25 @@ class Experiment:
 
     def _contradict_by_large_ones(self) -> None:
         """Run the largest known failing cases: small ones agree with more relations."""
-        known = [c for c in self._failing if c.seed not in self._run_already]
-        plain = sorted(filter(self._relater.is_plain, known), key=lambda case: -case.numel)
-        for case in plain[:LARGE]:
+        for case in self._largest(self._failing)[:LARGE]:
             tried = self._try(case) if self._relater.left else None
             if tried is None:
                 return
             if tried.failed:
                 self._relater.observe(tried)
+
+    def _largest(self, known: Sequence[Case]) -> list[Case]:
+        """List cases with plain values that were not run yet, largest first."""
+        plain = [c for c in known if c.seed not in self._run_already and self._relater.is_plain(c)]
+        return sorted(plain, key=lambda case: -case.numel)
+
+    def _of_each_strategy(self, chosen: Sequence[Case]) -> list[Case]:
+        """Return chosen cases, and a failing one of each other combination of strategies."""
+        found = {tuple(spec.strategy for spec in case.inputs): case for case in chosen}
+        for case in filter(self._relater.is_plain, self._failing):
+            found.setdefault(tuple(spec.strategy for spec in case.inputs), case)
+        others = [case for case in found.values() if case not in chosen]
+        return [*chosen, *others[:STRATEGIES_MORE]]
 
     def _confirm_relation(self, chosen: Sequence[Case]) -> Counts:
         """Run new cases with plain values until enough have failed, or no relation is left."""
@@ -336,7 +349,7 @@ class Experiment:
         return passed > MOST_PASSING_INSIDE * inside
 
     def _narrowed(self, predicates: tuple[Predicate, ...]) -> tuple[Predicate, ...] | None:
-        """Add that a dim is above 1 where that explains which cases inside pass.
+        """Add that a dim is above 1, of a condition on sizes, where new cases with 1 pass.
 
         Returns
         -------
@@ -348,20 +361,18 @@ class Experiment:
             for facts, failed in zip(self._facts, self._fails, strict=True)
             if holds(predicates, facts)
         ]
-        passing = [facts for facts, failed in known if not failed]
-        if not passing:
-            return predicates
         taken = {subject for each in predicates for subject in (each.subject, each.value)}
-        for name in sorted(self._facts[0].sizes):
-            if name in taken or name == ELEMENTS:
-                continue
+        exact = predicates
+        for name in sorted(self._facts[0].sizes) if any(p.of_sizes for p in predicates) else ():
             ones = [failed for facts, failed in known if facts.sizes.get(name) == 1]
-            rest = [facts for facts in passing if facts.sizes.get(name) != 1]
-            if not ones or any(ones) or any(map(_is_plain, rest)):
+            if name in taken or name == ELEMENTS or any(ones):
                 continue
-            exact = (*predicates, Predicate("above", name, 1))
-            if self._passes_at_one(predicates, name):
-                return exact
+            if self._passes_at_one(exact, name):
+                exact = (*exact, Predicate("above", name, 1))
+                known = [each for each in known if each[0].sizes.get(name) != 1]
+        if exact != predicates:
+            return exact
+        passing = [facts for facts, failed in known if not failed]
         number = sum(_is_plain(facts) for facts, _ in known)
         unexplained = sum(map(_is_plain, passing)) > MOST_UNEXPLAINED * number
         return None if unexplained and all(each.of_sizes for each in predicates) else predicates
@@ -369,11 +380,11 @@ class Experiment:
     def _passes_at_one(self, predicates: Sequence[Predicate], name: str) -> bool:
         """Tell whether new cases inside of a condition pass where a dim has size 1."""
         passed = 0
-        for _ in range(PATIENCE):
+        for _ in range(PATIENCE // 3):
             for case, facts in self._pool():
                 if facts.sizes.get(name) != 1 or not holds(predicates, facts):
                     continue
-                if not self._relater.is_plain(case) or self._budget.late():
+                if not _is_plain(facts) or case.numel > MOST_FILLED or self._budget.late():
                     continue
                 tried = self._run(case, None)
                 if tried.failed:
@@ -381,7 +392,7 @@ class Experiment:
                 passed += tried.failed is False
                 if passed == QUADRANT:
                     return True
-        return passed > 0
+        return False
 
     def _is_trivial(self, belief: Belief) -> bool:
         """Tell whether nearly all cases meet a condition; the others may be too small to fail."""

@@ -31,6 +31,7 @@ RIVALS = {"extra-zero": ("masked", "masked-tiles"), "masked": ("extra-zero",)}
 """Relations that are told apart by one element of a row only: both may be left in the end."""
 
 OF_ENDS = ("unwritten", "place")
+OF_WRITING = (*OF_ENDS, "unwritten-tiles")
 CONTRADICTED = 2
 """Cases known to pass that speak against a relation: one may hold nothing but zeros."""
 
@@ -188,7 +189,12 @@ class Relater:
             return
         for relation in self.left or ():
             self._spared[relation] += self._fits(relation, seen, tried) is False
-        self.left = {r for r in self.left or () if self._spared[r] < CONTRADICTED}
+        # What was written in one case is not what is never written.
+        self.left = {
+            r
+            for r in self.left or ()
+            if self._spared[r] < (1 if r.kind in OF_WRITING else CONTRADICTED)
+        }
 
     def best(self) -> Relation | None:
         """Return the simplest remaining relation; None while several tile sizes are possible."""
