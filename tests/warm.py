@@ -80,7 +80,7 @@ class _Loaded:
 
 
 def _one_thread() -> dict[str, str]:
-    """Return what the product adds to a fork server's environment, and is read at its start."""
+    """Return the variables that the product adds to a fork server and that its start reads."""
     from gpuemu_flow.runners import process
 
     return {**dict.fromkeys(process._THREAD_VARIABLES, "1"), "PYTHONHASHSEED": "0"}

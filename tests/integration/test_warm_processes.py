@@ -38,7 +38,7 @@ TELLS = """
 
 
 def told(folder: Path) -> dict[str, Any]:
-    """Return what an op sees of its process."""
+    """Return the facts of its process that an op sees."""
     with workspace(folder) as ws:
         (outcome,) = ws.run(ws.program("callable", TELLS))
         assert outcome.ok, outcome.error
