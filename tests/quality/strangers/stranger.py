@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Bug(NamedTuple):
-    """One bug: its set, its reference, the name of its schema, its cause, and true statements."""
+    """One bug: its set, reference, schema's name, cause, true statements, and dtypes."""
 
     folder: str
     name: str
@@ -14,3 +14,4 @@ class Bug(NamedTuple):
     schema: str
     cause: str
     true: tuple[str, ...]
+    dtypes: tuple[str, ...] = ("float32",)
