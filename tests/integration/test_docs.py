@@ -51,7 +51,10 @@ NOT_RUN = {
 }
 """Number of blocks marked ``not run`` on each page, so that none is added unnoticed."""
 
-TESTED_ELSEWHERE = {"frameworks.md": "tests/integration/test_framework_docs.py"}
+TESTED_ELSEWHERE = {
+    "frameworks.md": "tests/integration/test_framework_docs.py",
+    "rules.md": "tests/integration/test_rules.py",
+}
 WORKSPACES = REPOSITORY / "tests" / "data" / "docs"
 
 _OP = """
@@ -319,16 +322,20 @@ def test_the_api_page_holds_every_public_name_and_all_that_it_takes() -> None:
     told: dict[str, str] = {}
     for name, text in zip(parts[1::2], parts[2::2], strict=True):
         told[name] = told.get(name, "") + text
+    # A name of something that stands under another one is listed, and described there.
+    modules = [importlib.import_module(name) for name in API]
+    headings = {id(v): n for module in modules for n, v in inspect.getmembers(module) if n in told}
     seen = 0
-    for module_name in API:
-        module = importlib.import_module(module_name)
+    for module_name, module in zip(API, modules, strict=True):
         for name, value in inspect.getmembers(module):
             ours = getattr(value, "__module__", "").startswith("gpuemu_flow")
             listed = name in getattr(module, "__all__", [name])
             is_code = inspect.isclass(value) or inspect.isfunction(value)
             if name.startswith("_") or not (ours and listed and is_code):
                 continue
-            assert name in told, f"{module_name}.{name}"
+            heading = headings.get(id(value), name)
+            assert heading in told, f"{module_name}.{name}"
+            assert name == heading or f"`{name}`" in page, f"{module_name}.{name}"
             methods = [m for m in vars(value).values() if inspect.isfunction(m)]
             for one in [value, *methods] if inspect.isclass(value) else [value]:
                 if one.__name__.startswith("_") or not one.__doc__:
@@ -336,7 +343,7 @@ def test_the_api_page_holds_every_public_name_and_all_that_it_takes() -> None:
                 taken = set() if issubclass_of(one, Exception) else set(
                     inspect.signature(one).parameters
                 ) - {"self", "cls"}  # fmt: skip
-                text = told.get(one.__name__, "")
+                text = told.get(headings.get(id(one), one.__name__), "")
                 missing = [p for p in taken if not re.search(rf"^- `[^`]*\b{p}\b", text, re.M)]
                 assert not missing, f"{module_name}.{one.__qualname__}: {missing}"
                 seen += 1

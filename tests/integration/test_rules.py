@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 import sys
@@ -14,6 +15,7 @@ import pytest
 from built_workspace import ALL, MAKE, OUTPUT, make_built, slugs
 from mini_workspace import Mini
 
+from gpuemu_flow.config.load import check_config
 from gpuemu_flow.runners.sandbox.level import system_level
 from gpuemu_flow.runners.sandbox.spec import landlock_version
 
@@ -383,3 +385,33 @@ def test_a_library_is_built_by_make(built: Mini) -> None:
     built.write("csrc/it.c", code.format(3))
     os.utime(built.root / "csrc/it.c", (0, 0))
     assert built.run()["results"][0]["verdict"] == "passed"
+
+
+FILES = {
+    "csrc/relu6.c": "int relu6;\n",
+    "csrc/Makefile": "all:\n",
+    "scripts/relu6.py": "def relu6(x):\n    return x\n",
+    "scripts/relu6_ref.py": "def relu6(x):\n    return x\n",
+    "scripts/mm.py": "def multiply(a, b, tile, order):\n    return a @ b\n",
+    "scripts/mm_ref.py": "def multiply(a, b, tile, order):\n    return a @ b\n",
+    "ops/one.toml": "",
+}
+PROJECT = '[project]\nname = "page"\n'
+PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
+
+
+def test_the_examples_of_the_page_are_sound(tmp_path: Path) -> None:
+    found = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    assert len(found) == 5
+    for number, block in enumerate(found):
+        page = Mini(tmp_path / str(number))
+        for path, text in FILES.items():
+            page.write(path, text)
+        if block.startswith("include"):
+            config = block + PROJECT
+        elif block.startswith("name"):
+            programs = 'op = "scripts/mm.py:multiply"\nreference = "scripts/mm_ref.py:multiply"\n'
+            config = PROJECT + "[[ops]]\n" + block + programs
+        else:
+            config = PROJECT + block
+        assert check_config(page.write("gpuemu.toml", config), strict=True) == [], block
