@@ -323,7 +323,7 @@ BUGS = (
             "All rows but position 0, and all pairs but the first (i=0): frequency is base^(-i/D) "
             "and not base^(-2i/D)."
         ),
-        (r"D is above 2",),
+        (r"D is above 2", r"index 1 on along axis 0 and from index 1 on along axis 1"),
     ),
     Bug(
         "third",
@@ -433,7 +433,7 @@ BUGS = (
         "sort",
         "third.sort",
         "Rows with at least two (different) negative values: these come in descending order.",
-        (),
+        (r"x holds a negative element and N is above 1",),
     ),
     Bug(
         "third",
@@ -521,7 +521,7 @@ BUGS = (
             "The bias of column j % M is added and not the one of the row: wrong where i != j % M "
             "and the biases differ."
         ),
-        (),
+        (r"M is above 1",),
     ),
     Bug(
         "third",
@@ -600,7 +600,7 @@ BUGS = (
             "Negative x with amount > 0: arithmetic shift (sign bits shifted in) in place of "
             "logical."
         ),
-        (r"x holds a negative", r"x < 0"),
+        (r"x holds a negative", r"x < 0", r"amount > 0"),
         ("int32",),
     ),
     Bug(
