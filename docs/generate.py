@@ -23,9 +23,7 @@ import click
 
 from gpuemu_flow.artifacts.rules.reference import reference_page
 from gpuemu_flow.cli.main import cli
-from gpuemu_flow.config.docs_export import config_page
 from gpuemu_flow.config.schema_export import schema_text
-from gpuemu_flow.emulator.reference import instruction_table
 from gpuemu_flow.init.ci_files import gitlab_to_include
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -41,7 +39,10 @@ Every command looks for the workspace, the nearest `gpuemu.toml` from the curren
 `schemas/run.schema.json`.
 
 Words select tasks: an op (`softmax`), a task (`compare:softmax:float32`), all dtypes of a task
-(`compare:softmax`), a stage (`compare`), a group (`quick`, `all`) or one of your own `[targets]`.
+(`compare:softmax`), an op in one dtype (`softmax:float16`), a stage (`compare`), a group
+(`quick`, `all`) or one of your own `[targets]`. Patterns stand for all that they fit
+(`'compare:softmax*'`), and [sets](selecting.md) for tasks by their states: `@changed`, `@failed`,
+`@new`.
 What the selected tasks depend on is selected with them.
 
 ## Exit codes
@@ -69,6 +70,9 @@ When several hold, the first of 130, 1, 3, 124, 0, 4 is used.
 | `GPUEMU_ALLOW_OUTSIDE` | `1`: grant what `[project] allow_outside` asks for. |
 | `NO_COLOR`, `GPUEMU_NO_COLOR` | Not empty: no colours and no live display. |
 | `TERM` | `dumb`: the same. |
+| `GPUEMU_CACHE_REMOTE`, `GPUEMU_CACHE_MODE` | The [shared cache](caching.md) and its mode. |
+| `GPUEMU_CACHE_HEADER`, `GPUEMU_CACHE_KEY` | Its header and its signing key. |
+| `GPUEMU_CACHE_TIMEOUT` | Seconds without a byte of it. |
 | `GPUEMU_PROGRESS` | `lines`: `progress FINISHED/TODO TASK DONE/TOTAL` on standard error. |
 | `GITHUB_ACTIONS` | `true`: `ci` annotates failing ops on standard error, as GitHub reads it. |
 | `GITHUB_STEP_SUMMARY` | `ci` adds its Markdown report to this file. |
@@ -157,7 +161,8 @@ def with_instructions(page: Path) -> str:
     """``docs/emulator.md`` with the table of the instructions that can be run."""
     head, start, rest = page.read_text(encoding="utf-8").partition("<!-- instructions -->\n")
     _, end, tail = rest.partition("<!-- /instructions -->")
-    return f"{head}{start}{instruction_table()}\n{end}{tail}"
+    table = neighbour("instructions_page").instruction_table()
+    return f"{head}{start}{table}\n{end}{tail}"
 
 
 def report_schema(folder: Path) -> str:
@@ -177,7 +182,7 @@ def pages() -> dict[Path, str]:
         REPOSITORY / "docs" / "schemas.md": neighbour("schema_page").schema_page(schemas, refer),
         REPOSITORY / "docs" / "images" / "graph.svg": neighbour("make_graph").picture(),
         REPOSITORY / "docs" / "cli.md": cli_page(),
-        REPOSITORY / "docs" / "config.md": config_page(),
+        REPOSITORY / "docs" / "config.md": neighbour("config_page").config_page(),
         REPOSITORY / "docs" / "lint-rules.md": reference_page(),
         REPOSITORY / "docs" / "emulator.md": with_instructions(REPOSITORY / "docs" / "emulator.md"),
         REPOSITORY / "docs" / "gitlab-ci.yml": gitlab_to_include(),

@@ -1,6 +1,6 @@
 """Expressions of sizes: integers, names of dims, + - * // % ( ), min, max, cdiv, size, dim.
 
-They are parsed and computed here; nothing of Python evaluates them.
+They are parsed and computed here, never evaluated by Python.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ _GARBAGE_THRESHOLD = 20_000  # what is imported stays: looking for garbage among
 def _fill_standard_streams() -> None:
     """Open the null device in place of each closed standard stream.
 
-    Else the next file to be opened, a database of the cache perhaps, would take its number, and
-    what a worker prints would be written into it.
+    Otherwise the next file to be opened, perhaps a database of the cache, would get the stream's
+    number, and output of a worker would be written into it.
     """
     while True:
         descriptor = os.open(os.devnull, os.O_RDWR)
@@ -28,8 +28,8 @@ def _fill_standard_streams() -> None:
 def leave(code: int) -> None:
     """End the process as `sys.exit` does, but skip the cleanup of loaded modules; never returns.
 
-    That would cost as much as many a command does. What was registered for the exit runs; where
-    threads are still at work, the interpreter waits for them as always.
+    That cleanup takes as long as many a command. Exit functions run, and if threads are still at
+    work, the interpreter waits for them as always.
 
     Parameters
     ----------
@@ -87,8 +87,11 @@ def _answer() -> int:
 def for_vscode() -> None:
     """Run `main` for the published VS Code extension; never returns.
 
-    It throws away what a command printed and takes it for broken down at each exit code but 0; so
-    1, which says that a check failed, becomes 0. All others stay.
+    For every exit code but 0, the extension discards the command's output and reports a breakdown.
+    Exit code 1, which means that a check failed, therefore becomes 0. All others stay. The
+    extension reads `failures` in the published form.
     """
+    if sys.argv[1:2] == ["failures"]:
+        sys.argv[2:2] = ["--format", "published"]  # a format that is given comes later, and holds
     code = _answer()
     leave(0 if code == 1 else code)

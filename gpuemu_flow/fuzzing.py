@@ -37,9 +37,9 @@ def fuzz_shapes(*limits: int, seed: int | None = None, **dims: Any) -> Iterator[
     seed : int, optional
         Of random shapes.
     **dims
-        A sequence of sizes for each dim, in order: their Cartesian product. Or any of the integers
-        ``min_dims``, ``max_dims``, ``min_size``, ``max_size`` (inclusive), or nothing: random
-        shapes within these limits.
+        Either a sequence of sizes for each dim, in order, which gives their Cartesian product; or
+        any of the integers ``min_dims``, ``max_dims``, ``min_size``, ``max_size`` (inclusive), or
+        nothing, which gives random shapes within these limits.
     """
     if len(limits) > len(_RANGES):
         raise TypeError(f"fuzz_shapes takes {len(_RANGES)} limits, not {len(limits)}")
@@ -86,7 +86,7 @@ def fuzz_layouts(
 ) -> Iterator[Any]:
     """Yield layouts of a shape as (shape, strides in elements); without a shape, their names.
 
-    Contiguous, each swap of two neighbouring dims, and elements two apart.
+    These are contiguous, each swap of two neighbouring dims, and every second element.
     """
     if shape is None:
         wanted = (include_contiguous, include_strided, include_transposed)
@@ -201,7 +201,7 @@ class FuzzConfig:
     iterations : int
         Cases of `SeededFuzzer.run`.
     min_dims, max_dims, min_size, max_size : int, optional
-        Once one is given, shapes are random within them, instead.
+        If any of them is given, shapes are random within them instead.
     """
 
     seed: int | None = None
@@ -224,7 +224,7 @@ class FuzzConfig:
             self.seed = generate_seed()
 
     def _read_numbers(self) -> None:
-        """Take the arguments for those of the other documented form; see the class."""
+        """Interpret the arguments as those of the other documented form; see the class."""
         if self.seed is not None:
             self.iterations = self.seed
         self.seed = cast("int", self.batch_sizes)
@@ -270,7 +270,7 @@ class TestCase:
     ----------
     seed : int
     shape, strides : tuple of int
-        Strides count elements; they say what the layout is called, arrays are in C order.
+        Strides count elements. They describe only the layout's name: arrays are in C order.
     dtype, layout : str
     """
 

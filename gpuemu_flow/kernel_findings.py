@@ -35,8 +35,8 @@ class CodePlace:
     line : int
         1-based; 0 where it is not known.
     code : int
-        Line of the PTX without comments and line information, 1-based: it stays when a comment of
-        the source moves the code. 0 where it is not known.
+        Line of the PTX without comments and line information, 1-based, which does not change when a
+        comment in the source moves the code. 0 where it is not known.
     """
 
     file: str = ""
@@ -72,7 +72,7 @@ class KernelFinding:
         Message, with `THERE` in place of the second place.
     place : CodePlace
     there : CodePlace or None
-        Of a race the other access, of a barrier the other one.
+        For a race, the other access; for a barrier, the other barrier.
     block, thread : tuple of int
         The first that did it: (x, y, z) each.
     count : int
@@ -112,7 +112,7 @@ class KernelFinding:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelFinding:
-        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
+        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
         texts = ("check", "rule", "kernel", "instruction", "words")
         return cls(
             **{name: str(data[name]) for name in texts},

@@ -1,8 +1,7 @@
 """Choose the variables of the environment that reach the programs that are run.
 
-An allow-list: a token of a CI service, a password or a proxy is none of a kernel's business, and a
-result must not hang on a variable that nobody knows of. Read by the front, so that nothing is
-imported here.
+This is an allow-list: kernels need no CI tokens, passwords or proxies, and no result may depend on
+a variable that nobody knows of. The front reads this module, so it imports nothing.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def let_through(environ: Mapping[str, str], names: Iterable[str] = ()) -> dict[s
     ----------
     environ : mapping of str to str
     names : iterable of str
-        What the configuration lets through besides.
+        Further names that the configuration lets through.
     """
     known = tuple(names)
     return {n: v for n, v in environ.items() if is_general(n) or is_named(n, known)}

@@ -20,7 +20,7 @@ class Given:
     values : mapping of str to str
         Variables that it sets.
     names : tuple of str
-        Those that it lets through, besides those that reach every program; see `let_through`.
+        Names that it lets through in addition to those that reach every program; see `let_through`.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -41,12 +41,12 @@ class Observation:
     listed : frozenset of str
         Absolute paths of folders whose entries were listed.
     modules : frozenset of str
-        Absolute paths of folders that were listed by what takes notice of modules only.
+        Absolute paths of folders that were listed by code that looks for modules only.
     sized : frozenset of str
         Absolute paths of folders whose entries may have been asked for their size and mode.
     looked : frozenset of str
-        Absolute paths of files, folders and others that were there when the program asked; its own
-        files, too, once it has asked before it made them.
+        Absolute paths of files, folders and others that existed when the program asked for them;
+        its own files, too, if it asked for them before it made them.
     variables : frozenset of str
         Names of environment variables that were read, set or not; ``NAME*`` for all that begin so,
         `ALL_VARIABLES` when the whole environment was read.

@@ -2,8 +2,8 @@
 
 An op chooses what it prints, what its errors say and, in a pull request, what it is called. A
 terminal obeys control characters; services that read the log of a job obey lines that begin with
-``::``, or hold ``##[`` (GitHub) or ``##vso[`` (Azure). They disagree on what ends a line, so that
-all that anybody takes for an end counts as one.
+``::``, or hold ``##[`` (GitHub) or ``##vso[`` (Azure). They disagree on what ends a line, so every
+character that ends a line for any of them counts.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ _FOREIGN_END = re.compile(f"[{LINE_ENDS[1:]}]")
 _UNUSUAL = re.compile(r"[^\x20-\x7e\n\t]")
 # At a line's begin blanks and colours do not count; blanks without line ends, or many empty lines
 # would take quadratic time.
-_BEGIN = rf"(?:\A|(?<=[{LINE_ENDS}]))(?:[^\S{LINE_ENDS}]|\x1b\[[\d;]*m)*"
-_COMMAND = re.compile(rf"({_BEGIN}):(?=:)|#(?=#\w*\[)")
+_COLOUR = r"\x1b\[[\d;]*m"
+_BEGIN = rf"(?:\A|(?<=[{LINE_ENDS}]))(?:[^\S{LINE_ENDS}]|{_COLOUR})*"
+# A log that takes colours out may join the halves of a command.
+_COMMAND = re.compile(rf"({_BEGIN}):(?=(?:{_COLOUR})*:)|#(?=(?:{_COLOUR})*#(?:{_COLOUR}|\w)*\[)")
 # The first half of a command at a text's end; what the text is put before may bring the other.
 _HALF_COMMAND = re.compile(rf"({_BEGIN}):\Z|#(?=#\w*\Z)")
 _KEPT = re.compile(r"(<(script|style)\b.*?</\2>)", re.DOTALL)
@@ -28,8 +30,8 @@ _COMMAND_IN_JSON = re.compile(r"#(?=#\w*\[)")
 def printable(text: str) -> str:
     """Return text that cannot move the cursor or act as a command in a CI log.
 
-    Control characters, and line ends other than a newline, are shown by their number, and so is the
-    first sign of a command, or of what the text that follows could make one.
+    Control characters, and line ends other than a newline, are shown by their number. So is the
+    first character of a command, also of one that only the text after it could complete.
     """
     plain = _UNUSUAL.sub(lambda c: c[0] if c[0].isprintable() else _by_number(c), text)
     return _HALF_COMMAND.sub(_first_sign_by_number, _without_commands(plain))
@@ -38,7 +40,7 @@ def printable(text: str) -> str:
 def inert(document: str) -> str:
     """Return a document in which no line is a command, also where a part was not `printable`.
 
-    Colours are left alone. Nothing else ends a line than a newline, and no line is a command.
+    Colours stay. Only newlines end lines, and no line is a command.
     """
     return _without_commands(_FOREIGN_END.sub(_by_number, document))
 

@@ -90,7 +90,7 @@ def _finish(cls: type) -> None:
 
 
 def finish_all() -> None:
-    """Compile what is not compiled yet, in a process whose forks would each do so again."""
+    """Compile all remaining methods now, since otherwise each fork of this process would."""
     for cls in list(_frozen_by_class):
         _finish(cls)
 

@@ -195,8 +195,8 @@ def get_recommended_tolerance(
 ) -> ToleranceConfig:
     """Return the default of a dtype, wider for some frameworks and for ops that round often.
 
-    The words may come in any order: what is a dtype's name is the dtype, what is a framework's the
-    framework, and the other one the operation. ``float32`` when none is a dtype.
+    The words may come in any order: names of dtypes and of frameworks are recognised, and the
+    remaining word is the operation. ``float32`` when none is a dtype.
     """
     operation = operation or op or op_type
     for word in (first, second, third):

@@ -88,6 +88,13 @@ def canonical_dtype(name: str) -> str | None:
 
 LAYOUTS = ("contiguous", "strided", "transposed", "offset", "expanded")
 
+FRAMEWORK_KINDS = ("torch", "jax", "numpy")
+"""Kinds of programs whose functions take a framework's tensors; also the package's name."""
+XLA_COMPILED, XLA_STEPWISE = "compiled", "stepwise"
+"""Arguments of a program of JAX: XLA compiles all of its function, or nothing."""
+IN_PROCESS = ("callable", *FRAMEWORK_KINDS, "triton")
+"""Kinds of programs that are functions of Python, which take inputs by their signature."""
+
 STRATEGY_GROUPS = {"core": CORE_STRATEGIES, "stress": STRESS_STRATEGIES}
 
 PRECISIONS = ("tensor-core", "float32", "input")
@@ -195,7 +202,7 @@ class Case:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Case:
-        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
+        """Rebuild from `to_json`'s form, or raise KeyError or TypeError."""
         inputs = tuple(InputSpec.from_json(spec) for spec in data["inputs"])
         dims = tuple((str(n), int(v)) for n, v in data["dims"])
         return cls(**{**data, "inputs": inputs, "dims": dims})
@@ -204,7 +211,7 @@ class Case:
         """Write the case as one word for a command line, complete with the op and the seed.
 
         ``float32/a=3x5:normal,b=5x7:large:strided``: per input its shape, strategy, layout, own
-        dtype and ``ends1``, the last three where they are not contiguous, the case's and none.
+        dtype and ``ends1``; a contiguous layout, the case's dtype and absent ends are left out.
         """
         parts = []
         for spec in self.inputs:
@@ -273,10 +280,9 @@ class Failure:
 class ErrorStats:
     """Error of one comparison; all zero for empty tensors.
 
-    ``max_ulp`` is measured in the output's own dtype. ``tolerance_used`` is
-    ``max |a - e| / (atol + rtol |e|)`` over finite elements, 1.0 = just allowed.
-    ``num_no_verdict`` counts the elements that say nothing of the op, ``num_finite`` those that
-    were judged by a finite expected value.
+    ``max_ulp`` is measured in the output's own dtype. ``tolerance_used`` is ``max |a - e| / (atol +
+    rtol |e|)`` over finite elements, 1.0 = just allowed. ``num_no_verdict`` counts the elements
+    without a verdict, ``num_finite`` those that were judged by a finite expected value.
     """
 
     count: int = 0
@@ -331,7 +337,7 @@ class CheckResult:
     failures : tuple of Failure
     stats : ErrorStats
     notes : tuple of str
-        Sentences of ours.
+        Our own remarks, as sentences.
     empty : tuple of str
         Outputs without an element.
     weak : tuple of WeakOutput
@@ -389,7 +395,7 @@ class CheckResult:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CheckResult:
-        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
+        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
         stats = {
             name: number_from_json(v) if type(v) is str else v for name, v in data["stats"].items()
         }
@@ -417,7 +423,7 @@ def weak_to_json(output: WeakOutput) -> dict[str, Json]:
 
 
 def weak_from_json(data: Mapping[str, Json]) -> WeakOutput:
-    """Rebuild from `weak_to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
+    """Rebuild from `weak_to_json`'s result, or raise KeyError, TypeError or ValueError."""
     value = data["value"]
     return WeakOutput(
         str(data["name"]), None if value is None else float(value), bool(data["zeros"])

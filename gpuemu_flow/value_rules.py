@@ -32,7 +32,7 @@ class ValueRule:
     low, high : int, float, str or None
         Bounds, both included; expressions of dims are computed for each case.
     values : tuple of int or float
-        Values that stand among the others, or all there are where nothing else is said.
+        Values mixed in among the others; without any other rule, the only values.
     share : float or None
         Share of `values`; of a mask, share of the true elements.
     nonfinite : bool or None
@@ -55,7 +55,7 @@ class ValueRule:
         How each element compares with that of another input: ``<=``, ``<``, ``>=``, ``>``, ``==``,
         ``!=``, or ``cumsum``: the offsets of the other input's lengths.
     optional : bool
-        In some cases None stands in its place.
+        In some cases None replaces the input.
     choices : tuple
         Of a scalar that is no number: what its index chooses from.
     generate : str
@@ -96,7 +96,7 @@ class ValueRule:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ValueRule:
-        """Rebuild from `to_json`'s form; another raises TypeError."""
+        """Rebuild from `to_json`'s form, or raise TypeError."""
         lists = {name: tuple(data.get(name, ())) for name in ("values", "choices")}
         return cls(**{**data, **lists})
 
@@ -179,7 +179,7 @@ class GivenValues:
     data : str
         The array's bytes in C order, compressed, in base 64.
     slug, message, hint : str
-        What went wrong; empty where nothing did.
+        The error of the function; empty if there was none.
     file : str
         The function's, relative to the workspace.
     line : int
@@ -199,7 +199,7 @@ class GivenValues:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> GivenValues:
-        """Rebuild from `to_json`'s form; another raises TypeError."""
+        """Rebuild from `to_json`'s form, or raise TypeError."""
         return cls(**data)
 
 
@@ -224,7 +224,7 @@ class InputSpec:
     ends : int
         Above 0: the ends of the range are put into the values, for the n-th time.
     rule : ValueRule or None
-        What else the schema says of the values.
+        Further rules of the schema for the values.
     given : GivenValues or None
         The values, where the rule names a function that returns them and it was called.
     """
@@ -265,7 +265,7 @@ class InputSpec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> InputSpec:
-        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
+        """Rebuild from `to_json`'s form, or raise KeyError or TypeError."""
         rule = data.get("rule")
         read = None if rule is None else ValueRule.from_json(rule)
         given = data.get("given")

@@ -1,8 +1,8 @@
 """Decide verdicts by the extent of comparisons; only this module gives ``passed``.
 
 `decide` alone gives that verdict, and refuses it where nothing was compared. The other functions
-say what counts as compared, for the outputs of a case and for the cases of an op; docs/oracle.md
-tells users the same.
+define what counts as compared, in the outputs of a case and in the cases of an op. docs/oracle.md
+explains it to users.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TELLING_ELEMENTS = 16
 def decide(failed: bool, compared: int) -> Verdict:
     """Decide the verdict on a comparison, given the number of parts that were compared.
 
-    Nothing in this package becomes ``passed`` in any other way, and nothing does with 0 parts.
+    Only this function gives ``passed``, and never with 0 parts.
     """
     if failed:
         return Verdict.FAILED
@@ -56,7 +56,7 @@ class Compared:
     no_verdict : int
         Those of them that the tolerance, or an ``ignore`` policy, takes out of the judgement.
     nan : int
-        Those of the others whose expected value is NaN, and that are NaN.
+        Those of the others that are NaN as expected.
     finite_inputs : bool
         The case feeds neither NaN nor Inf.
     """
@@ -127,7 +127,7 @@ class Elements:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Elements:
-        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
+        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
         count, no_verdict, finite = (int(data[n]) for n in ("count", "no_verdict", "finite"))
         empty = tuple(str(name) for name in data["empty"])
         weak = tuple(weak_from_json(output) for output in data.get("weak", ()))
@@ -150,14 +150,14 @@ class Tally:
     constant : dict of str to float or None
         Outputs that were expected to have one value in all cases so far, where they had elements.
     loose : dict of str to bool or None
-        Outputs as zeros of which all cases so far would have passed; True where one of them
-        expected anything else than zeros.
+        Outputs that would have passed in all cases so far if they were zeros; True if any of these
+        cases expected other values than zeros.
     blank : bool or None
         The inputs of all cases so far that compared anything were zeros; None before the first.
     chosen : bool
-        Somebody chose the inputs of all cases so far; the others were drawn.
+        True if the inputs of all cases so far were chosen by somebody instead of drawn.
     unjudged_code : str
-        Says which part of what is to be judged none of the cases is about; empty where all is.
+        Names the code that none of the cases covers; empty if they cover all of it.
     """
 
     counts: dict[Verdict, int] = field(default_factory=dict)
@@ -222,7 +222,8 @@ class Tally:
     def always_the_same(self) -> dict[str, float]:
         """Return the outputs that were expected to be one value throughout, with that value.
 
-        Few elements say nothing of that: relu makes two zeros of every fourth pair of numbers.
+        Outputs of few elements do not count: relu turns every fourth pair of numbers into two
+        zeros.
         """
         return dict(self.constant or {}) if self.finite >= _TELLING_ELEMENTS else {}
 

@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import selectors
+import shlex
 import socket
 import subprocess
 import sys
@@ -23,14 +24,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from warm_popen import LARGEST, LENT, ForkedProcess, request_of, stand_in, start_variables
+from warm_popen import (
+    LENT,
+    ForkedProcess,
+    request_of,
+    stand_in,
+    start_variables,
+    starts_otherwise,
+)
 
 import gpuemu_flow
 
 _COMMAND = "gpuemu_flow"
-_SHADOWS = sys.stdlib_module_names | {"click", "diskcache", "doit", "gpuemu_flow", "ml_dtypes"} | {
-    "numpy", "pybase64", "tomli", "jsonschema", "rich", "pynng"
-}  # fmt: skip
 _HERE = Path(__file__).parent
 _PACKAGE_ROOT = Path(gpuemu_flow.__file__).resolve().parent.parent
 
@@ -115,12 +120,7 @@ def warm_command(
     """
     control, variables = _COMMANDS()
     request = request_of(arguments, str(folder), environ, (0, 1, 2))
-    starts_otherwise = (
-        start_variables(environ) != variables
-        or any(path.name.partition(".")[0] in _SHADOWS for path in folder.iterdir())
-        or len(request) > LARGEST
-    )
-    if not starts_otherwise:
+    if not starts_otherwise(environ, variables, folder, request):
         out, err = os.pipe(), os.pipe()
         process = None
         with Path(os.devnull).open() as nothing, contextlib.suppress(ConnectionError):
@@ -134,6 +134,22 @@ def warm_command(
         [sys.executable, "-m", "gpuemu_flow", *arguments], cwd=folder, env=environ,
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
+
+
+def place_command(path: Path) -> int:
+    """Write a program that a shell can call as ``gpuemu-flow``, and which is forked likewise.
+
+    Returns
+    -------
+    int
+        A descriptor that the shell has to inherit.
+    """
+    control, variables = _COMMANDS()
+    words = [sys.executable, "-s", "-S", "-E", str(_HERE / "warm_shell.py")]
+    words += [str(control.fileno()), json.dumps(variables)]
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    path.chmod(0o755)
+    return control.fileno()
 
 
 def _read_all(*ends: int) -> list[str]:

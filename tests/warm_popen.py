@@ -26,6 +26,9 @@ OTHER_START = (
 )  # fmt: skip
 """Beginnings of variables that interpreters and libraries read as they start."""
 LARGEST = 150_000
+_SHADOWS = sys.stdlib_module_names | {"click", "diskcache", "doit", "gpuemu_flow", "ml_dtypes"} | {
+    "numpy", "pybase64", "tomli", "jsonschema", "rich", "pynng"
+}  # fmt: skip
 LENT = {
     "gpuemu_flow.runners.forkserver": "gpuemu_flow.runners.process",
     "gpuemu_flow.daemon": "gpuemu_flow.wire.launch",
@@ -38,6 +41,28 @@ Control = Callable[[], tuple[socket.socket, Mapping[str, str]]]
 
 def start_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name.startswith(OTHER_START)}
+
+
+def starts_otherwise(
+    environ: Mapping[str, str], variables: Mapping[str, str], folder: Path, request: bytes
+) -> bool:
+    """Tell whether a command has to be started, as it would start in another way than was loaded.
+
+    Parameters
+    ----------
+    environ : mapping
+        All of its environment.
+    variables : mapping
+        Those that the loaded process was started with.
+    folder : Path
+        Where it runs: a module there may stand before one that was loaded.
+    request : bytes
+    """
+    return (
+        start_variables(environ) != variables
+        or any(path.name.partition(".")[0] in _SHADOWS for path in folder.iterdir())
+        or len(request) > LARGEST
+    )
 
 
 class ForkedProcess:

@@ -120,10 +120,22 @@ def load(module, lent):
         sys.path.insert(0, lent["tests"])
         importlib.import_module("warm_popen").lend(lent["controls"])
         del sys.path[0]
+    if module != "gpuemu_flow.runners.forkserver":
+        digest_what_all_need()
     assert len([*Path("/proc/self/task").iterdir()]) == 1, "what is forked must have one thread"
     gc.collect()
     gc.freeze()
     return main
+
+
+def digest_what_all_need():
+    """Digest the package's files and the loaded libraries, as each new workspace has to."""
+    files = importlib.import_module("gpuemu_flow.engine.files")
+    table = files.FileTable(Path("/"))
+    importlib.import_module("gpuemu_flow.engine.own_code").digest(table)
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    for path in {line.split(maxsplit=5)[-1] for line in maps.splitlines() if "/" in line}:
+        table.digest(path)
 
 
 def run():

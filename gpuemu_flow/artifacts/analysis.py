@@ -83,9 +83,9 @@ class KernelAnalysis:
         Parameters
         ----------
         *bases : str
-            First segments, ``ld``; no two alike.
+            Distinct first segments of opcodes, such as ``ld``.
         where : callable, optional
-            Asked once per distinct opcode.
+            Called once per distinct opcode.
         """
         found = [
             self.by_opcode[opcode]

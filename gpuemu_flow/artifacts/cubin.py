@@ -69,8 +69,8 @@ class CubinKernel:
     shared_bytes : int
         Static shared memory per block, without what the driver reserves.
     spill_stores, spill_loads : int or None
-        Instructions; None when unknown: ptxas before 12.6 records no spills, and the kernel has
-        a stack on which they could lie.
+        Instructions; None if unknown, for a kernel with a stack and a ptxas before 12.6, which
+        records no spills.
     spill_store_bytes, spill_load_bytes : int or None
         As ``ptxas -v`` counts them; None when unknown.
     barriers, code_bytes, parameter_bytes : int
@@ -129,7 +129,7 @@ def read_cubin(data: bytes, file: str = "") -> Cubin | Problem:
     Returns
     -------
     Cubin or Problem
-        A problem for anything that is no intact cubin: never raises.
+        A problem for anything but an intact cubin. Never raises.
     """
     if not data.startswith(_ELF_MAGIC):
         what = "the file is empty" if not data else "no ELF file"
@@ -151,8 +151,8 @@ def read_cubin(data: bytes, file: str = "") -> Cubin | Problem:
 def without_line_table(data: bytes) -> bytes:
     """Return a cubin whose ``.debug_line`` is blank, so that the same code gives the same bytes.
 
-    ptxas writes the source's modification time into it. Nothing here reads it: source lines come
-    from the PTX. Data that is no intact ELF file is returned unchanged.
+    ptxas writes the source's modification time into it. No code here reads the table, since source
+    lines come from the PTX. Data that is not an intact ELF file is returned unchanged.
     """
     try:
         lines = [s for s in Elf(data).sections if s.name == _LINE_TABLE and s.type != SHT_NOBITS]

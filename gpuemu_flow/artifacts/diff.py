@@ -112,7 +112,7 @@ class KernelDiff:
         return any(j.kind == IMPROVEMENT for j in self.judgements)
 
     def figures(self, metric: str) -> tuple[float | None, float | None]:
-        """Return a figure before and after; None where nothing is known or nothing changed."""
+        """Return a figure before and after the change; None if it is unknown or unchanged."""
         found = (c for c in (*self.changes, *self.families) if c.metric == metric)
         return next(((change.old, change.new) for change in found), (None, None))
 
@@ -145,7 +145,7 @@ def diff_kernels(
     ----------
     baseline, current : iterable of KernelMetrics
     forbidden : tuple of str
-        The policy's ``forbidden_instructions``; those that the baseline had too are not new.
+        The policy's ``forbidden_instructions``, of which only new occurrences count.
     instruction_tolerance : float
         Relative growth of the instruction count above which it is mentioned.
 

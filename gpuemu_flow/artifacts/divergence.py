@@ -103,8 +103,9 @@ def _counts_threads(analysis: KernelAnalysis, barrier: int) -> bool:
 def _immediate_post_dominators(graph: ControlFlowGraph) -> list[int] | None:
     """Find the immediate post-dominator of each block; ``len(graph)`` is the end of the kernel.
 
-    Cooper, Harvey and Kennedy 2001 on the reversed graph, with a bound on its steps; None when
-    that is passed. Blocks from which the end cannot be reached get the end.
+    The algorithm is that of Cooper, Harvey and Kennedy (2001) on the reversed graph. The result is
+    None if it takes more steps than its bound. Blocks from which the end cannot be reached get the
+    end.
     """
     end = len(graph)
     order = _reverse_postorder_from_end(graph)

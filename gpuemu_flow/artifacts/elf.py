@@ -49,13 +49,13 @@ class Symbol:
 class Elf:
     """Header, sections and symbols of an ELF64 little-endian file.
 
-    Names and section bytes are handed out from a budget of a few times the file's size, so that
-    a file whose tables all point at the same bytes costs no more than an honest one.
+    Names and section bytes are handed out from a budget of a few times the file's size, so that a
+    file whose tables all point at the same bytes costs no more than a valid one.
 
     Raises
     ------
     CorruptElfError
-        From the constructor and from every method, and nothing else.
+        The only exception that the constructor and the methods raise.
     """
 
     def __init__(self, data: bytes) -> None:

@@ -49,7 +49,7 @@ class Finding:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Finding:
-        """Rebuild from `to_json`'s result; raise KeyError or TypeError otherwise."""
+        """Rebuild from `to_json`'s result, or raise KeyError or TypeError."""
         return cls(**{**data, "place": Place(**data["place"])})
 
 

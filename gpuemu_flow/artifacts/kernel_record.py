@@ -70,7 +70,7 @@ class KernelFigures:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelFigures:
-        """Rebuild from `to_json`'s result; raise KeyError or TypeError otherwise."""
+        """Rebuild from `to_json`'s result, or raise KeyError or TypeError."""
         reached, sass = data["occupancy"], data["sass"]
         if reached is not None:
             reached = Occupancy(**{**reached, "limited_by": tuple(reached["limited_by"])})
@@ -110,7 +110,7 @@ class KernelRecord:
 
     @property
     def counted(self) -> tuple[Violation, ...]:
-        """Select the violations that nothing allows, of whatever severity."""
+        """Select the violations of any severity that are not allowed."""
         return tuple(v for v in self.violations if not v.allowed)
 
     def to_json(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class KernelRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelRecord:
-        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
+        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
         return cls(
             **{
                 **data,

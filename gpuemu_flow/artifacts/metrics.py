@@ -132,7 +132,7 @@ class KernelMetrics:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelMetrics:
-        """Rebuild from `to_json`'s result; raise KeyError or TypeError otherwise."""
+        """Rebuild from `to_json`'s result, or raise KeyError or TypeError."""
         values = dict(data)
         found = values.get("occupancy")
         if found is not None:

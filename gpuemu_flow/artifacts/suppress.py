@@ -41,8 +41,8 @@ class Allowances:
     def reason_for(self, rule: str, place: Place) -> str:
         """Return the reason why a violation at a place is accepted; empty when it is not.
 
-        A comment speaks for its own line and for the first line after it that is no comment. For
-        code that was inlined, a comment at the call counts, too.
+        A comment covers its own line and the first line after it that is not a comment. A comment
+        at a call also covers the code that is inlined there.
         """
         for file, line in (
             (place.source_file, place.source_line),

@@ -165,8 +165,8 @@ def find_tools(
     names : sequence of str
         Only these tools.
     root : Path, optional
-        The workspace: what the configuration names in it is a stranger's as much as an op is, and
-        is not run to be asked for its version.
+        The workspace. A configured tool inside it is as untrusted as an op, so it is not run to
+        find out its version.
     """
     chain = Toolchain()
     for name in names:
@@ -200,7 +200,7 @@ def tool_places(
 ) -> list[tuple[str, str]]:
     """Return every path where a tool may lie with its origin, in order of preference.
 
-    The files need not exist: that a tool appears at one of the places is noticed by looking there.
+    The files need not exist: whoever watches these places notices when a tool appears.
     """
     environment = os.environ if environment is None else environment
     if site_packages is None:

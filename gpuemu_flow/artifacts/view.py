@@ -35,7 +35,7 @@ class KernelView:
     target_options : tuple of str
         Words after the architecture in ``.target``, ``debug`` for one.
     findings : dict of str to tuple of Finding
-        By rule id: what the rules' ``find`` saw in the PTX.
+        By rule id: findings of the rule's ``find`` in the PTX.
     opcode_places, call_places : dict of str to Place
         First instruction of each PTX opcode, first call of each function.
     unmet_bounds : str

@@ -1,12 +1,12 @@
 """Beliefs about a cause: the conditions that cases support, and the case to try next.
 
-Each condition is a hypothesis: the op fails where it holds and nowhere else, but for a few cases
-in which a bug happens not to show. Its weight is what was thought of it before times the
-likelihood of the verdicts (Bayes' rule); the next case is one over which the weights are most
-divided (the idea: MacKay, "Information-based objective functions for active data selection",
-Neural Computation 4, 1992). What a condition is worth in the end is told by Fisher's exact test
-(R. A. Fisher, "The Design of Experiments", 1935), with Bonferroni's correction for the number of
-conditions that differ on the cases (C. E. Bonferroni, 1936).
+Each condition is a hypothesis: the op fails where it holds and nowhere else, but for a few cases in
+which a bug happens not to show. Its weight is its earlier weight times the likelihood of the
+verdicts (Bayes' rule); the next case is one over which the weights are most divided (the idea:
+MacKay, "Information-based objective functions for active data selection", Neural Computation 4,
+1992). In the end a condition is judged by Fisher's exact test (R. A. Fisher, "The Design of
+Experiments", 1935), with Bonferroni's correction for the number of conditions that differ on the
+cases (C. E. Bonferroni, 1936).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Belief:
     chance : float
         By Fisher's exact test, after the correction: at most 1.
     tried : int
-        Conditions, or pairs of them, that the correction multiplies with: those that differ on the
-        cases, and every bound that was possible.
+        Number by which the correction multiplies: conditions, or pairs, that differ on the cases,
+        and every bound that was possible.
     """
 
     predicates: tuple[Predicate, ...]

@@ -1,4 +1,4 @@
-"""Smaller versions of a failing case, and the search that asks once for each if it still fails."""
+"""Smaller versions of a failing case, and the search that tries each of them once."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Search:
     log : list of str
         One line for each step to a smaller case.
     settle : callable
-        From a candidate to the nearest one that keeps the op's schema; None where there is none.
+        Returns the nearest candidate that satisfies the op's schema; None if there is none.
     """
 
     best: Candidate

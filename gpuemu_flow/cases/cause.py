@@ -48,7 +48,7 @@ class Cause:
     Attributes
     ----------
     stated : bool
-        New cases have confirmed it; else failures were merely seen with it.
+        True if new cases have confirmed it, and not only failures were seen with it.
     sentence : str
         For people, without counts.
     predicates : tuple of Predicate
@@ -59,7 +59,7 @@ class Cause:
         ``inside`` failing cases, of which it explains ``inside_failed``, and ``outside`` passing
         cases, of which ``outside_failed`` contradict it.
     members : tuple of (str, int)
-        The failing cases that it stands for.
+        The failing cases that it explains.
     """
 
     stated: bool
@@ -86,7 +86,7 @@ class Cause:
 
     @property
     def counted(self) -> str:
-        """Return the sentence with the counts of the cases that failed inside and outside of it."""
+        """Return the sentence with counts of failed cases inside and outside of its condition."""
         n = self.counts
         others = f", {n.outside_failed} of {n.outside} others" if n.outside else ""
         return f"{self.sentence} ({n.inside_failed} of {n.inside} fail{others})"
@@ -105,7 +105,7 @@ class Cause:
 
     @classmethod
     def from_json(cls, data: Json) -> Cause:
-        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
+        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
         return cls(
             stated=bool(data["stated"]),
             sentence=str(data["sentence"]),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpuemu_flow.cases.shapes import is_prime
@@ -126,17 +127,10 @@ def conditions_of(case: Case, maxima: dict[str, int] | None = None) -> Iterator[
             yield Condition("equal", f"{first} and {second}", "")
         elif n != m:
             yield Condition("different", f"{first} and {second}", "")
-    largest = max((_elements(spec.shape) for spec in case.inputs), default=0)
+    largest = max((math.prod(spec.shape) for spec in case.inputs), default=0)
     for power in range(8, LARGEST_POWER + 1):
         if largest > 1 << power:
             yield Condition("elements_above", "", 1 << power)
-
-
-def _elements(shape: Sequence[int]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
 
 
 def _size_conditions(name: str, size: int) -> Iterator[Condition]:

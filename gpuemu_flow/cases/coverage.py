@@ -73,7 +73,7 @@ class Row:
     cases : int
         Those that were judged.
     seen : dict of str to (int, int)
-        Aspect (and pair of aspects) to how many were exercised and how many there are.
+        By aspect (and pair of aspects): how many values were exercised, and how many exist.
     unjudged : int
         Cases that ended without a verdict: in an error, or inconclusive.
     """
@@ -156,7 +156,7 @@ class Coverage:
 
     @classmethod
     def from_json(cls, data: Json) -> Coverage:
-        """Rebuild from `to_json`'s result; raise TypeError or ValueError otherwise."""
+        """Rebuild from `to_json`'s result, or raise TypeError or ValueError."""
         counts: Counter[Cell] = Counter()
         unjudged: Counter[Cell] = Counter()
         for row in data:
@@ -184,7 +184,7 @@ class Coverage:
         ----------
         op : str
         schema : OpSchema
-            Says which shape classes are possible.
+            Determines the possible shape classes.
         dtypes, layouts, strategies : sequence of str
             Those that the op is configured with; strategies may be groups.
         """

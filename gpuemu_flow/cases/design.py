@@ -116,7 +116,7 @@ class Designer:
     def _next_target(self, strategy: str) -> int | None:
         """Choose the target: all inputs and single inputs in turn; for `special` single ones first.
 
-        With NaN in all inputs at once an op that swallows the NaN of one of them looks right.
+        If all inputs held NaN at once, an op that ignores the NaN of one input would look right.
         """
         if not self.targets:
             return None
@@ -153,7 +153,8 @@ class Designer:
     ) -> tuple[str, str, str]:
         """Return the combination among the given names (empty = all) that covers most new pairs.
 
-        Between equals the one whose members were used least, then the likeliest revealer.
+        Among equals, prefer the one whose members were used least, then the one likeliest to reveal
+        a bug.
         """
         best = ("", "", "")
         best_rank = (-1, 0)

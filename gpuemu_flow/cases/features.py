@@ -56,8 +56,8 @@ class Feature:
     exceptions : int
         Passing cases that have the feature too.
     rivals : int
-        Other conditions (or pairs) that tell the cases apart no worse: with few failing cases the
-        one that is named may not be the cause.
+        Number of other conditions (or pairs) that distinguish the cases equally well. With few
+        failing cases, the named one may not be the cause.
     """
 
     conditions: tuple[Condition, ...]
@@ -152,8 +152,8 @@ def group(
     -------
     list of Group
         The group with the smallest failing case first; members smallest first. A kind whose cases
-        have no feature in common is parted by the condition that explains most of them, as often as
-        needed; cases that nothing explains come together, without a feature.
+        have no feature in common is divided, as often as needed, by the condition that explains
+        most of them. Unexplained cases form one group without a feature.
     """
     by_kind: dict[FailureKind, list[Case]] = {}
     for case, kind in failures:

@@ -40,7 +40,7 @@ def given_values(spec: InputSpec) -> Array:
     Raises
     ------
     GivenError
-        There are none, or not those of its shape and dtype.
+        There are no values, or they do not fit its shape and dtype.
     """
     given = spec.given
     if given is None:

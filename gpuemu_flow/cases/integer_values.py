@@ -1,10 +1,10 @@
 """Value strategies for integers and booleans.
 
-What a strategy means for integers: `negative` of an unsigned type is its upper half's end (negative
-when taken for signed); `special` has the smallest and largest value and 0 in place of -Inf, +Inf
-and NaN; `extremes` the same in every second row, and magnitudes up to the root of the largest in
-the others. With a range every value lies in it under every strategy. Booleans are the signs of
-8-bit integers: `negative` is all false, `offset` all true.
+What a strategy means for integers: `negative` of an unsigned type draws from the end of its upper
+half (negative if read as signed); `special` has the smallest and largest value and 0 in place of
+-Inf, +Inf and NaN; `extremes` the same in every second row, and magnitudes up to the root of the
+largest in the others. With a range every value lies in it under every strategy. Booleans are the
+signs of 8-bit integers: `negative` is all false, `offset` all true.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _ranged(strategy: str, rows: Rows, first: int, end: int) -> Array:
 def _near_the_first(rows: Rows, first: int, span: int) -> Array:
     """Draw values whose distances from `first` have a uniformly distributed number of bits.
 
-    Indices near the start are what short tensors are addressed by, and where limits are met.
+    Short tensors are addressed by indices near the start, and limits lie there.
     """
     bits = rows.rng.ranges(rows.count, 1, span.bit_length() + 1)
     words = rows.rng.u64(rows.count) >> (64 - bits).astype(np.uint64)

@@ -26,7 +26,7 @@ def settler(schema: OpSchema | None, start: Candidate) -> Settle:
     ----------
     schema : OpSchema or None
     start : Candidate
-        The original, whose inputs and dims say whether the schema is theirs.
+        The original case. Its inputs and dims show whether the schema applies to it.
     """
     if schema is None or not _has_rules(schema):
         return lambda candidate: candidate

@@ -99,8 +99,8 @@ def minimise(
         Of any memory layout; `Candidate.inputs` are in C order.
     still_fails : callable
         Takes a `Candidate`, runs the op on it and says whether it fails for the original's reason;
-        a reference that refuses the case is a False. Each distinct candidate is asked once. It may
-        raise `StopMinimising`; other exceptions pass through.
+        it returns False if the reference refuses the case. It is called once per distinct
+        candidate. It may raise `StopMinimising`; other exceptions pass through.
     budget : int
         Calls of it at most, the first one on the original itself.
     schema : OpSchema, optional

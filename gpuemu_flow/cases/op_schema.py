@@ -74,13 +74,13 @@ class TensorDef:
     dims : tuple of str or int
         Names of dims, derived ones too; an int is a fixed size.
     dtype : str or None
-        Its own dtype, whatever the case's.
+        Its own dtype, used instead of the case's.
     low, high : float or None
         Range of its values, both ends included; None = unbounded.
     strategy : str or None
-        Its own strategy, whatever the case's.
+        Its own strategy, used instead of the case's.
     rule : ValueRule or None
-        What else is said of its values.
+        Further rules for its values.
     """
 
     name: str
@@ -107,7 +107,7 @@ class OpSchema:
         Whole shapes that every input takes at once, beside those that the dims allow (or instead of
         them where there are no dims).
     derived : tuple of DerivedDim
-        Each after those that it needs.
+        Each dim comes after those that it needs.
     limits : tuple of (str, str, str)
         Comparisons of dims that hold in every case: ``("K", "<=", "N")``.
     """
@@ -178,7 +178,7 @@ def schema_to_json(schema: OpSchema) -> dict[str, Any]:
 
 
 def schema_from_json(data: Mapping[str, Any]) -> OpSchema:
-    """Rebuild a schema from `schema_to_json`'s result; raise KeyError or TypeError otherwise."""
+    """Rebuild a schema from `schema_to_json`'s result, or raise KeyError or TypeError."""
     dims = tuple(Dim(**{**d, "candidates": tuple(d["candidates"])}) for d in data["dims"])
     inputs, outputs = (tuple(_tensor(t) for t in data[side]) for side in ("inputs", "outputs"))
     return OpSchema(

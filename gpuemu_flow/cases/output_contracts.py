@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeGuard
 
 from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.schema_rules import is_number
 from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.numerics.contract import (
     PROMOTE,
@@ -64,7 +65,7 @@ def parse_contracts(
     value : object
         The op's ``schema``. The name of a built-in one gives no contracts.
     schema : OpSchema
-        What `cases.schema.parse_schema` made of it.
+        The result of `cases.schema.parse_schema` for it.
     find : callable
         Finds the function that ``compare`` names; it reports what is wrong itself.
     report : callable
@@ -109,10 +110,6 @@ def _shown(value: object) -> str:
         return "a table" if isinstance(value, Mapping) else "a list"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else text[:59] + "…"
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @dataclass
@@ -198,7 +195,7 @@ class _Contract:
         if value is None:
             return None, None
         bounds = list(value) if isinstance(value, (list, tuple)) else []
-        if len(bounds) == 2 and all(map(_is_number, bounds)) and not any(map(math.isnan, bounds)):
+        if len(bounds) == 2 and all(map(is_number, bounds)) and not any(map(math.isnan, bounds)):
             low, high = float(bounds[0]), float(bounds[1])
             if low <= high and low != math.inf and high != -math.inf:
                 return (None if math.isinf(low) else low), (None if math.isinf(high) else high)
@@ -372,13 +369,13 @@ class _Contract:
                 self.report((*below, key), SLUG, text, hint)
                 del said[key]
         for key in ("mean", "std", "zeros", "false_alarms"):
-            if _is_number(said.get(key)):
+            if is_number(said.get(key)):
                 said[key] = float(said[key])
         return Statistics(**said)
 
 
 def _is_finite(value: object) -> TypeGuard[float]:
-    return _is_number(value) and math.isfinite(value)
+    return is_number(value) and math.isfinite(value)
 
 
 def _is_size(value: object) -> bool:

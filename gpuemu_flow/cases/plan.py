@@ -1,11 +1,11 @@
 """Plan the cases of an op: combinations of shapes, values and layouts, and their order.
 
-The first `DESIGNED` cases are a designed set: what reveals the known kinds of kernel bugs, then
-every shape class, strategy and layout that is left, then each input's ``special`` values. After it
-come the pairs (class, strategy), (class, layout), (strategy, layout) and (strategy, input) not yet
-met, and then seeded choices without end. The sequence depends on the schema, the strategies and the
-layouts; only the random part of it and the data depend on the seed. It never depends on how many
-cases are asked for, so that the first cases of a longer plan are the shorter plan.
+The first `DESIGNED` cases are a designed set: combinations that reveal the known kinds of kernel
+bugs, then every shape class, strategy and layout not yet used, then each input's ``special``
+values. After it come the pairs (class, strategy), (class, layout), (strategy, layout) and
+(strategy, input) not yet met, and then seeded choices without end. The sequence depends on the
+schema, the strategies and the layouts; only the random part of it and the data depend on the seed.
+It never depends on how many cases are asked for: a shorter plan is the beginning of a longer one.
 
 A strategy and a layout apply to all inputs in one case and to one input, the others ``normal`` and
 contiguous, in the next.
@@ -59,7 +59,7 @@ def plan_cases(
     seed : int
         The master seed. Case n has the seed ``derive_seed(seed, "iter_<n>")``.
     dtype : str
-        Of all inputs that have none of their own.
+        Dtype of all inputs without one of their own.
     count : int
     strategies : sequence of str
         Names or groups (``core``, ``stress``); their order does not matter. Empty = all.
@@ -85,7 +85,7 @@ def plan_cases(
 def iterate_cases(
     schema: OpSchema, *, seed: int, dtype: str, strategies: Sequence[str], layouts: Sequence[str]
 ) -> Iterator[Case]:
-    """Yield cases without end, of which the first are those of `plan_cases`.
+    """Yield endless cases, beginning with those of `plan_cases`.
 
     Parameters and errors are those of `plan_cases`.
     """
@@ -157,10 +157,10 @@ def _with_ends(
     found: tuple[Bound | None, ...],
     ended: Counter[tuple[Bound | None, ...]],
 ) -> InputSpec:
-    """Return the recipe; for the first cases with a range, with the range's ends included.
+    """Return the recipe; include the ends of the range in the first cases that have one.
 
-    A range that follows the dims is another one with other sizes: the last row of a table of one
-    row says nothing of the last of 257.
+    A range that depends on dims differs from size to size: the last row of a table of one row says
+    nothing about the last of 257 rows.
     """
     kind, rule = DTYPES[spec.dtype].kind, spec.rule
     if ended[found] >= ENDED or kind == "bool" or 0 in spec.shape:
@@ -210,7 +210,7 @@ def _elements(sizes: Sizes) -> int:
 
 
 def _targets(schema: OpSchema) -> tuple[int, ...]:
-    """List the inputs on which a case may focus: there are several, and none is constrained."""
+    """List the unconstrained inputs, on which a case may focus; none if the op has one input."""
     free = [
         i
         for i, t in enumerate(schema.inputs)
@@ -251,7 +251,7 @@ def inputs_of(
     companion: str,
     turn: int,
 ) -> tuple[tuple[InputSpec, ...], str | None]:
-    """Return the inputs of a case and the name of the one that it is about (None = all).
+    """Return the inputs of a case, and the name of the input that it targets (None = all).
 
     `turn` counts the cases: inputs of a kind take its own strategies one after the other.
     """

@@ -90,7 +90,7 @@ class Predicate:
 
     @classmethod
     def from_json(cls, data: Json) -> Predicate:
-        """Rebuild from `to_json`'s result; raise KeyError or TypeError otherwise."""
+        """Rebuild from `to_json`'s result, or raise KeyError or TypeError."""
         value = data["value"]
         return cls(
             str(data["kind"]),
@@ -221,7 +221,8 @@ _OF_TWO: dict[str, Callable[[int, int], bool]] = {
 def candidates(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> Iterator[Predicate]:
     """Yield every condition that may distinguish failing cases from passing ones.
 
-    Bounds on what inputs hold, and unions of strategies and layouts, follow the cases.
+    Bounds on the values of inputs, and unions of strategies and layouts, are derived from the
+    cases.
     """
     if not facts:
         return

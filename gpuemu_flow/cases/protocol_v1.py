@@ -40,8 +40,8 @@ MAX_CASE_BYTES = 1 << 33
 def case_at(config: FuzzConfig, input_names: Sequence[str], n: int) -> Case:
     """Make case `n` of a configuration, equal to the one that gpuemu makes of the same seed.
 
-    Each choice has a random domain of its own, so that a change of one list leaves the others'
-    choices as they were.
+    Each choice has its own random domain, so that changing one list does not change the choices
+    from others.
 
     Parameters
     ----------

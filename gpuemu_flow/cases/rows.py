@@ -27,7 +27,7 @@ class Rows:
     Attributes
     ----------
     rng : SeededRng
-        Values come from it; each structure below from a domain of its own.
+        Generator of the values; each structure below has a domain of its own.
     number : int
         Rows, at least 1.
     count : int
@@ -54,7 +54,7 @@ class Rows:
         return (np.arange(self.number, dtype=np.int64) + start) % kinds
 
     def every(self, kinds: int) -> NDArray[np.bool_]:
-        """Mark one row in `kinds`; of several rows at least one is marked and one is not."""
+        """Mark one row in `kinds`; of several rows, mark at least one and leave one unmarked."""
         turns = self.turns(kinds)
         marked: NDArray[np.bool_] = turns == 0
         if not marked.any() and self.number > 1:
@@ -78,7 +78,7 @@ class Rows:
     def sparse_zeros(self) -> NDArray[np.bool_]:
         """Mark about half of the elements, but in one row of eight all except a random one.
 
-        A row whose only element that counts lies in its last tile shows whether that is looked at.
+        A row whose only unmarked element lies in its last tile shows whether that tile is read.
         """
         zeros = self.coin_flips()
         if self.number > 1:

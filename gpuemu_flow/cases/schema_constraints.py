@@ -29,7 +29,7 @@ class Constraints:
     Attributes
     ----------
     inputs : tuple of TensorDef
-        In the end with the rules that the constraints add.
+        After parsing, they contain the rules that the constraints add.
     dims : tuple of str
         Derived ones too.
     report : callable
@@ -42,7 +42,7 @@ class Constraints:
     limits: list[tuple[str, str, str]] = field(default_factory=list)
 
     def read(self, value: object) -> None:
-        """Parse the whole list, and report each entry that is no constraint."""
+        """Parse the whole list, and report each invalid entry."""
         if value is None:
             return
         if not isinstance(value, (list, tuple)) or len(value) > MOST:

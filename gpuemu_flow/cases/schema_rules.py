@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from gpuemu_flow.cases.op_schema import TensorDef
 from gpuemu_flow.errors import did_you_mean
@@ -53,7 +53,7 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:59] + "…"
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Tell whether a value is a number and no boolean."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -206,7 +206,7 @@ class RuleReader:
         value = self.table.get("share")
         if value is None:
             return None
-        if isinstance(value, (int, float)) and is_number(value) and 0 <= value <= 1:
+        if is_number(value) and 0 <= value <= 1:
             return float(value)
         text = f"{self.name!r} has the share {shown(value)}"
         self.complain("share", "schema-values", text, "a number from 0 to 1, such as 0.1")

@@ -21,10 +21,10 @@ Classes (the values of ``Case.shape_class``; stable names)
 ``random``          any size of the range, small and large ones alike; long runs only
 ==================  ==============================================================================
 
-A class concerns one dim, the focus, which moves on from case to case; the other dims take sizes of
-any class, each those that it had least, so that what one dim causes is not blamed on another; where
-the tensors would not stay small they take small sizes. A dim with a list of candidates takes only
-these, and is in a class when a candidate is. Where a range allows no size of a class because it has
+A class concerns one dim, the focus, which changes from case to case. Each other dim takes a size of
+the class that it had least often, so that an effect of one dim is not blamed on another; where
+tensors would grow large, it takes a small size. A dim with a list of candidates takes only these,
+and is in a class if a candidate is. Where a range allows no size of a class because it has
 multiples only, the class applies to the number of multiples.
 """
 
@@ -146,8 +146,8 @@ def class_sizes(dim: Dim, shape_class: str) -> tuple[int, ...]:
 def _with_a_far_one(sizes: list[int], dim: Dim, shape_class: str) -> tuple[int, ...]:
     """Return the sizes, with the second far above the first if the range allows it.
 
-    The first lies in the first tile of kernels with large tiles; their last, partial tile of
-    several is otherwise met only where the maximum happens to end in one.
+    The first size lies in the first tile of kernels with large tiles. Without a second size far
+    above it, their last, partial tile would be tested only if the maximum happens to end in one.
     """
     if not sizes or shape_class not in FAR_CLASSES:
         return tuple(sizes)
@@ -195,8 +195,8 @@ class ShapePlanner:
     Attributes
     ----------
     classes : tuple of str
-        Those that the schema allows, likeliest revealers first. Each fixed shape is a class of its
-        own, ``fixed:<n>``; `label` gives the public name.
+        Those that the schema allows; the likeliest to reveal a bug come first. Each fixed shape is
+        a class of its own, ``fixed:<n>``; `label` gives the public name.
     """
 
     def __init__(self, schema: OpSchema) -> None:
@@ -228,7 +228,7 @@ class ShapePlanner:
         shape_class : str
             One of `classes`, or ``random``.
         salt : int or None
-            None chooses what was chosen least so far; an integer chooses by it alone.
+            None: choose the least used sizes. An integer decides the choice alone.
         """
         if shape_class.startswith("fixed:"):
             shape = self._schema.fixed_shapes[int(shape_class.partition(":")[2])]
@@ -347,7 +347,7 @@ class ShapePlanner:
         return pairs
 
     def _pair_elements(self, i: int, j: int, size: int) -> int:
-        """Count elements of the largest tensor if two dims have a size, the others their least."""
+        """Count the elements of the largest tensor if only two dims exceed their smallest size."""
         sizes = list(self._least)
         sizes[i] = sizes[j] = size
         return self._largest(sizes)

@@ -64,8 +64,8 @@ def find_axes(
 ) -> list[Axis]:
     """Return the axes of a case that may shrink.
 
-    With a schema whose dims the inputs follow: its dims. Otherwise each axis of a shape that all
-    inputs share; where their shapes differ, all axes of one size are one dim.
+    If the inputs follow a schema, these are its dims. Otherwise they are the axes of the shape that
+    all inputs share; where shapes differ, all axes of one size are one dim.
     """
     if schema is not None and dims:
         absent = {name for name, array in inputs.items() if array.ndim and not any(array.shape)}
@@ -247,8 +247,8 @@ class ShapeShrinker:
     def _many_slices(self, axis: Axis, size: int, *, every_run: bool) -> Iterator[Indices]:
         """Yield more slices: last indices, windows at the failing element, evenly spaced ones.
 
-        With `every_run` also all that is left by dropping one run of indices: below a size that is
-        larger by one these are all the slices there are.
+        With `every_run`, also yield what remains after dropping each run of indices. If the size
+        shrinks by one, there are no other slices.
         """
         whole = axis.size(self._search.best)
         found = [*self._few_slices(axis, size), _window(whole, size, whole - size)]

@@ -1,8 +1,8 @@
 """Value strategies for floats, from plain to adversarial values.
 
 A *row* is the last axis; structure (a constant row, a row of -Inf) is laid on rows, because that is
-what reductions, softmax and norms work on. 0-d tensors are one row of one element. `uniform` is
-bit-identical to gpuemu's generator; each other strategy draws from a random domain of its own.
+what reductions, softmax and norms work on. A 0-d tensor is a single row of one element. `uniform`
+is bit-identical to gpuemu's generator; each other strategy draws from a random domain of its own.
 Integers and booleans: `integer_values`.
 """
 
@@ -154,9 +154,9 @@ def _wide(rows: Rows, form: _Format) -> Array:
 def _onto_halves(values: Array, rows: Rows, bound: float) -> None:
     """Round half of the rows to half steps of an int8 quantiser of each row.
 
-    The largest of such a row is 127 steps, so that its scale is a power of two and a half is exact:
-    which way it is rounded shows. The steps are of several sizes, since a scale may be given and
-    not come from the row.
+    The largest value of such a row is 127 steps, so that its scale is a power of two and a half
+    step is exact: the direction in which it is rounded shows. The steps have several sizes, since
+    the scale may be an input instead of following from the row.
     """
     chosen = np.flatnonzero(rows.every(2))
     step = 2.0 ** math.floor(math.log2(bound / QUANTA))
@@ -205,8 +205,8 @@ def _offset(rows: Rows, form: _Format) -> Array:
 def _extremes(rows: Rows, form: _Format) -> Array:
     """Draw alternating rows: limits of the dtype, and magnitudes up to the root of its largest.
 
-    One largest number is enough where it overflows in float32 arithmetic as soon as it is squared:
-    a second one in a column would leave nothing of a matrix product that is still a number.
+    If the largest number overflows in float32 arithmetic when it is squared, it occurs only once: a
+    second one in a column would leave no finite element in a matrix product.
     """
     limits = form.limits
     exponent = math.frexp(limits.max)[1] // 2 - 1
@@ -333,7 +333,7 @@ def put_ends(
     turn : int
         Of a single element an odd turn makes the lowest, an even one the highest.
     low, high : float or None
-        Where nothing bounds integers, their dtype does; an open end of floats has none.
+        Integers without bounds are bounded by their dtype; floats may be unbounded on either side.
     """
     dtype = dtype_name(values.dtype) or ""
     kind = DTYPES[dtype].kind if dtype else "bool"

@@ -90,6 +90,31 @@ class Variants:
                 )
             yield next(others)
 
+    def resized(self, case: Case, name: str, size: int) -> Case | None:
+        """Return a known case with one dim of another size; None where the op does not allow it."""
+        known = dict(case.dims)
+        sizes = {dim.name: known[dim.name] for dim in self._schema.dims if dim.name in known}
+        dim = next((dim for dim in self._schema.dims if dim.name == name), None)
+        if dim is None or name not in sizes or not dim.smallest <= size <= dim.largest:
+            return None
+        listed = listed_sizes(dim)
+        if size % dim.multiple_of or (listed and size not in listed):
+            return None
+        sizes[name] = size
+        if self._largest(sizes) > self._most:
+            return None
+        seed = derive_seed(case.seed, f"resized_{name}_{size}")
+        return self._with_sizes(unmade(case), sizes, seed)
+
+    def _with_sizes(self, case: Case, sizes: Mapping[str, int], seed: int) -> Case:
+        shaped = self._shaped(sizes)
+        specs = tuple(
+            _resized(spec, shape) for spec, shape in zip(case.inputs, shaped.shapes, strict=True)
+        )
+        return replace(
+            case, inputs=specs, dims=shaped.dims, seed=seed, index=0, shape_class=TARGETED
+        )
+
     def _new(self, rng: SeededRng, seed: int) -> Case:
         inputs = self._schema.inputs
         plain = rng.gen_bool(0.3)
@@ -129,14 +154,7 @@ class Variants:
             dim = rng.choice(list(self._schema.dims))
             sizes[dim.name] = self._size(dim, rng, list(sizes.values()))
             if self._largest(sizes) <= self._most:
-                shaped = self._shaped(sizes)
-                specs = tuple(
-                    _resized(spec, shape)
-                    for spec, shape in zip(case.inputs, shaped.shapes, strict=True)
-                )
-                return replace(
-                    case, inputs=specs, dims=shaped.dims, seed=seed, index=0, shape_class=TARGETED
-                )
+                return self._with_sizes(case, sizes, seed)
         place = rng.gen_range(0, len(case.inputs))
         spec = case.inputs[place]
         if spec.strategy == ABSENT:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from gpuemu_flow.cli.options import NO_CONFIRM, SEED_OR_RANDOM, seed_overrides, wants_color
+from gpuemu_flow.cli.options import (
+    NO_CONFIRM,
+    SEED_OR_RANDOM,
+    config_options,
+    part_options,
+    seed_overrides,
+    wants_color,
+)
 from gpuemu_flow.cli.report_output import (
     FORMATS,
     check_outputs,
@@ -16,6 +24,9 @@ from gpuemu_flow.cli.report_output import (
     tell_ci,
     wants_pictures,
 )
+
+if TYPE_CHECKING:
+    from gpuemu_flow.engine.shards import Shard
 
 
 @click.command(short_help="Check everything, for a CI service.")
@@ -32,6 +43,8 @@ from gpuemu_flow.cli.report_output import (
 )
 @click.option("--require-all", is_flag=True, help="Exit 4 where anything got no verdict.")
 @click.option("--allow-empty", is_flag=True, help="Exit 0 where nothing could be validated.")
+@part_options
+@config_options
 @NO_CONFIRM
 @SEED_OR_RANDOM
 @report_format_option(*FORMATS)
@@ -44,6 +57,10 @@ def ci(
     fail_on_regression: bool | None,
     require_all: bool,
     allow_empty: bool,
+    since: str,
+    shard: Shard | None,
+    profile: str,
+    settings: tuple[str, ...],
     confirm: bool,
     seed: int | str | None,
     output_format: str,
@@ -69,7 +86,8 @@ def ci(
     if require_all and allow_empty:
         raise click.UsageError("--require-all and --allow-empty contradict each other")
     check_outputs(outputs)
-    workspace = Workspace(overrides=seed_overrides(seed, QUICK if quick else THOROUGH))
+    mode = QUICK if quick else THOROUGH
+    workspace = Workspace(overrides=seed_overrides(seed, mode, profile, settings))
     request = Request(
         chosen,
         quick=quick,
@@ -79,6 +97,8 @@ def ci(
         pictures=wants_pictures(outputs, output_format),
         require_all=require_all,
         confirm=confirm,
+        since=since,
+        shard=shard,
     )
     with make_listener(live=wants_color() and output_format == "text") as listener:
         report = check(workspace, request, listener, announce=say_looking)

@@ -1,4 +1,4 @@
-"""``gpuemu-flow explain TASK``: why it would run, or why it is current."""
+"""``gpuemu-flow explain``: why a task would run, or why it is current."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from gpuemu_flow.cli.say import say
 
 
 @click.command(short_help="Say why a task would run, or is current.")
-@click.argument("words", nargs=-1, required=True, metavar="TASK...")
+@click.argument("words", nargs=-1, metavar="[TASK]...")
 @click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
 @format_option("text", "json")
 def explain(words: tuple[str, ...], seed: int | None, output_format: str) -> None:
-    """Tell for each task whether it is current, and which part of its key changed."""
+    """Tell for each task whether it is current, and which part of its key changed.
+
+    Without TASK, for all that would run.
+    """
     from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting.inspect import explain_tasks  # noqa: PLC0415
@@ -24,5 +27,7 @@ def explain(words: tuple[str, ...], seed: int | None, output_format: str) -> Non
     if output_format == "json":
         tasks = [task.to_json() for task in found]
         say(json_writer.dumps({"schema_version": 1, "tasks": tasks}))
+    elif not (found or words):
+        say(f"nothing is stale: {len(workspace.graph.tasks)} tasks are current")
     else:
         say(workspace_text.render_explanations(found, text.Style(wants_color())))

@@ -20,25 +20,34 @@ from gpuemu_flow.cli.say import say
     show_default=True,
     help="Show only the N newest.",
 )
-@format_option("text", "json")
+@format_option("text", "json", "published")
 @click.pass_context
 def failures(context: click.Context, op: str | None, limit: int, output_format: str) -> None:
-    """List recorded failures, newest first."""
+    """List recorded failures, newest first, and apart those whose cases pass by now.
+
+    The format `published` is the one that the published extension for VS Code reads.
+    """
     if context.invoked_subcommand is not None:
         return
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz.failures import inputs_dropped, list_failures  # noqa: PLC0415
+    from gpuemu_flow.fuzz.mended import mended_ids  # noqa: PLC0415
     from gpuemu_flow.reports import failure_text, json_writer  # noqa: PLC0415
 
     workspace = Workspace()
     found = list_failures(workspace, op, limit)
+    if output_format == "published":
+        lines = [failure_text.published_row(failure) for failure in found]
+        say("\n".join(lines) if lines else "no failures are recorded")
+        return
+    mended = mended_ids(workspace, found)
     if output_format == "json":
-        public = [record.to_public_json() for record in found]
+        public = [{**one.to_public_json(), "mended": one.id in mended} for one in found]
         say(json_writer.dumps({"schema_version": 1, "failures": public}))
     elif not found:
         say("no failures are recorded")
     else:
-        say("\n".join(failure_text.failure_row(failure) for failure in found))
+        say("\n".join(failure_text.render_list(found, mended)))
     for problem in inputs_dropped(workspace):
         say(str(problem), err=True)
 

@@ -10,6 +10,7 @@ from gpuemu_flow.cli.options import (
     NO_CONFIRM,
     SEED,
     canonical_dtypes,
+    config_options,
     format_option,
     split_words,
     wants_color,
@@ -69,6 +70,7 @@ def parse_shapes(
 @click.option("--minimize", is_flag=True, help="Shrink the smallest failure of each cause.")
 @click.option("-j", "--jobs", type=click.IntRange(0), help="Cases at a time; 0: one per CPU.")
 @click.option("--force", is_flag=True, help="Judge every case, whatever is cached.")
+@config_options
 @NO_CONFIRM
 @format_option("text", "json")
 def fuzz(
@@ -85,18 +87,21 @@ def fuzz(
     minimize: bool,
     jobs: int | None,
     force: bool,
+    profile: str,
+    settings: tuple[str, ...],
     confirm: bool,
     output_format: str,
 ) -> None:
     """Try many seeded cases of ops (without names: of all)."""
     from gpuemu_flow.cli.fuzz_progress import fuzz_display  # noqa: PLC0415
+    from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz.fuzzing import FuzzOptions  # noqa: PLC0415
     from gpuemu_flow.fuzz.session import fuzz_ops  # noqa: PLC0415
     from gpuemu_flow.reports import fuzz_text, json_writer, text  # noqa: PLC0415
 
-    workspace = Workspace()
+    workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))
     options = FuzzOptions(
         iterations=iterations,
         seed=seed,

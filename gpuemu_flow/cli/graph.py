@@ -13,11 +13,13 @@ from gpuemu_flow.cli.say import say
 @format_option("text", "mermaid", "dot")
 def graph(words: tuple[str, ...], output_format: str) -> None:
     """Draw the tasks and what each reads."""
+    from gpuemu_flow.engine.selection import select  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reports.graph_writer import WRITERS  # noqa: PLC0415
 
-    tasks = Workspace().graph
-    chosen = tasks.upstream(tasks.select(words))
+    workspace = Workspace()
+    tasks = workspace.graph
+    chosen = tasks.upstream(select(workspace, words))
     edges = [
         (source.task, name) for name in tasks.tasks if name in chosen
         for source in tasks.tasks[name].inputs

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from gpuemu_flow.problems.model import Imported
     from gpuemu_flow.problems.options import Options
 
-FORMATS = ("kernelbench", "gpumode", "flashinfer-bench")
+FORMATS = ("kernelbench", "gpumode", "flashinfer-bench", "gpuemu", "pytest")
+_RUN_AT_IMPORT = FORMATS[:3]
+"""Formats whose problems are PyTorch programs that are asked about their inputs."""
 _PATH = click.Path(path_type=Path)
 
 
@@ -33,6 +35,8 @@ _PATH = click.Path(path_type=Path)
               show_default=True, help="Try other sizes where the model allows it.")  # fmt: skip
 @click.option("--cases", type=click.IntRange(1, 1000), default=12, show_default=True,
               help="Cases of each candidate.")  # fmt: skip
+@click.option("--keep-tolerances", is_flag=True,
+              help="Of pytest: judge by the tolerances of the tests.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace files that are there.")
 def import_problems(
     format_name: str,
@@ -42,12 +46,13 @@ def import_problems(
     size: str,
     shapes: str,
     cases: int,
+    keep_tolerances: bool,
     force: bool,
 ) -> None:
     """Make a workspace of the problems and candidates of FORMAT in PATH, a file or folder.
 
-    Their code runs in fenced workers, to find out sizes and inputs. Exit codes: 0 something was
-    taken; 4 nothing was.
+    Code of kernelbench, gpumode and flashinfer-bench runs in fenced workers, to find out sizes and
+    inputs; of gpuemu and pytest nothing runs. Exit codes: 0 something was taken; 4 nothing was.
     """
     from gpuemu_flow.errors import Problem, RunnerError, UsageError  # noqa: PLC0415
     from gpuemu_flow.init.write import install  # noqa: PLC0415
@@ -59,11 +64,11 @@ def import_problems(
     if missing is not None:
         problem = Problem("import-not-found", f"there is no {missing}", "give a file or folder")
         raise UsageError(problem)
-    if importlib.util.find_spec("torch") is None:
+    if format_name in _RUN_AT_IMPORT and importlib.util.find_spec("torch") is None:
         text = f"problems of {format_name} are PyTorch programs, and torch is not installed"
         hint = "python -m pip install 'gpuemu-flow[torch]'"
         raise RunnerError(Problem("import-needs-torch", text, hint))
-    options = Options(candidates, size == "small", shapes == "varied", cases)
+    options = Options(candidates, size == "small", shapes == "varied", cases, into, keep_tolerances)
 
     def announce(name: str) -> None:
         say(f"trying {printable(name)}", err=True)
@@ -85,6 +90,14 @@ def _importer(format_name: str) -> Callable[[Path, Options, Callable[[str], None
         from gpuemu_flow.problems.flashinfer import import_flashinfer  # noqa: PLC0415
 
         return import_flashinfer
+    if format_name == "gpuemu":
+        from gpuemu_flow.problems.gpuemu import import_gpuemu  # noqa: PLC0415
+
+        return import_gpuemu
+    if format_name == "pytest":
+        from gpuemu_flow.problems.asserted import import_pytest  # noqa: PLC0415
+
+        return import_pytest
     from gpuemu_flow.problems.kernelbench import import_kernelbench  # noqa: PLC0415
 
     return import_kernelbench
@@ -106,7 +119,8 @@ def _told(found: Imported, into: Path) -> str:
     lines += [f"left out: {one.what}: {one.reason}" for one in found.left]
     if any(one.source.candidates for one in found.taken):
         place = "" if into.resolve() == Path.cwd() else f"cd {shlex.quote(str(into))} && "
-        lines.append("their files were copied; the originals are unchanged")
+        where = "are read in place" if found.in_place else "were copied"
+        lines.append(f"their files {where}; the originals are unchanged")
         lines.append(f"next: {place}gpuemu-flow score")
     else:
         lines.append("nothing was taken, and nothing was written")

@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import click
 
-from gpuemu_flow.cli.options import format_option, wants_color
+from gpuemu_flow.cli.options import config_options, format_option, wants_color
 from gpuemu_flow.cli.say import say
 
 
 @click.command("list", short_help="List tasks, groups and targets.")
 @click.argument("words", nargs=-1, metavar="[OP|GROUP|TARGET]...")
 @click.option("--status", "with_status", is_flag=True, help="Say which are current.")
+@click.option(
+    "--durations", is_flag=True, help="Print the seconds of each op as JSON, for --shard."
+)
+@config_options
 @format_option("text", "json")
-def list_tasks(words: tuple[str, ...], with_status: bool, output_format: str) -> None:
+def list_tasks(
+    words: tuple[str, ...],
+    with_status: bool,
+    durations: bool,
+    profile: str,
+    settings: tuple[str, ...],
+    output_format: str,
+) -> None:
     """List tasks, groups and targets."""
+    from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
+    from gpuemu_flow.engine.shards import durations_text  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.reporting.inspect import list_workspace  # noqa: PLC0415
+    from gpuemu_flow.reporting.inspect import list_workspace, op_durations  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
 
-    found = list_workspace(Workspace(), words, with_status=with_status)
+    workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))
+    if durations:
+        say(durations_text(op_durations(workspace, words)))
+        return
+    found = list_workspace(workspace, words, with_status=with_status)
     if output_format == "json":
         say(json_writer.dumps({"schema_version": 1, **found.to_json()}))
     else:

@@ -25,7 +25,7 @@ COMMANDS = {
     **{
         name: f"{name}:{name}"
         for name in (
-            "artifacts", "baseline", "calibrate", "ci", "clean", "completion", "config",
+            "artifacts", "baseline", "cache", "calibrate", "ci", "clean", "completion", "config",
             "coverage", "daemon", "debug", "diff", "emulate", "explain", "failures", "fuzz",
             "graph", "init", "lint", "lsp", "minimize", "mutate", "report", "reproduce", "run",
             "score", "status", "test", "version", "watch",
@@ -53,7 +53,7 @@ class Commands(click.Group):
         return self.load(cmd_name) if cmd_name in COMMANDS else None
 
     def load(self, name: str) -> click.Command:
-        """Import a command that there is."""
+        """Import an existing command."""
         if name not in self.commands:
             module, _, attribute = COMMANDS[name].partition(":")
             found = importlib.import_module(f"gpuemu_flow.cli.{module}")

@@ -11,6 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.overrides import Overrides
+    from gpuemu_flow.engine.shards import Shard
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -27,13 +28,65 @@ def seed_or_random(value: str) -> int | str:
     raise click.BadParameter(f"{value!r} is neither {RANDOM!r} nor a number from 0 to 2**64 - 1")
 
 
-def seed_overrides(seed: int | str | None, ci: str) -> Overrides:
-    """Return the overrides that ``--seed`` of a check asks for."""
+def seed_overrides(
+    seed: int | str | None, ci: str, profile: str = "", settings: tuple[str, ...] = ()
+) -> Overrides:
+    """Return the overrides that the options of a check ask for."""
     from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
 
-    if isinstance(seed, str):
-        return Overrides(draw_seed=True, ci=ci)
-    return Overrides(seed=seed, ci=ci)
+    drawn = isinstance(seed, str)
+    own = None if isinstance(seed, str) else seed
+    return Overrides(seed=own, draw_seed=drawn, ci=ci, profile=profile, settings=settings)
+
+
+def parse_shard(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> Shard | None:
+    """Parse one shard of several, such as ``2/5``."""
+    if value is None:
+        return None
+    from gpuemu_flow.engine.shards import MAX_SHARDS, Shard  # noqa: PLC0415
+
+    index, _, count = value.partition("/")
+    digits = all(part.isascii() and part.isdigit() and len(part) < 7 for part in (index, count))
+    if not digits or not 1 <= int(index) <= int(count) <= MAX_SHARDS:
+        raise click.BadParameter(f"{value!r} is no shard such as 2/5, the second of five")
+    return Shard(int(index), int(count))
+
+
+def part_options(function: F) -> F:
+    """Add ``--since`` and ``--shard``, which leave parts of the workspace out."""
+    since = click.option(
+        "--since",
+        metavar="GITREF",
+        default="",
+        help="Only what changed since the working tree left this commit.",
+    )
+    shard = click.option(
+        "--shard",
+        metavar="I/N",
+        callback=parse_shard,
+        help="Only the ops of one of N shards, which every machine splits alike.",
+    )
+    return since(shard(function))
+
+
+def config_options(function: F) -> F:
+    """Add ``--profile`` and ``--config``, which change the configuration for one command."""
+    profile = click.option(
+        "--profile",
+        metavar="NAME",
+        default="",
+        help="Put the keys of [profiles.NAME] over the configuration.",
+    )
+    settings = click.option(
+        "--config",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Set a key, as validation.cases=100; may be repeated.",
+    )
+    return profile(settings(function))
 
 
 SEED_OR_RANDOM = click.option(

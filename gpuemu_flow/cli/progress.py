@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from gpuemu_flow.cli.say import say
+from gpuemu_flow.engine.durations import Remaining
 from gpuemu_flow.engine.events import Listener, Quiet, TaskEvent
 from gpuemu_flow.reports.text import printable
 from gpuemu_flow.tasks.base import Progress
@@ -31,11 +31,13 @@ def say_looking(op: str) -> None:
 
 
 class LiveListener(Quiet):
-    """Stage, op, cases done, elapsed time and rate, redrawn in place by rich."""
+    """Stage, op, cases done, elapsed and remaining time, drawn again and again by rich."""
 
-    def __init__(self, live: Any) -> None:
-        self._live = live
+    def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._waiting = ""
+        self._remaining = Remaining({}, 0, 1)
+        self._began: dict[str, float] = {}
         self._begin = time.monotonic()
         self._todo = 0
         self._finished = 0
@@ -45,16 +47,24 @@ class LiveListener(Quiet):
     def on_plan(self, total: int, todo: int) -> None:
         """Remember how much there is to do."""
         self._todo = todo
+        self._waiting = ""
+
+    def on_expected(self, seconds: Mapping[str, float], jobs: int) -> None:
+        """Remember what the tasks took before."""
+        with self._lock:
+            self._remaining = Remaining(seconds, self._todo, jobs)
 
     def on_task(self, event: TaskEvent) -> None:
         """Add or remove a running task."""
         with self._lock:
             if event.what == "started":
                 self._running[event.task] = Progress(event.task, 0, 0, 0)
+                self._began[event.task] = time.monotonic()
             else:
                 self._running.pop(event.task, None)
+                self._began.pop(event.task, None)
+                self._remaining.finish(event.task)
                 self._finished += 1
-            self._draw()
 
     def on_progress(self, progress: Progress) -> None:
         """Advance a running task."""
@@ -62,25 +72,33 @@ class LiveListener(Quiet):
             self._fresh[progress.task] = progress.fresh
             if progress.task in self._running:
                 self._running[progress.task] = progress
-            self._draw()
 
     def on_wait(self, holder: str) -> None:
         """Say who holds the workspace."""
         with self._lock:
-            self._live.update(waiting_for(holder))
+            self._waiting = waiting_for(holder)
 
-    def _draw(self) -> None:
-        elapsed = time.monotonic() - self._begin
+    def picture(self) -> str:
+        """Return the present picture, for which rich asks several times a second."""
+        with self._lock:
+            return self._waiting or self._picture()
+
+    def _picture(self) -> str:
+        now = time.monotonic()
+        elapsed = now - self._begin
+        left = self._remaining.estimate({task: now - at for task, at in self._began.items()})
+        still = "" if left is None else f"  about {left:.0f} s left"
         cases = sum(self._fresh.values())
+        rate = cases / elapsed if elapsed > 0 else 0.0
         lines = [
             f"{self._finished}/{self._todo} tasks  {elapsed:.1f} s  "
-            f"{cases / elapsed if elapsed > 0 else 0:.0f} cases/s"
+            f"{rate:.{0 if rate >= 10 else 1}f} cases/s{still}"
         ]
         for progress in self._running.values():
             stage, _, rest = progress.task.partition(":")
             count = f"{progress.done}/{progress.total}" if progress.total else ""
             lines.append(f"  {stage:10} {rest:32} {count}")
-        self._live.update("\n".join(lines))
+        return "\n".join(lines)
 
 
 class PlainListener(Quiet):
@@ -135,6 +153,14 @@ def make_listener(*, live: bool) -> Iterator[Listener]:
         return
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.live import Live  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
-    with Live(console=Console(), refresh_per_second=12, transient=True) as display:
-        yield LiveListener(display)
+    listener = LiveListener()
+    display = Live(
+        console=Console(),
+        refresh_per_second=12,
+        transient=True,
+        get_renderable=lambda: Text(listener.picture()),
+    )
+    with display:
+        yield listener

@@ -40,6 +40,10 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     metavar="[TAG]", help="Kernels against a baseline; without TAG, the newest.",
 )  # fmt: skip
 @click.option("--sign", "key_file", type=_FILE, metavar="KEY", help="Sign with this private key.")
+@click.option(
+    "--merge", "shards", multiple=True, type=click.Path(path_type=Path, exists=True),
+    metavar="DIR|FILE", help="Join the JSON of all shards of `ci --shard`; may be repeated.",
+)  # fmt: skip
 @click.option("--open", "show", is_flag=True, help="Show the HTML report in a browser.")
 @click.pass_context
 def report(
@@ -50,12 +54,14 @@ def report(
     include_lint: bool,
     tag: str | None,
     key_file: Path | None,
+    shards: tuple[Path, ...],
     show: bool,
 ) -> None:
     """Report what the last runs found; nothing of the workspace is run.
 
     HTML shows the drawings that `ci -o report.html` made. Exit code 4 when nothing has been
-    validated yet, else 0, whatever was found: `ci` is the command that judges.
+    validated yet, else 0, whatever was found: `ci` is the command that judges. With --merge, the
+    exit code is the one that `ci` without shards would have had; no workspace is needed then.
     """
     if context.invoked_subcommand is not None:
         return
@@ -63,6 +69,10 @@ def report(
     from gpuemu_flow.reporting.reporting import Query, current  # noqa: PLC0415
 
     check_outputs(outputs)
+    if shards:
+        if since_hours is not None or include_lint or tag is not None or key_file or show:
+            raise click.UsageError("--merge goes with --format and -o only")
+        raise SystemExit(_merge(shards, outputs, output_format))
     signer = _Signer(key_file, outputs, output_format) if key_file is not None else None
     workspace = Workspace()
     if show and not any(format_of(path, output_format) == "html" for path in outputs):
@@ -77,6 +87,15 @@ def report(
     if show:
         _open(next(p for p in outputs if format_of(p, output_format) == "html"))
     raise SystemExit(4 if found.exit_code == 4 else 0)
+
+
+def _merge(shards: tuple[Path, ...], outputs: tuple[Path, ...], output_format: str) -> int:
+    """Report on all shards together, and return the exit code of the whole."""
+    from gpuemu_flow.reporting.merging import merged_report  # noqa: PLC0415
+
+    whole = merged_report(shards)
+    publish(whole, outputs, output_format, warn_threshold=1.0)
+    return whole.exit_code
 
 
 class _Signer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gpuemu_flow.cli.options import format_option, wants_color
+from gpuemu_flow.cli.options import config_options, format_option, wants_color
 from gpuemu_flow.cli.say import say
 
 
@@ -15,6 +15,7 @@ from gpuemu_flow.cli.say import say
 @click.option("--dtype", help="Only in this dtype.")
 @click.option("--case", "case_text", metavar="CASE", help="The case, as reports print it.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the tensors too.")
+@config_options
 @format_option("text", "json")
 def reproduce(
     failure: str | None,
@@ -23,6 +24,8 @@ def reproduce(
     dtype: str | None,
     case_text: str | None,
     verbose: bool,
+    profile: str,
+    settings: tuple[str, ...],
     output_format: str,
 ) -> None:
     """Run a failing case again on its exact inputs.
@@ -31,6 +34,7 @@ def reproduce(
     run that printed it had options or a seed of its own. Exit code 1 while it still fails, 0 once
     fixed, 4 where there is no verdict on it, 2 when there is no such case.
     """
+    from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz import failures  # noqa: PLC0415
@@ -39,7 +43,7 @@ def reproduce(
     word = failure or seed_option
     if not word:
         raise click.UsageError("give the seed or the id of a failure")
-    workspace = Workspace()
+    workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))
     records = failures.find_or_make(workspace, word, op, dtype=dtype, case_text=case_text)
     with cancel_on_signals() as cancel:
         found = failures.reproduce(workspace, records, cancel=cancel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,11 +11,18 @@ from gpuemu_flow.cli.options import (
     NO_CONFIRM,
     SEED,
     canonical_dtypes,
+    config_options,
     format_option,
     parse_triggers,
+    part_options,
     wants_color,
 )
 from gpuemu_flow.cli.say import say
+
+if TYPE_CHECKING:
+    from gpuemu_flow.engine.session import RunOptions
+    from gpuemu_flow.engine.shards import Shard
+    from gpuemu_flow.engine.workspace import Workspace
 
 _MOST_CASES = 1_000_000  # as `config.tables_ops.MAX_CASES`, whose import would cost the help text
 
@@ -22,6 +30,11 @@ _MOST_CASES = 1_000_000  # as `config.tables_ops.MAX_CASES`, whose import would 
 @click.command(short_help="Validate what changed.")
 @click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would run, and run nothing.")
+@click.option(
+    "--summary",
+    is_flag=True,
+    help="Show a line per task: state, last duration, outputs; run nothing.",
+)
 @click.option("--explain", is_flag=True, help="Say for each task that runs why it does.")
 @click.option("-j", "--jobs", type=click.IntRange(0), help="Tasks at a time; 0: one per CPU.")
 @click.option(
@@ -50,11 +63,14 @@ _MOST_CASES = 1_000_000  # as `config.tables_ops.MAX_CASES`, whose import would 
     help="Run it and what depends on it, whatever is cached; may be repeated.",
 )
 @click.option("--cases", type=click.IntRange(1, _MOST_CASES), help="Cases per op and dtype.")
+@part_options
+@config_options
 @NO_CONFIRM
 @format_option("text", "json")
 def run(
     words: tuple[str, ...],
     dry_run: bool,
+    summary: bool,
     explain: bool,
     jobs: int | None,
     fail_fast: bool,
@@ -65,6 +81,10 @@ def run(
     until: tuple[str, ...],
     forcerun: tuple[str, ...],
     cases: int | None,
+    since: str,
+    shard: Shard | None,
+    profile: str,
+    settings: tuple[str, ...],
     confirm: bool,
     output_format: str,
 ) -> None:
@@ -86,13 +106,19 @@ def run(
         jobs=jobs,
         fail_fast=fail_fast,
         force=force,
+        since=since,
+        shard=shard,
         until=until,
         forced=forcerun,
         dry_run=dry_run or explain,
         triggers=parse_triggers(rerun_triggers),
     )
-    workspace = Workspace(overrides=Overrides(seed=seed, cases=cases))
+    overrides = Overrides(seed=seed, cases=cases, profile=profile, settings=settings)
+    workspace = Workspace(overrides=overrides)
     style = text.Style(wants_color())
+    if summary:
+        _show_summary(workspace, options, output_format)
+        return
     if dry_run or explain:
         plan = session.run(workspace, options)
         statuses = plan.ordered_status()
@@ -118,7 +144,7 @@ def run(
         history.append(workspace.cache, report)
     code = report.exit_code
     # The plan answers a plain `run`, whose cases are those of the file's own seed.
-    own_seed = seed is None and cases is None and workspace.settings.drawn_seed is None
+    own_seed = overrides == Overrides() and workspace.settings.drawn_seed is None
     everything = outcome.everything and outcome.all_current(workspace)
     standing = [p for p in report.problems if p.slug in STANDING]
     if code == 0 and len(standing) == len(report.problems) and own_seed and everything:
@@ -130,3 +156,16 @@ def run(
         warn = workspace.settings.warn_threshold
         say(text.render_run(report, style, warn_threshold=warn))
     raise SystemExit(code)
+
+
+def _show_summary(workspace: Workspace, options: RunOptions, output_format: str) -> None:
+    from gpuemu_flow.engine.session import selected_tasks  # noqa: PLC0415
+    from gpuemu_flow.reporting.inspect import summarise_tasks  # noqa: PLC0415
+    from gpuemu_flow.reports import json_writer, workspace_text  # noqa: PLC0415
+
+    tasks = summarise_tasks(workspace, selected_tasks(workspace, options))
+    if output_format == "json":
+        shown = [task.to_json() for task in tasks]
+        say(json_writer.dumps({"schema_version": 1, "tasks": shown}))
+    else:
+        say(workspace_text.render_summary(tasks))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuemu_flow.cli.options import format_option, wants_color
+from gpuemu_flow.cli.options import config_options, format_option, wants_color
 from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Show the workspace, its results, cache and daemon.")
+@config_options
 @format_option("text", "json")
-def status(output_format: str) -> None:
+def status(profile: str, settings: tuple[str, ...], output_format: str) -> None:
     """Show the workspace, its tasks by state, its last verdicts, its cache and its daemon."""
     from gpuemu_flow import __version__  # noqa: PLC0415
+    from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting.inspect import workspace_status  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
 
-    workspace = Workspace()
+    workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))
     found = workspace_status(workspace)
     daemon = _daemon(workspace.root)
     if output_format == "json":

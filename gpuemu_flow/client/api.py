@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -17,6 +15,7 @@ from gpuemu_flow.client.connection import Connection
 from gpuemu_flow.client.errors import ClientError, RequestTimeoutError
 from gpuemu_flow.client.identity import about_me, code_of, code_of_caller
 from gpuemu_flow.client.issued import IssuedCases
+from gpuemu_flow.client.request_id import new_id
 from gpuemu_flow.client.results import (
     BaselineComparison,
     CiSummary,
@@ -167,7 +166,7 @@ class Client:
         **kwargs
             For the reference; ``atol``, ``rtol`` and ``precision`` are this call's own instead.
         """
-        name = _op_name(op_name, kwargs)
+        name = calls.op_name_of(op_name, kwargs)
         client = {**about_me(), **code_of_caller()}
         return self._do(
             calls.validate(
@@ -196,7 +195,7 @@ class Client:
         seed : int
             Of the case.
         """
-        name = _op_name(op_name, kwargs)
+        name = calls.op_name_of(op_name, kwargs)
         if seed is None and isinstance(inputs, int):
             seed, inputs = inputs, None
         if seed is None:
@@ -241,7 +240,7 @@ class Client:
         count : int
             Number of cases.
         seed : int, optional
-            Equal seeds give equal cases; a new one where none is given.
+            Equal seeds give equal cases; by default a new one.
         op_schema : mapping, optional
             The op's inputs, in place of those of ``gpuemu.toml``.
         dtypes : sequence of str, optional
@@ -292,7 +291,7 @@ class Client:
         fail_fast : bool
             End at the first failure.
         on_progress : callable, optional
-            Told how many are done, and how many there are.
+            Called with the number of finished cases and the number of all.
         **kwargs
             For the reference; ``atol``, ``rtol``, ``precision`` say how outputs are judged.
         """
@@ -372,9 +371,9 @@ class Client:
         layouts : sequence of str, optional
             Memory layouts, in place of the op's own.
         time_limit : float, optional
-            Seconds; what is judged by then is given back.
+            Seconds, after which the results so far are returned.
         on_progress : callable, optional
-            Told now and then how many cases are done, and how many there are.
+            Called now and then with the number of finished cases and the number of all.
         """
         shapes = {
             name: tuple(given or calls.FUZZ_SHAPES[name])
@@ -416,7 +415,7 @@ class Client:
         Parameters
         ----------
         seed, strategy
-            Of the failure; ``binary-search-dims`` (None is that), ``binary-search-values`` or
+            The failure's seed; ``binary-search-dims`` (the default), ``binary-search-values`` or
             ``all``.
         max_iters : int
             Most runs of the op.
@@ -494,22 +493,5 @@ class Client:
         self._do(calls.shutdown())
 
 
-REQUEST_ID: ContextVar[str] = ContextVar("gpuemu_request_id", default="")
-"""Identifier for the next long request, set by callers that may want to cancel it."""
-
-
-def new_id() -> str:
-    """Return a name for a request, by which it can be followed and cancelled."""
-    return REQUEST_ID.get() or secrets.token_hex(16)
-
-
 GpuemuClient = Client
 """The client under the name that the internals page documents."""
-
-
-def _op_name(op_name: str | None, kwargs: dict[str, Json]) -> str:
-    """Return the op's name, which may be given as ``op``; that is taken out of `kwargs`."""
-    name = kwargs.pop("op", None) if op_name is None else op_name
-    if not isinstance(name, str):
-        raise ClientError(Problem("client-no-name", "the op's name is missing"))
-    return name

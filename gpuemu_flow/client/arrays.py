@@ -30,7 +30,8 @@ def as_array(
     dtype : str, optional
         Convert to this one.
     known : callable
-        Names the dtypes that will do; what is not sent may have others than the protocol's.
+        Tells which dtypes are accepted; arrays that are not sent may have others than the
+        protocol's.
 
     Raises
     ------
@@ -72,8 +73,8 @@ def _as_numpy(value: Any) -> NDArray[Any]:
 def _from_torch(torch: Any, value: Any) -> NDArray[Any]:
     """Convert a PyTorch tensor: detached, on the CPU, dense, with lazy negation resolved.
 
-    numpy has no bfloat16 and no float8, and PyTorch knows nothing of those that we use: they go by
-    their bits.
+    numpy has no bfloat16 and no float8, and PyTorch does not know the types that we use for them,
+    so their bits are passed on.
     """
     if value.is_quantized or value.is_nested:
         raise TypeError("it is a quantized or nested tensor; send what it stands for")

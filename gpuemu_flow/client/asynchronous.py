@@ -10,12 +10,12 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from gpuemu_flow.client.api import REQUEST_ID, Client, new_id
+from gpuemu_flow.client.api import Client
 from gpuemu_flow.client.errors import ClientError
 from gpuemu_flow.client.identity import CALLER, code_of_caller
+from gpuemu_flow.client.request_id import REQUEST_ID, new_id
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,12 +64,7 @@ class AsyncClient:
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.client.arrays import as_array, as_arrays
+from gpuemu_flow.client.errors import ClientError
 from gpuemu_flow.client.results import (
     BaselineComparison,
     CiSummary,
@@ -20,6 +21,7 @@ from gpuemu_flow.client.results import (
     TestCase,
     ValidationResult,
 )
+from gpuemu_flow.errors import Problem
 from gpuemu_flow.numerics.layouts import lay_out
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire.envelope import Envelope
@@ -69,11 +71,11 @@ class Call(Generic[T]):
     Attributes
     ----------
     request : dict
-        As sent, but that tensors are arrays still.
+        As sent, except that tensors are still arrays.
     expects : str
         Type of the reply.
     read : callable
-        From the reply to the result.
+        Turns the reply into the result.
     """
 
     request: Mapping[str, Any]
@@ -117,14 +119,21 @@ def validate(
     dtype: str | None,
     client: Mapping[str, Json] | None = None,
 ) -> Call[ValidationResult]:
-    """Make the request to judge an output, which a seed assigns to the case with that seed.
+    """Make the request to judge an output; a seed assigns it to the case with that seed.
 
     Parameters
     ----------
     output : tensor, or mapping of name to tensor
     client : mapping, optional
         Who submits, and by which code; see `identity`.
+
+    Raises
+    ------
+    ClientError
+        ``client-no-output`` without an output.
     """
+    if output is None:
+        raise ClientError(Problem("client-no-output", f"there is no output of {op_name} to judge"))
     request: dict[str, Any] = {
         "op_name": op_name,
         "inputs": as_arrays(inputs, dtype),
@@ -428,3 +437,11 @@ def get_ci_summary() -> Call[CiSummary]:
 def shutdown() -> Call[None]:
     """Make the request to shut the daemon down."""
     return Call({"type": "Shutdown"}, "Ok", _nothing)
+
+
+def op_name_of(op_name: str | None, kwargs: dict[str, Json]) -> str:
+    """Return the op's name, which may be given as ``op``; that is taken out of `kwargs`."""
+    name = kwargs.pop("op", None) if op_name is None else op_name
+    if not isinstance(name, str):
+        raise ClientError(Problem("client-no-name", "the op's name is missing"))
+    return name

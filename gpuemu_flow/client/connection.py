@@ -148,7 +148,7 @@ class Connection:
         Raises
         ------
         ClientError
-            The daemon's own error, or a reply that is not what the protocol says.
+            The daemon's own error, or a reply that violates the protocol.
         """
         try:
             envelope = parse(data)

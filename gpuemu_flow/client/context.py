@@ -17,7 +17,7 @@ _KEYS = ("inputs", "kwargs", "output", "result")
 
 
 class ValidationContext:
-    """Context in which an output is computed; set it as attribute or as ``context["output"]``.
+    """Context of a validation; set the output as ``context.output`` or ``context["output"]``.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ def validate_op(
     ValidationError
         The output did not pass.
     NoOutputError
-        ``client-no-output``: the body set none.
+        ``client-no-output``: the body set no output.
     ClientError
     """
     if isinstance(client_or_op, str):

@@ -51,9 +51,9 @@ def about_me() -> dict[str, Json]:
 def code_of(function: Callable[..., Any]) -> dict[str, Json]:
     """Identify the code of a function: its ``origin``, and the digest of its state (``code``).
 
-    The digest is that of the function's file and of all files of the user's own that are reached
-    from it by imports, whose own digests are its ``files``; of its source where it has no file.
-    Empty where neither can be found.
+    The digest covers the function's file and all of the user's files that it imports, directly or
+    not; ``files`` holds the digest of each. For a function without a file it is the digest of its
+    source. It is empty where neither can be found.
     """
     while isinstance(getattr(function, "func", None), Callable):  # type: ignore[arg-type]
         function = function.func  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
 """The transport library's socket; no other module of the client calls the library.
 
-A child of a process that used the library must not call it, not even to free what it inherited: it
-would end the child with an abort. So what frees the library's objects is made to look first whose
-they are.
+A child of a process that used the library must not call it, not even to free inherited objects: the
+library would abort the child. The functions that free its objects therefore check first which
+process the objects belong to.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def note_fork() -> None:
 
 
 def _library() -> Any:
-    """Return the library, with its ways to free objects guarded; slow to import."""
+    """Import and return the library, and guard its functions that free objects."""
     global _user
     first, _user = not _user, os.getpid()
     import pynng  # noqa: PLC0415

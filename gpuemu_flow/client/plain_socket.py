@@ -1,8 +1,8 @@
 """The transport's request protocol on a socket of Python's own, for processes that were forked.
 
 The transport library cannot be used in a child of a process that has used it: its threads are gone,
-and it ends the child with an abort. What a request needs of it is little: a greeting of 8 bytes,
-then frames of a length, the request's number and the message.
+and it ends the child with an abort. A request needs little of its protocol: a greeting of 8 bytes,
+then frames that hold a length, the request's number and the message.
 """
 
 from __future__ import annotations

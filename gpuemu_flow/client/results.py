@@ -51,7 +51,7 @@ class FailureInfo(Record):
     index : int or None
         Flat, in C order.
     expected, actual : float or None
-        None for what is not finite; then `expected_text` or `actual_text` says it.
+        None for a non-finite value, which `expected_text` or `actual_text` gives.
     """
 
     kind: str = ""
@@ -156,7 +156,7 @@ class ValidationResult(Record):
 
 @dataclass(frozen=True, eq=False)
 class FuzzResults(Record):
-    """The result of fuzzing; true if the op passed: enough was judged, and nothing failed.
+    """The result of fuzzing. It is true if the op passed: enough was judged, and nothing failed.
 
     Attributes
     ----------

@@ -36,14 +36,14 @@ class _Variant:
 
 
 def expand_templates(raw: Table, out: Reporter) -> Table:
-    """Return a file's tables with every template of an op in place of which its ops stand.
+    """Return a file's tables with every op template replaced by its ops.
 
     Parameters
     ----------
     raw : mapping
-        As TOML has it, before any check.
+        As parsed from TOML, before any check.
     out : Reporter
-        Told what is wrong with a template, and which line each op comes from.
+        Gets the problems of templates, and the line that each op comes from.
     """
     ops = raw.get("ops")
     if not isinstance(ops, list) or not any(_is_template(table) for table in ops):
@@ -111,7 +111,7 @@ def _variants(table: Table, where: KeyPath, out: Reporter) -> list[_Variant]:
 
 
 def _tell(out: Reporter, where: KeyPath, text: str, hint: str) -> None:
-    """Report a problem of a template itself; what it stands for has other places by then."""
+    """Report a problem of a template itself; its ops have other places by then."""
     out.problem_at("config-foreach", out.positions.line(where), text, hint)
 
 

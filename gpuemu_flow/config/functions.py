@@ -1,4 +1,4 @@
-"""Functions that a configuration names, and their files do not define."""
+"""Find functions that a configuration names but that their files do not define."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
 from gpuemu_flow.config.report import shown
 from gpuemu_flow.errors import Problem, did_you_mean
 from gpuemu_flow.syntax import parse_python
+from gpuemu_flow.types import IN_PROCESS
 
 LARGEST = 4 << 20
 """Bytes of a file that is looked into."""
@@ -47,7 +48,7 @@ def missing_functions(config: Config) -> Iterator[Problem]:
 
 def _functions(op: OpConfig) -> Iterator[ProgramRef]:
     for ref in (op.op, op.reference, *op.compares, *op.generators.values()):
-        if ref is not None and ref.kind in ("callable", "triton"):
+        if ref is not None and ref.kind in IN_PROCESS:
             yield ref
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from gpuemu_flow.config.patterns import plain_glob
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.read import Source, read_source
 from gpuemu_flow.config.report import Reporter, dotted, shown
@@ -60,12 +61,7 @@ def read_included(project: Source) -> Included:
 
 def _pattern(written: str, where: KeyPath, out: Reporter) -> str:
     """Return a glob in its plain form; empty once a problem is reported."""
-    path = PurePosixPath(os.path.normpath(written))
-    fault = ""
-    if path.is_absolute() or path.parts[:1] == ("..",) or ".." in PurePosixPath(written).parts:
-        fault = "leads out of the workspace"
-    elif any("**" in part and part != "**" for part in path.parts):
-        fault = "has a '**' that does not stand alone between slashes"
+    path, fault = plain_glob(written)
     if fault:
         text = f"{dotted(where)} = {shown(written)} {fault}"
         out.add("config-include", where, text, "name files of the workspace")

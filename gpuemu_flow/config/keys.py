@@ -40,8 +40,8 @@ class Key:
     ours : bool
         False for keys of the documented gpuemu.toml, True for those that gpuemu-flow adds.
     unread : str
-        Reason why a documented key has no effect here, and the key to write instead. Whoever
-        writes it with another value than its default is warned: silence would pass for a check.
+        Reason why a documented key has no effect here, and the key to write instead. Another value
+        than its default is an error, since silence would look like a check.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Section(ValueType):
             result = key.type.check(element, here, out)
             if key.unread and result is not INVALID and _says_something(key, result):
                 text = f"{dotted(here)} has no effect"
-                out.add("config-unread-key", here, text, key.unread, warning=True)
+                out.add("config-unread-key", here, text, key.unread)
             if result is INVALID:
                 wrong.add(key.name)
             elif key.name in checked:
@@ -122,7 +122,7 @@ class Section(ValueType):
         out.add("config-unknown-key", (*path, written), f"unknown key {name!r}", hint, warning=True)
 
     def place_of(self, written: str, path: KeyPath) -> str:
-        """Return a hint where a key belongs that a table below this one has; empty if none has."""
+        """Return a hint naming the table below this one with such a key; empty if none has it."""
         for key in self.keys:
             if _has_key(key.type, written):
                 table = ".".join((*(part for part in path if isinstance(part, str)), key.name))
@@ -242,7 +242,8 @@ class FreeValue(ValueType):
 
     def schema(self) -> dict[str, Json]:
         # Tombi takes a table without the last word for one that may hold nothing.
-        return {"type": "object", "additionalProperties": True} if self.only_table else {}
+        free: dict[str, Json] = {"additionalProperties": True}
+        return {"type": "object", **free} if self.only_table else free
 
     def describe(self) -> str:
         return self.what

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuemu_flow.config import parse_sections
+from gpuemu_flow.config.changes import NO_CHANGES, Changes, layers
 from gpuemu_flow.config.find import FILE_NAME, exists, find_config
 from gpuemu_flow.config.functions import missing_functions
 from gpuemu_flow.config.included import Included, read_included
@@ -31,7 +32,7 @@ __all__ = ["FILE_NAME", "check_config", "environment", "find_config", "load_conf
 
 
 def environment(environ: Mapping[str, str]) -> Environment:
-    """Read the environment variables; words that are no log level are ignored."""
+    """Read the environment variables; ignore invalid log levels."""
     level = ""
     for name in ("GPUEMU_LOG_LEVEL", "RUST_LOG"):
         word = environ.get(name, "").strip().lower()
@@ -53,6 +54,7 @@ def load_config(
     start: Path | None = None,
     environ: Mapping[str, str] = os.environ,
     strict: bool = False,
+    changes: Changes = NO_CHANGES,
 ) -> Config:
     """Load the configuration.
 
@@ -64,6 +66,8 @@ def load_config(
         Environment variables, for ``HOME``, ``XDG_CONFIG_HOME`` and those of gpuemu.
     strict : bool
         Warnings, such as unknown keys, are errors.
+    changes : Changes
+        Of the command line.
 
     Raises
     ------
@@ -72,7 +76,7 @@ def load_config(
     ConfigError
         With all errors of all files.
     """
-    config, problems = _load(path, start or Path.cwd(), environ, strict=strict)
+    config, problems = _load(path, start or Path.cwd(), environ, strict=strict, changes=changes)
     errors = [problem for problem in problems if not problem.warning]
     if errors or config is None:
         raise ConfigError(*errors)
@@ -89,7 +93,7 @@ def check_config(
 ) -> list[Problem]:
     """Return all errors and warnings of the configuration.
 
-    With `edited`, the text of the file at `path` as an editor holds it, the file need not exist.
+    If `edited` gives an editor's text of the file at `path`, that file need not exist.
     """
     config, problems = _load(path, start or Path.cwd(), environ, strict=strict, edited=edited)
     if config is not None:
@@ -104,6 +108,7 @@ def _load(
     *,
     strict: bool,
     edited: str | None = None,
+    changes: Changes = NO_CHANGES,
 ) -> tuple[Config | None, list[Problem]]:
     """Return the configuration and all problems; without a configuration at least one error."""
     if path is not None and edited is None and not exists(path):
@@ -117,9 +122,13 @@ def _load(
             shown = f"~/{default.relative_to(home)}" if default.is_relative_to(home) else default
             sources.append(read_source(default, str(shown)))
     included = read_included(sources[0])
-    assembly = _Assembly(sources, included, home, granted=environment(environ).allow_outside)
     unreadable = any(not p.warning for p in sources[0].out.problems) and not sources[0].tree
-    config = None if unreadable else assembly.config(environment(environ))
+    config = None
+    if not unreadable:
+        granted = environment(environ).allow_outside
+        assembly = _Assembly(sources, included, home, granted=granted, changes=changes)
+        config = assembly.config(environment(environ))
+        sources = assembly.layers
     read = (*sources, *included.sources)
     problems = [p for source in read for p in source.out.collected(strict=strict)]
     if any(not p.warning for p in problems):
@@ -148,7 +157,13 @@ class _Assembly:
     """Builder of the model from the sources, which reports problems at the source at fault."""
 
     def __init__(
-        self, sources: list[Source], included: Included, home: Path, *, granted: bool
+        self,
+        sources: list[Source],
+        included: Included,
+        home: Path,
+        *,
+        granted: bool,
+        changes: Changes,
     ) -> None:
         self.sources = sources
         self.included = included.sources
@@ -156,7 +171,8 @@ class _Assembly:
         self.made: frozenset[Path] = frozenset()
         self.granted = granted or any(_allows_outside(own.tree) for own in sources[1:])
         self.home = home
-        self.tree = merged(sources)
+        self.layers = [*layers(sources, changes), *sources]
+        self.tree = merged(self.layers)
         self.root = Path(os.path.realpath(sources[0].path.parent))
         self.probed: set[Path] = set()
 
@@ -165,14 +181,19 @@ class _Assembly:
         return found if isinstance(found, dict) else {}
 
     def out_of(self, where: KeyPath) -> Reporter:
-        return definer(self.sources, where).out
+        return self.definer(where).out
+
+    def definer(self, where: KeyPath) -> Source:
+        """Return the source that a key comes from; the project's file if none has it."""
+        return definer(self.layers, where, self.sources[0])
 
     def workspace(self, where: KeyPath, source: Source | None = None) -> Workspace:
         """Return the resolver of paths for a source, by default the one that defines a key.
 
-        What an included file names is seen from the project's own: a table may be moved.
+        Paths in an included file start from the folder of the project's file, so that a table may
+        be moved.
         """
-        base = (source or definer(self.sources, where)).path.parent
+        base = (source or self.definer(where)).path.parent
         wanted = _allows_outside(self.tree)
         return Workspace(
             self.root,
@@ -195,7 +216,7 @@ class _Assembly:
         validation = parse_sections.validation(shared, self.out_of(("validation",)))
         execution = parse_sections.execution(
             self.section("execution"),
-            definer(self.sources, ("execution", "python_path")).path.parent,
+            self.definer(("execution", "python_path")).path.parent,
             self.home,
         )
         rules = self.rules()
@@ -203,8 +224,11 @@ class _Assembly:
         ops: list[OpConfig] = []
         consulted: set[Path] = set()
         names: dict[str, str] = {}
+        framework = self.section("project").get("framework", "")
         for part in self.parts("ops"):
-            parser = OpParser(part.workspace, part.out, validation, execution, shared, rules, names)
+            parser = OpParser(
+                part.workspace, part.out, validation, execution, shared, rules, names, framework
+            )
             ops += parser.parse_all(part.tables)
             consulted |= parser.modules.consulted
         kernels: list[KernelConfig] = []
@@ -277,7 +301,7 @@ class _Assembly:
         return found
 
     def rules(self) -> RuleParser:
-        """Parse all rules, those of ops too; what they make may be named before it is there."""
+        """Parse all rules, including those of ops; their outputs may be named before they exist."""
         names: dict[str, str] = {}
         parser = RuleParser(
             self.workspace(("rules",), self.sources[0]),

@@ -29,8 +29,8 @@ def _over(low: dict[str, Json], high: dict[str, Json]) -> None:
             low[name] = value
 
 
-def definer(sources: Sequence[Source], path: KeyPath) -> Source:
-    """Return the source that a merged key comes from; the highest one if none has it."""
+def definer(sources: Sequence[Source], path: KeyPath, default: Source) -> Source:
+    """Return the source that a merged key comes from; `default` if none has it."""
     for source in sources:
         node: Json = source.tree
         for part in path:
@@ -41,4 +41,4 @@ def definer(sources: Sequence[Source], path: KeyPath) -> Source:
             node = node[part]
         else:
             return source
-    return sources[0]
+    return default

@@ -156,10 +156,20 @@ class SandboxConfig:
 
 @dataclass(frozen=True)
 class Cache:
-    """Settings of ``[cache]``: bytes; a folder of None is ``.gpuemu-cache`` in the root."""
+    """Settings of ``[cache]``: bytes; a folder of None is ``.gpuemu-cache`` in the root.
+
+    Attributes
+    ----------
+    remote : str
+        URL of the cache that several machines share; empty for none.
+    remote_mode : str
+        ``read`` or ``write``.
+    """
 
     size_limit: int
     dir: Path | None
+    remote: str = ""
+    remote_mode: str = "read"
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 
+from gpuemu_flow.cases.grouped import Group
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.numerics.contract import OutputContract
 from gpuemu_flow.quick_dataclass import dataclass
@@ -20,7 +21,8 @@ class ProgramRef:
     ----------
     kind : str
         ``script``: a Python file of the JSON protocol. ``callable``: a function, in `path` or in
-        `module`. ``command``: an executable of the JSON protocol. ``triton``: a function in `path`
+        `module`. ``command``: an executable of the JSON protocol. ``torch``, ``jax`` and
+        ``numpy``: a callable that takes tensors of the framework. ``triton``: a function in `path`
         that launches Triton kernels. ``ptx``: a file of PTX; `argv` holds how it is launched.
         ``cuda``: the same for PTX that a build makes.
     path : Path or None
@@ -29,9 +31,10 @@ class ProgramRef:
     module : str
         Dotted module of a callable written as ``pkg.mod:function``.
     function : str
-        Of a callable, or of Triton kernels.
+        Of a callable, a framework or Triton kernels; of a module of PyTorch the class.
     argv : tuple of str
-        Of a command: executable and arguments.
+        Of a command: executable and arguments. After the first place, which is a command's own, of
+        a module of PyTorch how it is made, and of a function of JAX whether XLA compiles it.
     portable_argv : tuple of str
         `argv` with paths of the workspace made relative: the form that belongs in action keys.
     text : str
@@ -93,10 +96,12 @@ class OpConfig:
         Variables of the user's that are let through, by name or ``BEGINNING*``.
     depends : tuple of str
         Globs relative to the workspace root (absolute only when outside of it).
+    shared : tuple of str
+        Such globs of the reference's modules that the op may read.
     timeout : float
         Seconds per case.
     timeout_grows : bool
-        It is nobody's choice, and is longer for large tensors.
+        True if nobody chose the timeout, which then grows with the size of tensors.
     memory_limit : int or None
         Bytes.
     isolation : str
@@ -129,8 +134,6 @@ class OpConfig:
     invariants : tuple of str
     shape_preserved_input : str or None
         Input whose shape the output must have, when the invariant was asked for in its table form.
-    frameworks : tuple of str
-    xla_compatible : bool
     reference_dtype : str or None
         Wider dtype that the reference answers in.
     outputs : tuple of OutputContract
@@ -141,6 +144,8 @@ class OpConfig:
         Rules whose outputs it uses.
     generators : mapping of str to ProgramRef
         The functions that return values of inputs, by the text that stands in the schema.
+    groups : mapping of str to Group
+        Arguments that are made of several inputs.
     skip_reason : str
         Why `run` cannot check the op; not empty exactly when `op` is None. A skipped op never
         counts as passed.
@@ -158,6 +163,7 @@ class OpConfig:
     env: Mapping[str, str] = field(default_factory=dict)
     env_names: tuple[str, ...] = ()
     depends: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
     timeout: float = 60.0
     timeout_grows: bool = True
     memory_limit: int | None = None
@@ -180,11 +186,10 @@ class OpConfig:
     inf_policy: str = "match"
     invariants: tuple[str, ...] = ()
     shape_preserved_input: str | None = None
-    frameworks: tuple[str, ...] = ()
-    xla_compatible: bool = True
     reference_dtype: str | None = None
     outputs: tuple[OutputContract, ...] = ()
     compares: tuple[ProgramRef, ...] = ()
     generators: Mapping[str, ProgramRef] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
+    groups: Mapping[str, Group] = field(default_factory=dict)
     skip_reason: str = ""

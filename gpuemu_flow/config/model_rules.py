@@ -21,6 +21,8 @@ class RuleConfig:
         Files, relative to the workspace root.
     needs : tuple of str
         Rules that go before it: those that it names, and those that make one of its inputs.
+    timeout : float
+        Seconds that the command may take.
     """
 
     name: str
@@ -31,3 +33,4 @@ class RuleConfig:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     needs: tuple[str, ...]
+    timeout: float

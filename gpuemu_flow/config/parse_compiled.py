@@ -21,14 +21,14 @@ def join_kernels(
 ) -> tuple[list[OpConfig], list[KernelConfig]]:
     """Assign each op of kind ``cuda`` the kernel whose build makes its PTX.
 
-    An op that names its ``.cu`` file itself gets a kernel of its own, of the op's name, which is
+    For an op that names its ``.cu`` file itself, a kernel with the op's name is added, which is
     built and linted like those of ``[[kernels]]``.
 
     Parameters
     ----------
     ops, kernels : sequences
     reporters : mapping of str to Reporter
-        Of each file that holds ops; told of kernels that do not exist.
+        For each file with ops; they get the problem of a kernel that does not exist.
     out : Reporter
         Of the others.
 

@@ -120,7 +120,7 @@ class KernelParser:
                     place = (*where, name)
                     text = f"{dotted(place)} has no effect"
                     hint = "it applies to Triton kernels only: add `triton`, or remove it"
-                    self.out.add("config-unread-key", place, text, hint, warning=True)
+                    self.out.add("config-unread-key", place, text, hint)
             return None
         here = (*where, "triton")
         name, colon, kernel = table["triton"].rpartition(":")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from pathlib import PurePosixPath
 
+from gpuemu_flow.cases.grouped import Group, spread
 from gpuemu_flow.cases.output_contracts import parse_contracts
 from gpuemu_flow.cases.schema import (
     WARNING_SLUGS,
@@ -15,6 +16,7 @@ from gpuemu_flow.cases.schema import (
     parse_schema,
     plain_shapes_schema,
 )
+from gpuemu_flow.config.framework_kinds import FrameworkKinds
 from gpuemu_flow.config.model import Execution, OpConfig, Validation
 from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.names import name_fault
@@ -23,7 +25,7 @@ from gpuemu_flow.config.parse_rules import RuleParser
 from gpuemu_flow.config.parse_sections import partial_tolerances, policy_of, report_policy_conflict
 from gpuemu_flow.config.paths import Workspace
 from gpuemu_flow.config.positions import KeyPath
-from gpuemu_flow.config.programs import Programs
+from gpuemu_flow.config.programs import Programs, is_module, with_shared_weights
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.same_program import is_same_program
 from gpuemu_flow.config.tables_ops import OP
@@ -31,9 +33,7 @@ from gpuemu_flow.config.values import INVALID
 from gpuemu_flow.numerics.contract import CompareRef, OutputContract
 from gpuemu_flow.numerics.tolerances import resolve
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import INVARIANTS, Json, Tolerance
-
-IN_PROCESS = ("callable", "triton")
+from gpuemu_flow.types import IN_PROCESS, INVARIANTS, Json, Tolerance
 
 Table = Mapping[str, Json]
 
@@ -84,9 +84,11 @@ class OpParser:
     shared_table : mapping
         ``[validation]`` as it is written, which tells a default from a written value.
     rules : RuleParser
-        Those that ops may need.
+        Parser of the rules that ops may need.
     names : dict of str to str
         Names of the ops of other files, and their places.
+    framework : str
+        ``project.framework``; empty where the file does not say it.
     """
 
     workspace: Workspace
@@ -96,12 +98,15 @@ class OpParser:
     shared_table: Table
     rules: RuleParser
     names: dict[str, str] = field(default_factory=dict)
+    framework: str = ""
     programs: Programs = field(init=False)
+    frameworks: FrameworkKinds = field(init=False)
     modules: Modules = field(init=False)
 
     def __post_init__(self) -> None:
         self.programs = Programs(self.workspace, self.out)
         self.modules = Modules(self.programs)
+        self.frameworks = FrameworkKinds(self.out, self.framework, self.modules.consulted)
 
     def parse_all(self, items: list[Json]) -> list[OpConfig]:
         """Return all ops that could be parsed; report the problems of the others."""
@@ -121,14 +126,18 @@ class OpParser:
         if "reference" in table:
             reference = self.programs.parse(table["reference"], (*where, "reference"))
         mode, op, skip_reason = self.implementation(table, where)
+        if reference is not None:
+            op, reference = self.framed(table, where, op, reference)
+        if op is not None and reference is not None and is_module(op) and is_module(reference):
+            op, reference = with_shared_weights(op, reference, (*where, "reference"), self.out)
         if op is not None and reference is not None and is_same_program(op, reference):
             text = f"{shown(op.text)} is the op and its reference: it would pass whatever it does"
             hint = "name a reference that is written independently"
             self.out.add("config-op-is-reference", (*where, "reference"), text, hint)
-        names, schema = self.inputs(table, where)
-        self.check_names(table, names, op, where)
+        names, schema, groups = self.inputs(table, where)
+        self.check_names(table, names, groups, op, where)
         self.check_kernel(table, op, where)
-        depends = self.depends(table, where)
+        depends = self.globs("depends", table, where)
         for kind in ("nan", "inf"):
             report_policy_conflict(table, kind, where, self.out)
         if "name" not in table or reference is None or schema is None:
@@ -153,11 +162,16 @@ class OpParser:
             env=env if isinstance(env, dict) else {},
             env_names=tuple(sorted({*self.execution.env, *(env if isinstance(env, list) else ())})),
             depends=depends,
+            shared=self.globs("shared", table, where),
             timeout=float(values["timeout"] or self.execution.reference_timeout),
             timeout_grows=values["timeout"] is None and self.execution.timeout_grows,
             memory_limit=values["memory_limit"],
             isolation=values["isolation"],
-            mutates=tuple(values["mutates"]),
+            mutates=tuple(
+                member
+                for name in values["mutates"]
+                for member in (groups[name].members if name in groups else (name,))
+            ),
             # Equal calls of an op that draws random numbers are to differ.
             deterministic=values["deterministic"] and not any(c.statistics for c in outputs),
             require_kernel=values["require_kernel"],
@@ -174,15 +188,25 @@ class OpParser:
             inf_policy=policy_of(table, "inf") or shared.inf_policy,
             invariants=invariants,
             shape_preserved_input=shape_input,
-            frameworks=tuple(values["frameworks"]),
-            xla_compatible=values["xla_compatible"],
             reference_dtype=values["reference_dtype"],
             outputs=outputs,
             compares=compares,
             generators=self.generators(schema, where),
             needs=self.needs(table, where),
+            groups=groups,
             skip_reason=skip_reason,
         )
+
+    def framed(
+        self, table: Table, where: KeyPath, op: ProgramRef | None, reference: ProgramRef
+    ) -> tuple[ProgramRef | None, ProgramRef]:
+        """Return op and reference in the frameworks that the configuration names."""
+        kinds = self.frameworks
+        written = next((table[key] for key in ("op", "op_script", "module") if key in table), None)
+        op = kinds.apply(table, op, written)
+        reference = kinds.apply(table, reference, table["reference"]) or reference
+        kinds.check(table, where, op, reference)
+        return kinds.xla(table, where, op), reference
 
     def needs(self, table: Table, where: KeyPath) -> tuple[str, ...]:
         """Return the rules whose outputs an op uses, its own ``build`` first."""
@@ -215,8 +239,13 @@ class OpParser:
             reason = f"{text}; {reason}" if reason else text
         return mode, op, "" if op else reason
 
-    def inputs(self, table: Table, where: KeyPath) -> tuple[tuple[str, ...], OpSchema | None]:
-        """Return the input names and the schema; if only one is given, derive the other from it."""
+    def inputs(
+        self, table: Table, where: KeyPath
+    ) -> tuple[tuple[str, ...], OpSchema | None, dict[str, Group]]:
+        """Return the input names, the schema, and arguments of several inputs.
+
+        If only one of names and schema is given, the other is derived from it.
+        """
         names = tuple(table.get("input_names", ()))
         repeated = {n for n in names if names.count(n) > 1}
         for name in sorted(repeated):
@@ -231,17 +260,18 @@ class OpParser:
                 warning = slug in WARNING_SLUGS
                 self.out.add(slug, (*below, *path), message, hint, warning=warning)
 
-            schema = parse_schema(table["schema"], names, report)
+            told, names, groups = spread(table["schema"], names, report)
+            schema = parse_schema(told, names, report)
             if schema is not None:
                 # Those of `input_names` in their order, and the schema's scalars after them.
                 names = tuple(tensor.name for tensor in schema.inputs)
-            return names or ("input",), schema
+            return names or ("input",), schema, groups
         names = names or ("input",)
         plain = self.validation.shapes
         if plain is None:
-            return names, default_schema(names)
+            return names, default_schema(names), {}
         lists = plain.batch_sizes, plain.sequence_lengths, plain.hidden_dims
-        return names, plain_shapes_schema(names, *lists, plain.edge_cases)
+        return names, plain_shapes_schema(names, *lists, plain.edge_cases), {}
 
     def outputs(
         self, table: Table, schema: OpSchema, where: KeyPath
@@ -285,20 +315,27 @@ class OpParser:
         return found
 
     def check_names(
-        self, table: Table, names: tuple[str, ...], op: ProgramRef | None, where: KeyPath
+        self,
+        table: Table,
+        names: tuple[str, ...],
+        groups: Mapping[str, Group],
+        op: ProgramRef | None,
+        where: KeyPath,
     ) -> None:
         """Check keyword arguments, mutated inputs and keyword calls against the input names."""
+        members = {member for group in groups.values() for member in group.members}
         for name in table.get("kwargs", {}):
-            if name in names:
+            if name in names or name in groups:
                 text = f"kwargs has {shown(name)}, which is an input"
                 self.out.add("config-conflict", (*where, "kwargs", name), text, "rename one")
         for name in table.get("mutates", ()):
-            if name not in names:
+            if name not in (*names, *groups):
                 text = f"mutates names {shown(name)}, which is no input"
                 hint = self.out.nearest(name, names, or_all=True)
                 self.out.add("config-value", (*where, "mutates"), text, hint)
         for name in names:
-            if op is not None and op.kind in IN_PROCESS and not name.isidentifier():
+            named = name in members or name.isidentifier()
+            if op is not None and op.kind in IN_PROCESS and not named:
                 text = f"input {shown(name)} is no identifier: the callable gets one dict of inputs"
                 self.out.add("config-input-name", (*where, "input_names"), text, warning=True)
 
@@ -312,11 +349,11 @@ class OpParser:
                 hint = 'kind = "triton" without mode = "compiled", "ptx" or "cuda"'
                 self.out.add("config-no-kernel", (*where, key), text, hint)
 
-    def depends(self, table: Table, where: KeyPath) -> tuple[str, ...]:
-        """Return the globs, relative to the workspace root."""
+    def globs(self, key: str, table: Table, where: KeyPath) -> tuple[str, ...]:
+        """Return the globs of a key, relative to the workspace root."""
         globs = []
-        for place, pattern in enumerate(table.get("depends", ())):
-            here = (*where, "depends", place)
+        for place, pattern in enumerate(table.get(key, ())):
+            here = (*where, key, place)
             parts = PurePosixPath(pattern).parts
             if any("**" in part and part != "**" for part in parts):
                 text = f"{shown(pattern)}: '**' must stand alone between slashes"

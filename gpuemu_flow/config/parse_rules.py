@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from gpuemu_flow.config.model_rules import RuleConfig
 from gpuemu_flow.config.paths import Workspace
+from gpuemu_flow.config.patterns import plain_glob
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.tables_rules import rule_values
@@ -45,7 +46,7 @@ class RuleParser:
     rules : dict of str to rule
         All that could be parsed.
     makers : dict of str to str
-        From an output to the name of its rule.
+        Maps an output to the name of its rule.
     """
 
     workspace: Workspace
@@ -78,6 +79,7 @@ class RuleParser:
             inputs=self._inputs(values["inputs"], where, out),
             outputs=outputs,
             needs=(),
+            timeout=values["timeout"],
         )
         self.rules[name] = _Parsed(rule, where, out, tuple(values["needs"]))
 
@@ -189,13 +191,8 @@ class RuleParser:
         found = []
         for place, written in enumerate(given):
             here = (*where, "inputs", place)
-            path = PurePosixPath(os.path.normpath(written))
-            fault = ""
-            if path.is_absolute() or path.parts[:1] == ("..",) or ".." in Path(written).parts:
-                fault = "leads out of the workspace"
-            elif any("**" in part and part != "**" for part in path.parts):
-                fault = "has a '**' that does not stand alone between slashes"
-            elif path.parts[:1] and path.parts[0] in OWN_FOLDERS:
+            path, fault = plain_glob(written)
+            if not fault and path.parts[:1] and path.parts[0] in OWN_FOLDERS:
                 fault = "lies in a folder that is none of a rule's"
             if fault:
                 text = f"{dotted(here)} = {shown(written)} {fault}"
@@ -217,6 +214,8 @@ class RuleParser:
             made = any(matches(pattern, name) for name in self.makers if name not in own)
             if not made and not _any_file(root, pattern, own):
                 text = f"{dotted(here)}: {shown(pattern)} matches no file"
+                if any(matches(pattern, name) for name in own):
+                    text += " but the rule's own output"
                 hint = "correct it, or take it out"
                 if not _WILDCARDS & set(pattern):
                     hint = self.workspace.beside(root / pattern) or hint
@@ -296,7 +295,7 @@ def _any_file(root: Path, pattern: str, own: Collection[str]) -> bool:
             and path.relative_to(root).as_posix() not in own
             for path in root.glob(pattern)
         )
-    except (OSError, ValueError, NotImplementedError):
+    except (OSError, ValueError, NotImplementedError):  # what pathlib makes of an odd pattern
         return False
 
 

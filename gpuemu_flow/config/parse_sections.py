@@ -179,7 +179,12 @@ def cache(table: Table, workspace: Workspace, out: Reporter) -> model.Cache:
     if folder is not None:
         found = workspace.resolve(folder, ("cache", "dir"), out)
         folder = None if found is None else found.resolve()
-    return model.Cache(size_limit=values["size_limit"], dir=folder)
+    return model.Cache(
+        size_limit=values["size_limit"],
+        dir=folder,
+        remote=values["remote"] or "",
+        remote_mode=values["remote_mode"],
+    )
 
 
 def daemon(table: Table, workspace: Workspace, out: Reporter) -> model.Daemon:

@@ -38,7 +38,7 @@ class TargetParser:
         that names such a one is right.
     rules : collection of str
     out_of : callable
-        From a key path to the reporter of the file that it stands in.
+        Maps a key path to the reporter of its file.
     """
 
     ops: Sequence[OpConfig]
@@ -75,7 +75,7 @@ class TargetParser:
         return self.expanded
 
     def check(self, member: str, where: KeyPath, targets: Iterable[str]) -> None:
-        """Report a member that is no op, kernel, task, group or stage."""
+        """Report a member that is neither an op, a kernel, a task, a group nor a stage."""
         if member in self.names or member in STAGES or member in GROUPS:
             return
         task = split_task(member)

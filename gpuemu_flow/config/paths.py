@@ -26,7 +26,7 @@ class Workspace:
     base : Path
         Absolute folder of the file that is being read; relative paths start here.
     home : Path
-        What ``~`` means, where it means anything.
+        The folder that ``~`` stands for.
     allow_outside : bool
         True if the file has said ``allow_outside = true`` and the user has granted it.
     not_granted : bool
@@ -64,8 +64,8 @@ class Workspace:
     ) -> Path | None:
         """Return the absolute path that `text` names; None once a problem is reported.
 
-        Links stay in it, so that one that is made to lead elsewhere is noticed; where they lead now
-        has to be inside all the same.
+        Its links are kept, so that a link that is later made to lead elsewhere is noticed. Their
+        present targets must lie inside, too.
 
         Parameters
         ----------
@@ -105,9 +105,9 @@ class Workspace:
         return None
 
     def named(self, written: Path) -> Path:
-        """Return the absolute path of a written one, links kept, seen from the resolved root.
+        """Return a written path as an absolute one below the resolved root; keep its links.
 
-        Everything before a ``..`` is resolved: that may lead out of a link's target.
+        Everything before a ``..`` is resolved, since ``..`` leads to the parent of a link's target.
         """
         path = self.base / written
         parts = path.parts

@@ -59,8 +59,8 @@ class Positions:
     Attributes
     ----------
     lines : dict
-        From a key path (``("ops", 0, "name")``) to its 1-based line. Array elements have paths
-        too, up to `MAX_ELEMENTS` in the whole text.
+        Maps a key path (``("ops", 0, "name")``) to its 1-based line. Array elements have paths too,
+        up to `MAX_ELEMENTS` in the whole text.
     too_deep : int
         Line on which nesting passes `MAX_DEPTH`; 0 when nowhere.
     too_long : int
@@ -68,7 +68,7 @@ class Positions:
     unclosed : int
         Line of the bracket, brace or quote that is still open at the end of the text; 0 when none.
     statements : list of Statement
-        In the order of the text; what lies within a value is none of its own.
+        In the order of the text; keys within a value are not listed.
     """
 
     lines: dict[KeyPath, int] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class _TooDeepError(Exception):
 
 
 class _Scanner:
-    """Scanner of a text in one pass, which skips to the next line where the text is no TOML."""
+    """Scanner of a text in one pass, which skips invalid lines."""
 
     def __init__(self, text: str) -> None:
         self.text = text

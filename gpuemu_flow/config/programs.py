@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import os
 import re
@@ -17,7 +18,7 @@ from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.errors import AddKey, Hint
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import Json
+from gpuemu_flow.types import FRAMEWORK_KINDS, Json
 
 _INTERPRETER = re.compile(r"python(?:3(?:\.\d+)?)?\s+(?=\S)")
 _FILE_FUNCTION = re.compile(r"(.+\.py):(.*)", re.DOTALL)
@@ -40,7 +41,7 @@ class Programs:
     def parse(self, value: Json, where: KeyPath) -> ProgramRef | None:
         """Return a program from its value in the file; None once a problem is reported."""
         if isinstance(value, dict):
-            return KINDS[value["kind"]](self, value, where) if "kind" in value else None
+            return self.of_kind(value, where) if "kind" in value else None
         if isinstance(value, list):
             return self.command(value, where)
         text = value.strip()
@@ -54,6 +55,23 @@ class Programs:
         if by_module:
             return self.function_of_module(by_module[1], by_module[2], where, text)
         return self.executable(stripped, where, text, python=stripped != text)
+
+    def of_kind(self, table: Mapping[str, Json], where: KeyPath) -> ProgramRef | None:
+        """Return the program of a table; report keys that its kind does not read."""
+        kind = table["kind"]
+        compiled = kind == "triton" and table.get("mode") == "compiled"
+        read = {"kind", *KEYS[kind], *(("arch", "checks") if compiled else ())}
+        if "module_class" in table and "function" in table:
+            read -= {"module_class"}
+        if "function" in table:
+            read -= {"init", "seed"}
+        for key in table:
+            if key not in read:
+                place = (*where, key)
+                fault = f"{dotted(place)} has no effect in a program of kind {kind!r}"
+                hint = f"it reads {', '.join(sorted(read - {'kind'}))}"
+                self.out.add("config-unread-key", place, fault, hint)
+        return KINDS[kind](self, table, where)
 
     def ref(
         self,
@@ -250,6 +268,75 @@ def _triton_kind(
     return replace(ref, kind="triton", argv=argv, portable_argv=argv, arch=arch)
 
 
+def _framework_kind(
+    programs: Programs, table: Mapping[str, Json], where: KeyPath
+) -> ProgramRef | None:
+    """Parse a function of a framework's tensors, or a module of PyTorch."""
+    source = next((key for key in ("file", "path") if key in table), "module")
+    name = _class_key(table, source)
+    if not _needs(programs, table, where, (source, name)):
+        return None
+    parse = programs.function_of_module if source == "module" else programs.function_of_file
+    text = f"{table[source]}:{table[name]}"
+    ref = parse(table[source], table[name], (*where, source), text)
+    argv = ("", _module_text(programs, table, where)) if name != "function" else ()
+    return ref and replace(ref, kind=table["kind"], argv=argv, portable_argv=argv)
+
+
+def _class_key(table: Mapping[str, Json], source: str) -> str:
+    """Return the key that names what is called: a function, or a class of modules."""
+    if table["kind"] == "torch" and "function" not in table:
+        if "module_class" in table:
+            return "module_class"
+        if source != "module" and "module" in table:
+            return "module"
+    return "function"
+
+
+def _module_text(programs: Programs, table: Mapping[str, Json], where: KeyPath) -> str:
+    """Return how a module is made, in the form that travels and is part of keys."""
+    init = table.get("init", {})
+    if not isinstance(init, (dict, list)) or not _is_plain(init):
+        place = (*where, "init")
+        fault = f"{dotted(place)} is no table or list of numbers, texts, booleans, lists and tables"
+        programs.out.add("config-value", place, fault, 'init = { width = 64, act = "gelu" }')
+        init = {}
+    made = {"init": init, "seed": table.get("seed"), "shared": False}
+    return json.dumps(made, sort_keys=True)
+
+
+def with_shared_weights(
+    op: ProgramRef, reference: ProgramRef, where: KeyPath, out: Reporter
+) -> tuple[ProgramRef, ProgramRef]:
+    """Return two modules that draw the same weights, from the seed of either."""
+    made = [json.loads(ref.argv[1]) for ref in (op, reference)]
+    seeds = sorted({told["seed"] for told in made} - {None})
+    if len(seeds) > 1:
+        fault = f"{dotted(where)} has another seed than the op, so that their weights differ"
+        out.add("config-conflict", where, fault, "give one of them a seed")
+    both = {"seed": seeds[0] if seeds else 0, "shared": True}
+    texts = [json.dumps({**told, **both}, sort_keys=True) for told in made]
+    op, reference = (
+        replace(ref, argv=("", text), portable_argv=("", text))
+        for ref, text in zip((op, reference), texts, strict=True)
+    )
+    return op, reference
+
+
+def is_module(ref: ProgramRef | None) -> bool:
+    """Tell whether a program is a module of PyTorch with weights of its own."""
+    return ref is not None and ref.kind == "torch" and bool(ref.argv)
+
+
+def _is_plain(value: Json) -> bool:
+    """Tell whether JSON can hold a value of the file."""
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return isinstance(value, (str, int, float, bool))
+
+
 def _checks(programs: Programs, table: Mapping[str, Json], where: KeyPath) -> list[str]:
     """Read the checks of a compiled Triton kernel."""
     from gpuemu_flow.emulator.described import DEFAULT_CHECKS  # noqa: PLC0415
@@ -333,11 +420,30 @@ def _needs(
     return all(name in table for name in names)
 
 
+_FILE = ("file", "path")
+_FUNCTION = (*_FILE, "module", "function")
+_LAUNCHED = (
+    *_FILE, "entry", "grid", "block", "args", "shared", "launches", "outputs", "scratch", "checks",
+    "backend",
+)  # fmt: skip
+KEYS: dict[str, tuple[str, ...]] = {
+    "script": ("path",),
+    "callable": ("path", "module", "function"),
+    "command": ("argv",),
+    **dict.fromkeys(FRAMEWORK_KINDS, _FUNCTION),
+    "torch": (*_FUNCTION, "module_class", "init", "seed"),
+    "triton": (*_FILE, "function", "mode"),
+    "ptx": _LAUNCHED,
+    "cuda": (*_LAUNCHED, "kernel", "arch", "flags"),
+}
+"""Keys that each kind reads, besides ``kind``."""
+
 # A new kind of program is a name in `vocabulary.PROGRAM_KINDS` and a function here.
 KINDS: dict[str, Callable[[Programs, Mapping[str, Json], KeyPath], ProgramRef | None]] = {
     "script": _script_kind,
     "callable": _callable_kind,
     "command": _command_kind,
+    **dict.fromkeys(FRAMEWORK_KINDS, _framework_kind),
     "triton": _triton_kind,
     "ptx": _ptx_kind,
     "cuda": _cuda_kind,

@@ -161,7 +161,7 @@ def parse_toml(text: str, out: Reporter) -> dict[str, Json] | None:
 
 
 def _syntax_problem(error: tomli.TOMLDecodeError, text: str, out: Reporter) -> None:
-    """Report the place where tomli stopped, or what was left open at the end of the text."""
+    """Report the place where tomli stopped, or the bracket or quote that is never closed."""
     line, hint = error.lineno, f"column {error.colno}"
     if error.pos >= len(text):
         line, hint = text.rstrip().count("\n") + 1, ""

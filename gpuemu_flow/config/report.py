@@ -59,10 +59,10 @@ class Reporter:
     problems : list of Problem
         In the order found, at most `MAX_PROBLEMS` errors and as many warnings.
     aliases : dict
-        From the path of a key's proper name to the path that the file really has.
+        Maps the path of a key's proper name to the path in the file.
     origins : dict
-        From the path of an op to that of the template which it was made of, and the values that
-        it was made with; empty without templates. See `foreach`.
+        Maps the path of an op to the path of its template and the values used; empty without
+        templates. See `foreach`.
     """
 
     file: str
@@ -111,7 +111,8 @@ class Reporter:
     def nearest(self, name: str, known: Collection[str], *, or_all: bool = False) -> str:
         """Return a hint that names the known name most like `name`; `or_all` lists all if none is.
 
-        Finding it takes long among many names, so that after `MAX_COMPARED` there are no hints.
+        Comparing many names takes long, so that after `MAX_COMPARED` comparisons no more hints are
+        given.
         """
         self.compared += len(known)
         if self.compared > MAX_COMPARED:

@@ -52,6 +52,7 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
             "timeout": op.timeout,
             "memory_limit": op.memory_limit,
             "isolation": op.isolation,
+            **({"groups": groups_of(op)} if op.groups else {}),
         },
         "cases": {
             "schema": _plain(schema_to_json(op.schema)),
@@ -84,11 +85,16 @@ def masks_of(op: OpConfig) -> dict[str, Json]:
     return {name: contract["only"] for name, contract in said.items() if "only" in contract}
 
 
+def groups_of(op: OpConfig) -> dict[str, Json]:
+    """Return the arguments that are made of several inputs."""
+    return {name: group.to_json() for name, group in op.groups.items()}
+
+
 def _reference_dtype(op: OpConfig, dtype: str | None) -> str | None:
     """Return the dtype requested of the reference; None means float64 if possible.
 
-    The documented table allows for the rounding of a reference that computes in the op's own
-    dtype: against an unrounded one it rejects what is right.
+    The documented table allows for the rounding of a reference that computes in the op's own dtype.
+    Compared with an unrounded reference, right outputs would fail.
     """
     by_table = op.tolerance == "table" and dtype is not None and dtype not in op.tolerances
     return dtype if by_table and op.reference_dtype is None else op.reference_dtype

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuemu_flow.config.keys import ByteSize, Key, Section, Tables
 from gpuemu_flow.config.tables_kernels import COUNT, KERNEL
-from gpuemu_flow.config.tables_ops import CASES, OP, PRECISION, SECONDS, TOLERANCE_MODE
+from gpuemu_flow.config.tables_ops import CASES, OP, PRECISION, TOLERANCE_MODE
 from gpuemu_flow.config.tables_rules import RULE
 from gpuemu_flow.config.values import (
     U64_MAX,
@@ -25,6 +25,7 @@ from gpuemu_flow.config.vocabulary import (
     NAME,
     PATH,
     POLICY,
+    SECONDS,
     STRATEGY_SET,
     TOLERANCES,
     VARIABLE_NAMES,
@@ -44,8 +45,11 @@ PROJECT = Section(
         Key(
             "framework",
             FRAMEWORK,
-            "Decides what the workflow that `init --ci` writes installs.",
+            "The kind of functions that name none, where their file imports it: they get its "
+            "tensors (of TensorFlow, numpy arrays). Also what the workflow that `init --ci` writes "
+            "installs.",
             default="pytorch",
+            default_text='`"pytorch"` for `init --ci`; functions get numpy arrays',
         ),
         Key(
             "allow_outside",
@@ -284,6 +288,26 @@ CACHE = Section(
             default_text="`.gpuemu-cache`",
             ours=True,
         ),
+        Key(
+            "remote",
+            Text(
+                r"file:///[^?#]*|(https?|s3|gs|az)://[^/@?#\s\\]+(/[^?#\s\\]*)?",
+                "the URL of a cache: file:///PATH, https://HOST/PATH, http://HOST/PATH, "
+                "s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH, without user or query",
+                longest=2048,
+            ),
+            "A cache that several machines share; see [caching](caching.md#a-cache-for-several-"
+            "machines). `GPUEMU_CACHE_REMOTE` stands above it.",
+            default_text="none",
+            ours=True,
+        ),
+        Key(
+            "remote_mode",
+            Choice(("read", "write")),
+            "`write`: results are stored in it, too. `GPUEMU_CACHE_MODE` stands above it.",
+            "read",
+            ours=True,
+        ),
     ),
     "a table",
 )
@@ -379,6 +403,16 @@ RULES = Key(
 KERNELS = Key("kernels", Tables(KERNEL, "[[kernels]]"), "The kernels to build and lint.")
 INCLUDED = Section((OPS, RULES, KERNELS))
 
+CHANGEABLE = Section(
+    (
+        Key("validation", VALIDATION, "What all ops are checked with."),
+        Key("policies", POLICIES, "What counts as a failure."),
+        Key("ci", CI, "Quick and thorough runs."),
+        Key("execution", EXECUTION, "How programs are run."),
+    ),
+    "tables validation, policies, ci and execution",
+)
+
 FILE = Section(
     (
         Key("project", PROJECT, "The workspace."),
@@ -393,6 +427,15 @@ FILE = Section(
             ours=True,
         ),
         Key("execution", EXECUTION, "How programs are run."),
+        Key(
+            "profiles",
+            TableOf(NAME, CHANGEABLE, "a table of name = keys of other tables"),
+            "Keys of `[validation]`, `[policies]`, `[ci]` and `[execution]` that `--profile NAME` "
+            "puts over those of the file, such as `[profiles.nightly.validation]`; see "
+            "[selecting](selecting.md#settings-of-one-run).",
+            default={},
+            ours=True,
+        ),
         Key("sandbox", SANDBOX, "What the system keeps ops from; see [security](security.md)."),
         Key("cache", CACHE, "The cache of the workspace."),
         Key("daemon", DAEMON, "The daemon."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuemu_flow.config.keys import ByteSize, FreeValue, Key, Section
 from gpuemu_flow.config.tables_rules import NEEDS, OP_BUILD
-from gpuemu_flow.config.values import Bool, Choice, Either, Integer, ListOf, Number, TableOf, Text
+from gpuemu_flow.config.values import Bool, Choice, Either, Integer, ListOf, TableOf, Text
 from gpuemu_flow.config.vocabulary import (
     DTYPE_LIST,
     FLOAT_DTYPE,
@@ -19,6 +19,7 @@ from gpuemu_flow.config.vocabulary import (
     POLICY,
     PROGRAM,
     SCHEMA,
+    SECONDS,
     STRATEGY_SET,
     TOLERANCES,
     VARIABLE_NAMES,
@@ -26,7 +27,6 @@ from gpuemu_flow.config.vocabulary import (
 )
 from gpuemu_flow.types import PRECISIONS
 
-MAX_SECONDS = 1_000_000.0
 MAX_CASES = 1_000_000
 LEAST_MEMORY = 1 << 20
 
@@ -35,7 +35,6 @@ AS_VALIDATION = "as `[validation]` says"
 TOLERANCE_MODE = Choice(("auto", "table"), noun="tolerance")
 PRECISION = Choice(PRECISIONS, noun="precision")
 CASES = Integer(1, MAX_CASES)
-SECONDS = Number(0.0, MAX_SECONDS, above=True)
 
 OP = Section(
     (
@@ -83,9 +82,17 @@ OP = Section(
         Key(
             "frameworks",
             ListOf(FRAMEWORK),
-            "Accepted from documented files.",
+            "Frameworks that its programs are written in; each has to be imported by one of them. "
+            "Of functions that name no kind, those whose file imports one get its tensors, of "
+            "several the first.",
             default=[],
-            unread="an op runs in the framework that its program imports; remove it",
+        ),
+        Key(
+            "framework",
+            FRAMEWORK,
+            "The same for a single one, over `project.framework`.",
+            default_text="`project.framework`",
+            ours=True,
         ),
         Key(
             "tolerances",
@@ -133,10 +140,9 @@ OP = Section(
         Key(
             "xla_compatible",
             Bool(),
-            "Accepted from documented files.",
-            default=True,
-            unread="compilation by XLA is checked where it is asked for, by "
-            "`gpuemu_flow.frameworks.tensorflow`; remove it, and leave that check out",
+            "Of a function of JAX: `true`, all of it is compiled by XLA, whether it says `jax.jit` "
+            "or not; `false`, nothing is. `true` is an error for other ops.",
+            default_text="as the function says",
         ),
         Key(
             "schema",
@@ -215,6 +221,14 @@ OP = Section(
             "depends",
             ListOf(PATH, 0, 1000),
             "Globs of files that the op or reference reads; part of the action key.",
+            default=[],
+            ours=True,
+        ),
+        Key(
+            "shared",
+            ListOf(PATH, 0, 1000),
+            "Globs of modules of the reference that the op may read as well, besides those that "
+            "its own import statements name; see [security](security.md).",
             default=[],
             ours=True,
         ),

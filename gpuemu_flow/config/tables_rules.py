@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gpuemu_flow.config.keys import Key, Section
 from gpuemu_flow.config.values import Bool, Either, ListOf, Text
-from gpuemu_flow.config.vocabulary import NAME, PATH
+from gpuemu_flow.config.vocabulary import NAME, PATH, SECONDS
 from gpuemu_flow.types import Json
 
 NEEDS = Key(
@@ -54,6 +54,13 @@ _MADE = (
         ours=True,
     ),
     NEEDS,
+    Key(
+        "timeout",
+        SECONDS,
+        "Seconds that the command may take.",
+        default=900,
+        ours=True,
+    ),
 )
 
 RULE = Section((Key("name", NAME, "Unique name.", required=True, ours=True), *_MADE), "a table")

@@ -31,14 +31,14 @@ def write_tolerances(
     op : str
         Name of an op in ``[[ops]]``.
     tolerances : mapping of str to Tolerance
-        By canonical dtype name; an rtol of 0 is left unwritten, as a bare number means.
+        By canonical dtype name. One with an rtol of 0 is written as a bare number.
     file : str
         Named in errors.
 
     Returns
     -------
     str
-        It parses to what `text` does, but for these tolerances: that is checked.
+        Checked to parse to the same as `text`, except for these tolerances.
 
     Raises
     ------

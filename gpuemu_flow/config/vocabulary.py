@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from gpuemu_flow.cases.schema import SCHEMA_KEYS
 from gpuemu_flow.config.keys import FreeValue, Key, Section
-from gpuemu_flow.config.values import Bool, Choice, Either, ListOf, Number, TableOf, Text, Then
+from gpuemu_flow.config.values import (
+    Bool,
+    Choice,
+    Either,
+    Integer,
+    ListOf,
+    Number,
+    TableOf,
+    Text,
+    Then,
+)
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import (
     DTYPE_ALIASES,
     DTYPES,
+    FRAMEWORK_KINDS,
     INVARIANTS,
     LAYOUTS,
     STRATEGIES,
@@ -24,8 +35,11 @@ FRAMEWORKS = ("pytorch", "jax", "tensorflow", "numpy", "triton")
 EMULATOR_BACKENDS = ("auto", "numpy", "c")
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
 TRITON_MODES = ("interpreted", "compiled")
-PROGRAM_KINDS = ("script", "callable", "command", "triton", "ptx", "cuda")
+PROGRAM_KINDS = ("script", "callable", "command", *FRAMEWORK_KINDS, "triton", "ptx", "cuda")
 
+MAX_SECONDS = 1_000_000.0
+
+SECONDS = Number(0.0, MAX_SECONDS, above=True)
 DTYPE = Choice(tuple(DTYPES), "config-unknown-dtype", "dtype", DTYPE_ALIASES)
 DTYPE_LIST = ListOf(DTYPE, at_least=1)
 FLOAT_DTYPE = Choice(("float32", "float64"), "config-value", "reference dtype", DTYPE_ALIASES)
@@ -133,6 +147,30 @@ SCHEMA = Either(
 ARCH = Text(r"(?:sm_|compute_)?[1-9][0-9]{1,2}[af]?", 'an architecture such as "sm_80"')
 ARGUMENTS = ListOf(Text(what="an argument", empty=True), 0, 200, distinct=False)
 
+_MODULE_KEYS = (
+    Key(
+        "module_class",
+        WORD,
+        "Of kind `torch`, in place of `function`: a class of `torch.nn.Module`, made once, whose "
+        "`forward` is called.",
+        ours=True,
+    ),
+    Key(
+        "init",
+        FreeValue("a table of arguments by name, or a list of them"),
+        "Arguments of `module_class`.",
+        default_text="none",
+        ours=True,
+    ),
+    Key(
+        "seed",
+        Integer(0, (1 << 63) - 1),
+        "What the weights of `module_class` follow from.",
+        default_text="0",
+        ours=True,
+    ),
+)
+
 _BUILD_KEYS = (
     Key(
         "kernel",
@@ -227,19 +265,32 @@ PROGRAM = Either(
                 Key(
                     "kind",
                     Choice(PROGRAM_KINDS, "config-unknown-kind", "kind of program"),
-                    "How it is run: `script`, `callable`, `command`, `triton`, `ptx` or `cuda`.",
+                    "How it is run: `script`, `callable`, `command`, `torch`, `jax`, `numpy`, "
+                    "`triton`, `ptx` or `cuda`.",
                     required=True,
                     ours=True,
                 ),
                 Key("path", PATH, "File of a script or callable.", ours=True),
-                Key("module", WORD, "Module of a callable, dotted.", ours=True),
+                Key(
+                    "module",
+                    WORD,
+                    "Module of a callable, dotted; of kind `torch` beside `file` the class of a "
+                    "module, as `module_class`.",
+                    ours=True,
+                ),
                 Key(
                     "file",
                     PATH,
-                    "File of a Triton function, PTX or CUDA C++.",
+                    "File of a framework's or Triton function, PTX or CUDA C++.",
                     ours=True,
                 ),
-                Key("function", WORD, "Function of a callable, or of Triton kernels.", ours=True),
+                Key(
+                    "function",
+                    WORD,
+                    "Function of a callable, of a framework, or of Triton kernels.",
+                    ours=True,
+                ),
+                *_MODULE_KEYS,
                 Key(
                     "argv",
                     ListOf(Text(what="an argument", empty=True), 1, 200, distinct=False),

@@ -55,7 +55,7 @@ class IssuedCases:
     Parameters
     ----------
     recipes : JsonStore
-        Lets a daemon that was started anew make the cases again that the last one handed out.
+        Lets a restarted daemon remake the cases that the previous one handed out.
     limit : int
         Cases in memory.
     """

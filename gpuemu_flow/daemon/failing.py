@@ -84,7 +84,8 @@ def minimize(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
 def wire_seed(record: FailureRecord) -> int:
     """Return the seed that names a failure on the wire.
 
-    A shrunk case has its original's seed; so that both can be asked for, its id stands for it.
+    A shrunk case has the seed of its original. Its id is used instead, so that both can be
+    requested.
     """
     return record.seed if record.minimized_from is None else int(record.id[:ID_LENGTH], 16)
 

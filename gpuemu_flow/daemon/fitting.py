@@ -23,7 +23,7 @@ Arrays = Mapping[str, NDArray[Any]]
 def demand_names(op: OpConfig, inputs: Arrays) -> None:
     """Raise UsageError if inputs lack a name of the op's or have one that it does not know.
 
-    An op that says nothing of its inputs takes any.
+    An op without declared inputs takes any.
     """
     if op.input_names == UNSAID:
         return

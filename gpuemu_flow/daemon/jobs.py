@@ -97,7 +97,7 @@ class JobTable:
         Returns
         -------
         fresh : bool
-            It is a new one.
+            True if the job is new.
         dropped : Context or None
             The oldest waiter, when there are too many of them.
         """

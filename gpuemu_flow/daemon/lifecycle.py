@@ -60,7 +60,7 @@ _LEVELS = {"trace": "DEBUG", "debug": "DEBUG", "info": "INFO", "warn": "WARNING"
 
 
 class _PrivateLog(logging.handlers.RotatingFileHandler):
-    """A log that is no link and that only its user can read, whatever the umask."""
+    """A log file that is not a link, and that only its user can read, whatever the umask."""
 
     def _open(self) -> TextIOWrapper:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -94,7 +94,7 @@ def serve(
     idle_seconds : float
         End after so long without a request; 0: never.
     on_ready : callable
-        Called with what clients are told, once they can connect.
+        Called with the information for clients, once they can connect.
 
     Raises
     ------

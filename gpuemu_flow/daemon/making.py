@@ -1,7 +1,7 @@
 """Make the cases of a request: those of protocol v1, or the op's own as ``run`` plans them.
 
-Protocol v1 gives every input one shape, which an op with a schema of its own cannot take. Clients
-of ours say that they want the op's cases where it has a schema; others get what the protocol says.
+Protocol v1 gives every input one shape, which an op with a schema of its own cannot take. Our own
+clients request the op's cases if it has a schema; others get the protocol's cases.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class CaseMaker:
 
     @classmethod
     def from_json(cls, service: Service, op: OpConfig, data: Mapping[str, Json]) -> CaseMaker:
-        """Rebuild from `to_json`'s result; raise KeyError, TypeError or UsageError otherwise."""
+        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or UsageError."""
         return cls(
             service,
             op,

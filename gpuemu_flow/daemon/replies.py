@@ -86,7 +86,7 @@ def validation_result(
     """Return a verdict as ``ValidationResult``.
 
     Keys that the protocol does not have (``verdict``, ``notes``, ``unjudged``, ``compared``,
-    ``nonfinite``) say what its own cannot: other clients ignore them.
+    ``nonfinite``) hold more than its own keys can express. Other clients ignore them.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ class Server:
     lanes : mapping of str to int
         Threads per lane.
     ping : callable
-        Answers a ping at once; told how many requests are at work.
+        Answers a ping at once; gets the number of requests in progress.
     handle : callable
         Answers everything else, in a lane's thread.
     max_connections : int
@@ -69,7 +69,7 @@ class Server:
     last_request : float
         Monotonic time in s.
     requests : int
-        Taken in so far, without pings and copies of one that is at work.
+        Number received so far, without pings and copies of requests in progress.
     """
 
     def __init__(
@@ -280,7 +280,8 @@ class Server:
         """Answer a request about another request: two types that protocol v1 does not have.
 
         A client in a forked process has a connection for each exchange, so that a user may ask on
-        any of his own. Who guesses another user's id hears the same as for one that nobody has.
+        any of their connections. A guess at another user's id gets the same answer as an id that
+        does not exist.
         """
         job = self._jobs.named(request_id) if request_id else None
         if job is None or self._seats.user_of(job.pipe) != self._seats.user_of(pipe):

@@ -24,7 +24,7 @@ class DaemonState:
     pong : mapping or None
         Its answer to a ping, as it came; None when it does not answer.
     full : bool
-        It lives, but has no seat left for one who asks.
+        True if it runs, but has no seat left for another client.
     """
 
     pid: int | None = None

@@ -138,7 +138,7 @@ def _judge(
 def _known_files(files: Mapping[str, str], root: Path) -> dict[str, str]:
     """Return those files of a client's code that exist here, relative to the workspace if inside.
 
-    What is not here, such as the code of a client in a container, cannot be looked at later.
+    Files that are not here, such as those of a client in a container, cannot be checked later.
     """
     found = {}
     for path, digest in files.items():

@@ -68,7 +68,7 @@ def parse_arguments(
     Raises
     ------
     LaunchError
-        For a text that is none of these.
+        For a text in none of these forms.
     """
     if len(texts) != len(parameters):
         names = ", ".join(f"{p.name} (.{p.type})" for p in parameters)

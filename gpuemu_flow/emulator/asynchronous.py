@@ -28,8 +28,8 @@ class _Copy:
 class Asynchronous(Warps):
     """``cp.async`` of one batch.
 
-    The bytes arrive when their thread waits for them and no earlier, so that a missing wait shows
-    as a read of what was there before.
+    The bytes arrive only when their thread waits for them, so that a missing wait shows as a read
+    of the old content.
     """
 
     def begin(self, block_ids: Array) -> None:

@@ -68,8 +68,8 @@ def combiner(operation: str, type_name: str) -> Combine | None:
     Returns
     -------
     callable or None
-        From the old value, the operand and the second operand (``cas``) to the new value; None
-        for an operation that does not exist for the type.
+        Computes the new value from the old value, the operand and the second operand (``cas``).
+        None if the operation does not exist for the type.
     """
     if operation in MBARRIER_TURNS:
         return MBARRIER_TURNS[operation]

@@ -93,7 +93,7 @@ class QuickGlobalRaces(GlobalRaces):
     def _write(
         self, state: State, lanes: Lanes, good: Array | None, offsets: Array, size: int, step: int
     ) -> bool:
-        """Record a store, and tell so, unless it may conflict with another block's."""
+        """Record a store unless another block's may conflict; tell whether it was recorded."""
         me = self._blocks(state, lanes.mask)
         me = me if good is None else me[good]
         first = offsets.astype(np.int64) // self._grain

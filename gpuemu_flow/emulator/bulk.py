@@ -1,7 +1,7 @@
 """Copies of many bytes that one thread starts: cp.async.bulk, between global and shared memory.
 
-The bytes arrive when a thread waits for the barrier object, or for the group, and no earlier, so
-that a missing wait shows as a read of what was there before.
+The bytes arrive only when a thread waits for the barrier object or the group, so that a missing
+wait shows as a read of the old content.
 """
 
 from __future__ import annotations

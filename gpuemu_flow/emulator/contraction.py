@@ -1,7 +1,7 @@
 """Multiplications and additions that a compiler may fuse (PTX ISA, "mul", "add", "fma").
 
 Without a rounding modifier ``ptxas`` may make one ``fma`` of a ``mul`` and an ``add`` or ``sub``
-that takes its result. Which of them it fuses is not known here, so that both are tried.
+that takes its result. The emulator cannot know which pairs are fused, so it tries both ways.
 """
 
 from __future__ import annotations

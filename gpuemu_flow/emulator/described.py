@@ -83,7 +83,7 @@ def read_described(table: Mapping[str, Json], fault: Fault) -> Described | None:
         ``entry``, ``grid``, ``block``, ``args``, ``shared``, or ``launches``; ``outputs``,
         ``scratch``, ``checks``, ``backend``.
     fault : callable
-        Told of everything that is wrong.
+        Called with each problem.
 
     Returns
     -------

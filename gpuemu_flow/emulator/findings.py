@@ -38,7 +38,7 @@ class Finding:
     count : int
         Number of occurrences, over all threads.
     there : Place or None
-        Of a race the other access, of a barrier the other one.
+        For a race, the other access; for a barrier, the other barrier.
     """
 
     check: str
@@ -62,7 +62,7 @@ class Finding:
         Parameters
         ----------
         code_line : callable
-            From a line of the PTX to its number in the PTX without line information.
+            Maps a line of the PTX to its number in the PTX without line information.
         """
 
         def place(found: Place) -> CodePlace:

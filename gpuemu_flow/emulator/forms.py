@@ -1,6 +1,6 @@
 """Find the function of a lane-wise opcode.
 
-What is not lane-wise (memory, warp operations, barriers, matrices) stands in `effects`.
+Other opcodes (memory, warp operations, barriers, matrices) are in `effects`.
 """
 
 from __future__ import annotations

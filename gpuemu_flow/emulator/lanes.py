@@ -15,7 +15,7 @@ class Lanes:
     mask : bool array or None
         None when all lanes are active.
     shape : tuple of int
-        Shape of what the access gives for the active lanes alone.
+        Shape of the accessed values of the active lanes.
     """
 
     __slots__ = ("mask", "offsets", "shape")

@@ -50,11 +50,11 @@ class BufferArgument:
     data : array
         Content before the launch; it also gives shape and type.
     initialised : bool
-        False for an output whose contents before the launch mean nothing.
+        False for an output whose contents before the launch are undefined.
     name : str
         For messages; the parameter's name when empty.
     kept : bool
-        Of one that is not initialised: it holds the bytes of `data` all the same.
+        True if a buffer that counts as uninitialised holds the bytes of `data`.
     offset : int
         Bytes from the start of the buffer to where the pointer leads.
     """

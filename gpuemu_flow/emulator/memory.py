@@ -102,7 +102,7 @@ class Arena:
             Bytes of one element.
         writable : bool
         initialised : bool
-            False: `data` is what lies there, and nobody has written it.
+            False if `data` lies there but counts as unwritten.
 
         Returns
         -------

@@ -55,7 +55,7 @@ def decode_operand(text: str, lookup: Lookup) -> Operand | None:
     Returns
     -------
     Operand or None
-        None for what is no operand that the emulator knows.
+        None for an operand that the emulator does not know.
     """
     text = text.strip()
     if text.startswith("{"):

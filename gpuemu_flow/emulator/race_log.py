@@ -2,8 +2,8 @@
 
 Between two barriers of whole blocks, accesses are only logged. At the second barrier an interval
 without writes is dropped, and so is one in which no two threads touched a place that one of them
-wrote. Any other interval is replayed, access by access, to `SharedRaces`, which knows what else
-can order two accesses.
+wrote. Any other interval is replayed, access by access, to `SharedRaces`, which knows every other
+way to order accesses.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _ACCESSES = frozenset({"ld", "st", "ldu", "atom", "red"})
 def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable[[Array], Array]:
     """Make a filter of the lanes that change the stored value.
 
-    It is looked up when a lane is in doubt, for most accesses never.
+    The stored value is read only when a lane is in doubt, which is rare.
     """
     found: list[Array] = []
 
@@ -345,7 +345,7 @@ class GlobalRaces:
         size, step : int
         write, strong : bool
         same : callable or None
-            Tells which of the active lanes write what is there already.
+            Tells which of the active lanes write the value that is already there.
 
         Returns
         -------
@@ -412,7 +412,7 @@ class GlobalRaces:
         state : State
         lanes : Lanes
         lost : array
-            Active lanes whose value is not what lies there now.
+            Active lanes whose value is no longer there.
         step : int
         """
         if not lost.any():

@@ -18,7 +18,7 @@ class Form:
     Attributes
     ----------
     function : callable
-        From arrays of the source types to an array of the result type.
+        Turns arrays of the source types into an array of the result type.
     sources : tuple of str
         PTX types of the operands after the first.
     result : str

@@ -122,7 +122,7 @@ class Launch:
     ) -> None:  # fmt: skip
         """Count an event that a check found, and keep the message of the first at each place.
 
-        `there` is the step of a second place, which `THERE` stands for in the words.
+        `there` is the step of a second place, which replaces `THERE` in the message.
         """
         key = (check, rule, step)
         known = self._tallies.get(key)
@@ -203,9 +203,9 @@ class State:
             Flat lane numbers of the batch; the first is described.
         step : int
         message : callable
-            From the position within `lanes` to the words.
+            Returns the message for a position within `lanes`.
         there : int
-            Step of a second place, which `THERE` stands for in the words.
+            Step of a second place, which replaces `THERE` in the message.
         """
         if not len(lanes) or (check != "trap" and check not in self.launch.checks):
             return

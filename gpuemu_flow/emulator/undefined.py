@@ -2,7 +2,7 @@
 
 Only registers that may be read unwritten, and what is computed from them, are watched: each has a
 predicate that says whether its value is undefined. A value that reaches a store, an address or a
-branch is reported; what nobody looks at is not.
+branch is reported; all others are ignored.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def make_variants(kernel: Kernel, checks: Iterable[str], draws: int = DRAWS) -> 
     Returns
     -------
     list of Variant
-        Those in which all instructions differ first.
+        Variants in which all instructions differ come first.
     """
     wanted = set(checks)
     found: list[Variant] = []
@@ -112,10 +112,10 @@ def find_flips(
     kernel : Kernel
     variants : sequence of Variant
     result : LaunchResult
-        Of the kernel as it is.
+        Result of the unchanged kernel.
     arguments : sequence of Argument
     launch : callable
-        Launches a kernel as `result` came about.
+        Launches a kernel in the way that gave `result`.
     """
     found: dict[str, Finding] = {}
     for variant in variants:

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any
 from gpuemu_flow.cases.op_schema import schema_to_json
 from gpuemu_flow.cases.schema import fixed_shapes_schema
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
-from gpuemu_flow.config.slices import masks_of, to_slice
+from gpuemu_flow.config.slices import groups_of, masks_of, to_slice
 from gpuemu_flow.engine.discovery import links_of
 from gpuemu_flow.engine.globs import glob_files
 from gpuemu_flow.engine.graph import STAGES, Graph, Skip
+from gpuemu_flow.engine.kept_from import KeptFrom
 from gpuemu_flow.engine.overrides import Overrides
 from gpuemu_flow.engine.snapshot import KernelBasis
 from gpuemu_flow.engine.sources import Closure, SourceIndex
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import EMULATED, Program
-from gpuemu_flow.runners.off_limits import NOTHING, OffLimits, off_limits
+from gpuemu_flow.runners.off_limits import NOTHING, OffLimits
 from gpuemu_flow.runners.sandbox.fence import Fence
 from gpuemu_flow.store.user_cache import user_cache_folder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -36,7 +37,7 @@ from gpuemu_flow.tasks.params import (
     ReferenceParams,
     StageParams,
 )
-from gpuemu_flow.types import Json
+from gpuemu_flow.types import FRAMEWORK_KINDS, Json
 from gpuemu_flow.value_rules import SCALAR
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class Compiler:
             tuple(map(str, wanted.writable)),
             str(user_cache_folder(os.environ) / "kernels"),
         )
+        self._kept_from = KeptFrom(config.root, cache.folder, config.files, self.sources)
         self._tasks: dict[str, TaskSpec] = {}
         self._skips: list[Skip] = []
         self.kernel_basis: KernelBasis | None = None
@@ -224,8 +226,8 @@ class Compiler:
                 },
             )
             cases = _reads(stages.GENERATE, made)
-            kept_away = self._off_limits(program, op.reference, op.compares)
-            fence: dict[str, Any] = {"sandbox": self.fence.key()}
+            kept_away = self._kept_from.off_limits(op, program)
+            fence: dict[str, Any] = {"sandbox": self._kept_from.key(self.fence, op, program)}
             ran, expected = (
                 self._spec(
                     stage,
@@ -349,6 +351,8 @@ class Compiler:
                 packages.add(program.module.partition(".")[0])
             if program.kind in EMULATED:
                 packages.add("numpy")
+            if program.kind in FRAMEWORK_KINDS:
+                packages.add(program.kind)
         for pattern in op.depends:
             files.update(glob_files(self._config.root, pattern))
             files.update(() if self._rules is None else self._rules.made(pattern))
@@ -356,17 +360,6 @@ class Compiler:
         if python and "/" in python:
             files.add(self.sources.relative(Path(python)))
         return Closure(tuple(sorted(files)), tuple(sorted(packages)))
-
-    def _off_limits(
-        self, op: ProgramRef, reference: ProgramRef, compares: tuple[ProgramRef, ...]
-    ) -> OffLimits:
-        """List the files that the op's process must not touch: the reference's and our own."""
-        judges = tuple(start for ref in (reference, *compares) for start in ref.files)
-        made_of = {f for start in judges for f in self.sources.closure(start).files}
-        reference = replace(reference, files=judges)
-        sources = [self._config.root / path for path in made_of]
-        sources += [file.path for file in self._config.files]
-        return off_limits(op, reference, sources, cache=self._cache.folder, root=self._config.root)
 
     def _program(
         self,
@@ -415,6 +408,7 @@ class Compiler:
                 if t.rule is not None and t.rule.kind == SCALAR
             },
             optional=tuple(t.name for t in op.schema.inputs if t.rule and t.rule.optional),
+            groups=groups_of(op),
             deterministic=op.deterministic,
             masks=masks_of(op),
             # Of the op alone: a reference may well be the library.
@@ -426,7 +420,7 @@ class Compiler:
 
     def _generators(self, op: OpConfig, program: ProgramRef) -> dict[str, Json]:
         """Return the functions that generate inputs, with the op's own restrictions."""
-        kept_away = self._off_limits(program, op.reference, op.compares)
+        kept_away = self._kept_from.off_limits(op, program, *op.generators.values())
         made = {
             label: self._program(
                 replace(op, kwargs={}, outputs=()), ref, kept_away, None, fenced=True

@@ -40,10 +40,11 @@ class RuleTasks:
         return [name for name in outputs if matches(pattern, name)]
 
     def needed(self, op: OpConfig, stage: str, files: Collection[str]) -> tuple[TaskInput, ...]:
-        """List what a stage of an op, whose programs consist of `files`, reads of rules.
+        """List the outputs of rules that a stage of an op reads; its programs consist of `files`.
 
-        What an op needs is part of its key. A reference hardly ever changes with it: it waits, and
-        runs again when a file that it was seen to use, or is made of, is another one.
+        For an op, these outputs are part of its key. A reference, which hardly ever depends on
+        them, only waits for them, and runs again if a file that it consists of or was seen to use
+        has changed.
         """
         used = {*files, *(name for pattern in op.depends for name in self.made(pattern))}
         makers = [n for n, spec in self.tasks.items() if not used.isdisjoint(spec.outputs)]
@@ -93,6 +94,7 @@ def rule_tasks(
                 "file": rule.file,
                 "line": rule.line,
                 "declared": declared,
+                "timeout": rule.timeout,
                 "scratch": [
                     path.relative_to(config.root).as_posix()
                     for path in config.sandbox.writable
@@ -110,7 +112,7 @@ def rule_tasks(
 def with_outputs(
     wall: Sandbox, outputs: Collection[Path], others: Iterable[Path], root: Path
 ) -> Sandbox:
-    """Let a command write what it promises, and the folders of that, but for programs there.
+    """Let a command write its promised files and their folders, except programs there.
 
     Parameters
     ----------
@@ -155,10 +157,10 @@ def _kept(config: Config) -> set[Path]:
 def _files(
     rule: RuleConfig, root: Path, sources: SourceIndex, declared: Sequence[str]
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Return the files that decide what a rule makes, and packages.
+    """Return the files and the packages that decide a rule's outputs.
 
-    What its own command makes is no input of it, though a glob may match it; what others make is
-    one before it is there.
+    The rule's own outputs are not inputs, even if a glob matches them. Outputs of other rules are
+    inputs even before they exist.
     """
     files = {
         name

@@ -17,7 +17,7 @@ from gpuemu_flow.types import Json
 class FlowDependency(Dependency):  # type: ignore[misc]
     """doit's interface to `TaskStates`.
 
-    doit's own keeps its state in memory until the end (a killed run loses everything), trusts
+    doit's own class keeps its state in memory until the end (a killed run loses everything), trusts
     equal mtimes, and only asks whether a target exists.
     """
 
@@ -29,6 +29,7 @@ class FlowDependency(Dependency):  # type: ignore[misc]
         self._specs = specs
         self._forced = forced
         self.parts: dict[str, KeyParts] = {}
+        self.left: set[str] = set()  # nothing was run for them, and nothing is known of them
 
     def get_status(self, task: Task, tasks_dict: Any, get_log: bool = False) -> DependencyStatus:
         """Return ``run`` or ``up-to-date``, and remember the key to save the action under."""
@@ -54,7 +55,8 @@ class FlowDependency(Dependency):  # type: ignore[misc]
 
     def remove_success(self, task: Task) -> None:
         """Forget a task that failed."""
-        self._states.forget(task.name)
+        if task.name not in self.left:
+            self._states.forget(task.name)
 
     def status_is_ignore(self, task: Task) -> bool:
         """Return False: no task is ever ignored."""

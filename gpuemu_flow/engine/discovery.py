@@ -74,9 +74,9 @@ class Discovery:
         Parameters
         ----------
         given : Given
-            What the configuration says of the environment. What it sets is part of the key
-            already. What it lets through is an input, read or not: code that asks the system by
-            itself is not seen.
+            The configuration's rules for the environment. Variables that it sets are already part
+            of the key. Variables that it lets through are inputs even if unread, since reads by
+            machine code are not seen.
         """
         files: set[str] = set()
         links: set[str] = set()
@@ -221,7 +221,7 @@ class Discovery:
     def moved(self, names: Discovered, since: int) -> list[str]:
         """Return the inputs that were written to since a time that `now` returned.
 
-        A time of change cannot be set back: who writes a file and restores it is noticed.
+        A time of change cannot be set back, so that writing a file and restoring it is noticed.
         """
         found = []
         for name in names.files | names.listed | names.modules | names.sized:
@@ -376,13 +376,19 @@ def _source_of(path: str) -> str:
 
 def _has_link(path: str, known: dict[str, bool]) -> bool:
     """Tell whether a path leads through a symbolic link; cache the answer for folders."""
-    if len(path) <= 1:
-        return False
-    found = known.get(path)
-    if found is None:
-        folder = os.path.dirname(path)  # noqa: PTH120 - hot
-        found = os.path.islink(path) or _has_link(folder, known)  # noqa: PTH114
-        known[path] = found
+    folders: list[str] = []
+    place, found = path, False
+    while len(place) > 1:
+        if place in known:
+            found = known[place]
+            break
+        folders.append(place)
+        if os.path.islink(place):  # noqa: PTH114 - hot
+            found = True
+            break
+        above = os.path.dirname(place)  # noqa: PTH120 - hot
+        place = above if above != place else ""
+    known.update(dict.fromkeys(folders, found))
     return found or "/../" in path
 
 

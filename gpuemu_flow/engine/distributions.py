@@ -30,8 +30,8 @@ class Looked:
 class Distributions:
     """Finds distributions in any folder that holds ``*.dist-info/RECORD``.
 
-    A folder is read again when its stamp moved, so that a long-lived process sees what was
-    installed since.
+    A folder is read again when its stamp has changed, so that a long-lived process sees new
+    installations.
     """
 
     def __init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from gpuemu_flow.quick_dataclass import dataclass
@@ -29,6 +30,9 @@ class Listener(Protocol):
     def on_plan(self, total: int, todo: int) -> None:
         """Handle the selection of `total` tasks, of which `todo` may have to run."""
 
+    def on_expected(self, seconds: Mapping[str, float], jobs: int) -> None:
+        """Handle what tasks took when they last ran, before some run, `jobs` at a time."""
+
     def on_task(self, event: TaskEvent) -> None:
         """Handle a change of a task's status."""
 
@@ -43,6 +47,9 @@ class Quiet:
     """A listener that shows nothing."""
 
     def on_plan(self, total: int, todo: int) -> None:
+        """Ignore the event."""
+
+    def on_expected(self, seconds: Mapping[str, float], jobs: int) -> None:
         """Ignore the event."""
 
     def on_task(self, event: TaskEvent) -> None:

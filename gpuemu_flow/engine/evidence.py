@@ -6,11 +6,14 @@ them while it ran would be judged by the changed version.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from gpuemu_flow.engine import own_code
 from gpuemu_flow.engine.files import FileTable
 from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.tasks import stages
@@ -30,11 +33,14 @@ class Evidence:
         Of the files of the configuration.
     references : mapping of task to mapping
         Of the files that each comparison's reference is made of.
+    began : int
+        The time then, in ns.
     """
 
     judge: str
     config: Mapping[str, str]
     references: Mapping[str, Mapping[str, str]]
+    began: int = 0
 
     @classmethod
     def take(
@@ -49,13 +55,14 @@ class Evidence:
         config : iterable of str
             Absolute paths.
         """
+        began = time.time_ns()
         references = {
             name: {path: files.digest(path) for path in graph.tasks[name].sources}
             for name in sorted(todo)
             if graph.tasks[name].stage == stages.COMPARE
         }
         table = FileTable(files.root)  # apart: these files are no sources of tasks
-        return cls(judge, {path: table.digest(path) for path in config}, references)
+        return cls(judge, {path: table.digest(path) for path in config}, references, began)
 
     def changed(self, files: FileTable) -> dict[str, Problem]:
         """Map each comparison whose verdict does not count to the problem that explains why."""
@@ -71,7 +78,41 @@ class Evidence:
             moved = [path for path, digest in sources.items() if files.digest(path) != digest]
             what = common or (moved[0] if moved else "")
             if what:
-                text = f"{task}: {what} changed during the run, and the verdict depends on it"
-                hint = "run again when nothing writes to it"
-                found[task] = Problem(SLUG, text, hint)
+                found[task] = _problem(task, what)
         return found
+
+    def touched(self, graph: Graph, states: TaskStates, root: Path) -> dict[str, Problem]:
+        """Map comparisons to the problem of a file that the reference read and an op may write.
+
+        One that was changed and changed back looks as before: its time of change tells.
+        """
+        found = {}
+        for task in self.references:
+            wall = graph.tasks[task].settings["op"].get("sandbox") or {}
+            writable = [f"{path}/" for path in wall.get("writable", ())]
+            files = _read_by_reference(graph, states, task) if writable else ()
+            for file in sorted(files):
+                path = f"{root / file}"
+                if f"{path}/".startswith(tuple(writable)) and _changed_since(path, self.began):
+                    found[task] = _problem(task, file)
+                    break
+        return found
+
+
+def _read_by_reference(graph: Graph, states: TaskStates, task: str) -> set[str]:
+    makers = [i.task for i in graph.tasks[task].inputs]
+    makers = [name for name in makers if graph.tasks[name].stage == stages.REFERENCE]
+    records = filter(None, map(states.record, (task, *makers)))
+    return {file for record in records for file in record.discovered.files}
+
+
+def _changed_since(path: str, began: int) -> bool:
+    try:
+        return Path(path).lstat().st_ctime_ns >= began
+    except OSError:
+        return True
+
+
+def _problem(task: str, what: str) -> Problem:
+    text = f"{task}: {what} changed during the run, and the verdict depends on it"
+    return Problem(SLUG, text, "run again when nothing writes to it")

@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import stat
+import time
 from collections.abc import Iterable
 from dataclasses import field
 from pathlib import Path
@@ -16,9 +17,17 @@ from gpuemu_flow.store.private_files import LARGEST, PrivateFolder
 ABSENT = ""
 NO_TARGETS = "\0"  # no path begins so
 _BLOCK = 1 << 20
+_SETTLED_NS = 2_000_000_000
+"""Age of a file whose stamp tells its content; a younger one's may change within a clock's tick."""
+_MOST_KNOWN = 1 << 13
 
 Stamp = tuple[int, int, int, int]
 """(mtime_ns, ctime_ns, size, inode). ctime cannot be set back, so restored mtimes are noticed."""
+
+
+_known: dict[tuple[int, Stamp], str] = {}
+"""Digests that this process has made, by device and stamp: Python's library, which has two names
+and fifty megabytes, is read once, whatever number of workspaces is opened."""
 
 
 def stamp_of(path: str | Path) -> Stamp | None:
@@ -27,6 +36,10 @@ def stamp_of(path: str | Path) -> Stamp | None:
         status = os.stat(path)  # noqa: PTH116 - asked for every file of a workspace
     except (OSError, ValueError):
         return None
+    return _stamp(status)
+
+
+def _stamp(status: os.stat_result) -> Stamp:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
@@ -53,7 +66,7 @@ class FileTable:
     def expect_targets(self, prefix: str) -> None:
         """Treat paths with this prefix as files that tasks wrote into the cache.
 
-        A link is no such file, and neither is one that is larger than any target.
+        Links, and files larger than any target, are not such files.
         """
         self._targets = prefix
 
@@ -116,8 +129,18 @@ def _digest_file(path: str, flags: int = 0, limit: float = math.inf) -> str | No
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
                 return None
+            key = status.st_dev, _stamp(status)
+            known = _known.get(key)
+            if known is not None:
+                return known
             while block := file.read(_BLOCK):
                 found.update(block)
+            digest = found.hexdigest()
+            settled = time.time_ns() - max(status.st_ctime_ns, status.st_mtime_ns) > _SETTLED_NS
+            if settled and _stamp(os.fstat(descriptor)) == key[1]:
+                if len(_known) >= _MOST_KNOWN:
+                    _known.clear()
+                _known[key] = digest
     except OSError:
         return None
-    return found.hexdigest()
+    return digest

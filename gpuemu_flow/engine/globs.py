@@ -10,7 +10,7 @@ from gpuemu_flow.engine.plan import CACHE_NAME
 def glob_files(root: Path, pattern: str) -> list[str]:
     """Return the files below `root` that `pattern` matches, relative to it, sorted.
 
-    What lies in our own cache is none of them: it changes with every run.
+    Files in our own cache are left out, since they change with every run.
     """
     return sorted(
         path.relative_to(root).as_posix()

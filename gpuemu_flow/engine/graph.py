@@ -90,8 +90,8 @@ class Graph:
         Parameters
         ----------
         words : iterable of str
-            Task names, ops, stages, groups, targets, or patterns of them as a shell's: ``*``,
-            ``?``, ``[...]``; none means all.
+            Task names, ops, ``OP:DTYPE``, stages, groups, targets, or patterns of them as a
+            shell's: ``*``, ``?``, ``[...]``; none means all.
         dtypes : iterable of str
             Keep only tasks of these dtypes; none means all.
 
@@ -128,14 +128,24 @@ class Graph:
         return chosen
 
     def _named(self, word: str) -> set[str] | None:
-        """Return the tasks that a word or a pattern names; None if it names none."""
+        """Return the tasks that a word or a pattern names; None if it names none.
+
+        ``OP:DTYPE`` names all stages of an op in one dtype.
+        """
         if word in self.tasks:
             return {word}
         if word in self.groups:
             return set(self.groups[word])
+        subject, _, dtype = word.rpartition(":")
         if not _WILDCARDS & set(word):
-            return None
-        tasks = {name for name in self.tasks if fnmatchcase(name, word)}
+            found = (self.tasks[name] for name in self.groups.get(subject, ()))
+            return {s.name for s in found if s.dtype == dtype and s.subject == subject} or None
+        tasks = {
+            name
+            for name, spec in self.tasks.items()
+            if fnmatchcase(name, word)
+            or (dtype and spec.dtype and fnmatchcase(f"{spec.subject}:{spec.dtype}", word))
+        }
         groups = [members for name, members in self.groups.items() if fnmatchcase(name, word)]
         return tasks.union(*groups) if tasks or groups else None
 

@@ -18,7 +18,7 @@ MAX_FILES = 10_000
 def include_closure(start: Path, flags: Iterable[str], root: Path) -> list[str]:
     """Return the source and all files that it includes, as far as they lie beside it or on ``-I``.
 
-    All ``#include`` lines count, whatever conditions they stand under. The toolkit's own headers
+    All ``#include`` lines count, even under conditions that do not hold. The toolkit's own headers
     are not on these paths; the compiler's version stands for them.
 
     Parameters

@@ -10,6 +10,7 @@ from gpuemu_flow.config.included import read_included
 from gpuemu_flow.config.read import read_source
 from gpuemu_flow.engine import plan, snapshot
 from gpuemu_flow.engine.graph import STAGES
+from gpuemu_flow.engine.selection import SETS
 from gpuemu_flow.engine.snapshot import Snapshot
 from gpuemu_flow.engine.workspace import SNAPSHOT_NAME
 from gpuemu_flow.store.baselines import BaselineStore
@@ -57,7 +58,7 @@ class KnownNames:
         """List the words that `run` takes besides tasks: ops, kernels, rules, stages, targets."""
         targets = self._tree.get("targets")
         named = list(targets) if isinstance(targets, dict) else []
-        return [*self.ops, *self.kernels, *self.rules, *named, *STAGES, "quick", "all"]
+        return [*self.ops, *self.kernels, *self.rules, *named, *STAGES, "quick", "all", *SETS]
 
     @property
     def tasks(self) -> list[str]:

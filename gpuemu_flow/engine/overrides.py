@@ -14,14 +14,25 @@ class Overrides:
     seed : int or None
         Master seed of all ops.
     draw_seed : bool
-        It is drawn anew, whatever the configuration says.
+        True to draw the seed anew, even if the configuration has one.
     ci : str
         ``quick`` or ``thorough``: the cases are those that ``[ci]`` asks for, where it does.
     cases : int or None
         Cases of each op and dtype.
+    profile : str
+        A table of ``[profiles]`` that is put over the configuration; empty for none.
+    settings : tuple of str
+        Single keys, each ``table.key=value``.
     """
 
     seed: int | None = None
     draw_seed: bool = False
     ci: str = ""
     cases: int | None = None
+    profile: str = ""
+    settings: tuple[str, ...] = ()
+
+    @property
+    def changes_configuration(self) -> bool:
+        """Tell whether the configuration is another than that of the files."""
+        return bool(self.profile or self.settings)

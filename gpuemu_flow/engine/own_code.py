@@ -50,6 +50,7 @@ _FILES = (
     "engine/globs.py",
     "engine/graph.py",
     "engine/includes.py",
+    "engine/kept_from.py",
     "engine/observed_sets.py",
     "engine/overrides.py",
     "engine/own_code.py",

@@ -59,9 +59,9 @@ Stamp = tuple[int, int, int, int]
 def is_of_a_session(name: str) -> bool:
     """Return True for a variable that belongs to a session, not to the environment as a whole.
 
-    Terminals, editors and logins set these; each session has other values. A program that is
-    started is given all of them and hardly ever looks. One that reads such a name in a way that is
-    seen depends on it.
+    Terminals, editors and logins set these; each session has other values. Every started program
+    gets all of them and hardly ever reads one. A program depends on such a variable only if it was
+    seen to read it.
     """
     return name in VOLATILE or name in _SESSION or name.startswith(_SESSION_PREFIXES)
 
@@ -69,10 +69,10 @@ def is_of_a_session(name: str) -> bool:
 def variable_digest(environ: Mapping[str, str], name: str) -> str:
     """Return a digest of the value of a variable, or of several that a pattern names.
 
-    ``OMP_*`` names the variables with this beginning, and ``*`` all but those that each session has
-    of its own; of both, only those that reach every program count. A second star, as in names that
-    come from the configuration, lifts this limit. The digest of a variable that is not set is
-    `UNSET`. The value itself, which may be a secret, is never kept.
+    ``OMP_*`` names the variables with this beginning, and ``*`` all but those of sessions. Both
+    mean only variables that reach every program; a second star, as in names from the configuration,
+    lifts this limit. The digest of a variable that is not set is `UNSET`. The value itself, which
+    may be a secret, is never stored.
     """
     begin, star, _ = name.partition(ALL_VARIABLES)
     if star:
@@ -228,7 +228,7 @@ def _read(plan_path: str) -> bytes:
     Raises
     ------
     OSError
-        There is none, or it is none of ours.
+        There is no plan, or another program wrote it.
     """
     if stat.S_ISLNK(os.lstat(os.path.dirname(plan_path)).st_mode):  # noqa: PTH120 - hot
         raise OSError("a link to the cache is looked at by the full program")

@@ -21,7 +21,7 @@ _NAMELESS = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE, stage
 
 @dataclass(frozen=True)
 class MovedNames:
-    """Names of ops that came or went since the last run, of those that only clients run.
+    """Names of client-run ops that were added or removed since the last run.
 
     Attributes
     ----------
@@ -49,8 +49,8 @@ def renamed_tasks(old: Graph, new: Graph) -> dict[str, TaskSpec]:
     Returns
     -------
     dict of str to TaskSpec
-        Name of a task in `new`, and the task that it was, in topological order. Each op that is
-        gone is taken over at most once: a copy of an op that is still there is a new op.
+        The former task of each renamed task, by its name in `new`, in topological order. Each
+        removed op is taken over at most once. A copy of an op that still exists is a new op.
     """
     before, after = _by_subject(old.tasks.values()), _by_subject(new.tasks.values())
     gone = {name: _nameless(before[name]) for name in before.keys() - after.keys()}

@@ -7,7 +7,7 @@ import functools
 import io
 import queue
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from doit.runner import MThreadRunner
 from doit.task import Stream, Task
 
 from gpuemu_flow.engine.deps import FlowDependency
+from gpuemu_flow.engine.durations import known_durations, longest_first
 from gpuemu_flow.engine.events import Listener, TaskEvent
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.signals import WAKE_SECONDS, on_signals
@@ -29,7 +30,7 @@ from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.tasks import compare, diff, generate, run_op, run_reference, stages
-from gpuemu_flow.tasks.base import Interrupted, StageContext, StageResult, TaskSpec
+from gpuemu_flow.tasks.base import Interrupted, NotKept, StageContext, StageResult, TaskSpec
 from gpuemu_flow.types import Json, Verdict
 
 _ATTEMPTS = 3
@@ -45,10 +46,10 @@ def _consists_of(parts: KeyParts) -> dict[str, str]:
 
 
 # The stages of kernels bring all lint rules: they are imported when a kernel is in the graph.
-def _build(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageResult:
+def _build(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     from gpuemu_flow.tasks import build_kernel  # noqa: PLC0415
 
-    return build_kernel.run(spec, context)
+    return build_kernel.run(spec, context, parts)
 
 
 def _code(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageResult:
@@ -76,7 +77,7 @@ def _kernel_diff(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageRes
 
 
 ACTIONS: Mapping[str, Action] = {
-    stages.GENERATE: lambda spec, context, _: generate.run(spec, context),
+    stages.GENERATE: generate.run,
     stages.OP: lambda spec, context, parts: run_op.run(spec, context, _consists_of(parts)),
     stages.REFERENCE: lambda spec, context, parts: run_reference.run(
         spec, context, _consists_of(parts)
@@ -107,6 +108,8 @@ class Execution:
         The run was ended by a signal.
     broken : dict of name to tuple of Problem
         Tasks that failed by themselves, and why.
+    not_kept : set of str
+        Tasks whose results are in no cache, where nothing was to be run, and what depends on them.
     """
 
     status: dict[str, str] = field(default_factory=dict)
@@ -114,6 +117,7 @@ class Execution:
     values: dict[str, Json] = field(default_factory=dict)
     interrupted: bool = False
     broken: dict[str, tuple[Problem, ...]] = field(default_factory=dict)
+    not_kept: set[str] = field(default_factory=set)
 
 
 class _Reporter(ZeroReporter):  # type: ignore[misc]
@@ -252,7 +256,9 @@ class Executor:
         execution = Execution()
         if not names:
             return execution
-        order = [name for name in self._graph.tasks if name in names]
+        seconds = known_durations(self._states, names) if len(names) > 1 else {}
+        order = longest_first(self._graph, names, seconds)
+        self._listener.on_expected(seconds, self._jobs)
         control = TaskControl([self._task(name, names) for name in order])
         control.process(None)
         self._runner = _Runner(
@@ -269,7 +275,19 @@ class Executor:
         except KeyboardInterrupt:
             self.interrupt()
         execution.interrupted = self._context.cancel.is_set()
+        left = self._graph.downstream(self._dependency.left) if self._dependency.left else set()
+        execution.not_kept = {name for name in left if execution.status.get(name) == "failed"}
         return execution
+
+    def store_again(self, names: Iterable[str]) -> None:
+        """Take the results of current tasks once more, which stores them in a shared cache."""
+        with on_signals(self.interrupt):
+            for spec in map(self._graph.tasks.__getitem__, names):
+                if self._context.cancel.is_set():
+                    return
+                if spec.stage in stages.SHARED:
+                    with contextlib.suppress(Interrupted, FlowError):
+                        self._act_on_one_state(spec)
 
     def _task(self, name: str, names: set[str]) -> Task:
         spec = self._graph.tasks[name]
@@ -284,6 +302,9 @@ class Executor:
     def _act(self, spec: TaskSpec) -> dict[str, Json] | _Failed:
         try:
             result = self._act_on_one_state(spec)
+        except NotKept:
+            self._dependency.left.add(spec.name)
+            return _Failed(spec.name, ())
         except Interrupted:
             return _Failed(spec.name, ())
         except FlowError as error:
@@ -339,8 +360,8 @@ class Executor:
     def _wait_until_after(self, begun: int) -> None:
         """Wait until the file system's clock, whose ticks take some ms, has advanced.
 
-        Restored results are there at once: all attempts would lie in the tick in which somebody
-        installed a package or replaced a link just before.
+        Restoring results takes so little time that all attempts could fall into the tick in which
+        somebody has just installed a package or replaced a link.
         """
         for _ in range(_TICKS):
             if self._context.inputs.now() > begun:

@@ -14,6 +14,8 @@ from gpuemu_flow.engine.events import Listener, Quiet
 from gpuemu_flow.engine.evidence import Evidence
 from gpuemu_flow.engine.files import ABSENT
 from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.selection import is_set, select
+from gpuemu_flow.engine.shared_place import shared
 from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
@@ -26,6 +28,7 @@ from gpuemu_flow.tasks.base import StageContext
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.run import Executor
+    from gpuemu_flow.engine.shards import Shard
     from gpuemu_flow.runners.pool import Pool
 
 
@@ -38,6 +41,10 @@ class RunOptions:
     words : tuple of str
         Ops, tasks, groups, targets; none means all.
     dtypes : tuple of str
+    since : str
+        Of what is selected, only what changed since this commit; empty for all.
+    shard : Shard or None
+        Of what is selected, only the tasks of this shard.
     until : tuple of str
         As `words`: of what is selected, only these and what they depend on.
     forced : tuple of str
@@ -48,11 +55,15 @@ class RunOptions:
     triggers : tuple of str
         Parts of the key that may make a task run.
     time_limit : float or None
-        Seconds after which what still runs is ended and nothing more is started.
+        Seconds after which running tasks are ended and no more are started.
+    only_restore : bool
+        Results are taken from caches, and nothing is run.
     """
 
     words: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
+    since: str = ""
+    shard: Shard | None = None
     until: tuple[str, ...] = ()
     forced: tuple[str, ...] = ()
     jobs: int | None = None
@@ -61,6 +72,13 @@ class RunOptions:
     dry_run: bool = False
     triggers: tuple[str, ...] = TRIGGERS
     time_limit: float | None = None
+    only_restore: bool = False
+
+    @property
+    def may_be_nothing(self) -> bool:
+        """Tell whether it is no mistake if nothing is selected: sets and shards may be empty."""
+        sets_alone = bool(self.words) and all(map(is_set, self.words))
+        return sets_alone or bool(self.since) or self.shard is not None
 
 
 @dataclass
@@ -108,7 +126,9 @@ class RunOutcome:
     @property
     def everything(self) -> bool:
         """Tell whether the selection contains all tasks."""
-        return not self.options.words and not self.options.dtypes and not self.options.until
+        asked = self.options
+        limited = asked.words or asked.dtypes or asked.until or asked.since or asked.shard
+        return not limited
 
     def all_current(self, workspace: Workspace) -> bool:
         """Tell whether every task of the workspace is now known to be current."""
@@ -148,10 +168,8 @@ def run(
     shown = listener or Quiet()
     _check_fence(workspace)
     graph, cache = workspace.graph, workspace.cache
-    selected = graph.upstream(graph.select(options.words, options.dtypes))
-    if options.until:
-        selected &= graph.upstream(graph.select(options.until))
-    forced = _forced(graph, options) & selected
+    selected = selected_tasks(workspace, options)
+    forced = _forced(workspace, options) & selected
     outcome = RunOutcome(graph, options, selected)
     cache.create()
     with RunLock(cache.lock_path, shown.on_wait):
@@ -179,11 +197,44 @@ def run(
     return outcome
 
 
-def _forced(graph: Graph, options: RunOptions) -> set[str]:
+def selected_tasks(workspace: Workspace, options: RunOptions) -> set[str]:
+    """Return the tasks that a run with these options is about, dependencies included."""
+    graph = workspace.graph
+    selected = graph.upstream(chosen_tasks(workspace, options))
+    if options.until:
+        selected &= graph.upstream(select(workspace, options.until))
+    return selected
+
+
+def chosen_tasks(workspace: Workspace, options: RunOptions) -> set[str]:
+    """Return the tasks that the options select, without their dependencies.
+
+    Raises
+    ------
+    UsageError
+        For words that name nothing, and a commit that is not there.
+    """
+    graph = workspace.graph
+    chosen = select(workspace, options.words, options.dtypes)
+    if options.since:
+        from gpuemu_flow.engine.since import touched_since  # noqa: PLC0415 - seldom needed
+
+        require_trust(workspace)  # git may run what a repository configures
+        chosen &= touched_since(workspace, options.since)
+    if options.shard is not None:
+        from gpuemu_flow.engine.shards import owned  # noqa: PLC0415 - seldom needed
+
+        mine = owned(graph, workspace.root, options.shard)
+        chosen = {name for name in chosen if graph.tasks[name].subject in mine}
+    return chosen
+
+
+def _forced(workspace: Workspace, options: RunOptions) -> set[str]:
     """Return the tasks that run whatever is cached."""
+    graph = workspace.graph
     if options.force:
         return set(graph.tasks)
-    return graph.downstream(graph.select(options.forced)) if options.forced else set()
+    return graph.downstream(select(workspace, options.forced)) if options.forced else set()
 
 
 def count_jobs(workspace: Workspace, options: RunOptions) -> int:
@@ -254,7 +305,10 @@ def _execute(
     basis, files = workspace.snapshot.basis, workspace.snapshot.files
     config = [path for path, _ in basis.config]
     evidence = Evidence.take(workspace.graph, todo, files, basis.own_code, config)
-    with _context(workspace, options, jobs, listener, pool) as context:
+    with (
+        open_context(workspace, options, jobs, listener, pool) as context,
+        shared(workspace, context),
+    ):
         executor = Executor(
             workspace.graph,
             context,
@@ -267,7 +321,8 @@ def _execute(
         with _time_limit(options.time_limit, executor) as limit:
             execution = executor.run(todo)
     states = workspace.states()
-    for name, problem in evidence.changed(files).items():
+    doubts = evidence.touched(workspace.graph, states, workspace.root) | evidence.changed(files)
+    for name, problem in doubts.items():
         if execution.status.get(name) in ("ran", "restored"):
             execution.status[name], execution.broken[name] = "failed", (problem,)
             execution.problems.append(problem)
@@ -275,6 +330,7 @@ def _execute(
         states.save_broken(workspace.graph.tasks[name], problems)
     outcome.status.update(dict.fromkeys(todo, "pending"))
     outcome.status.update(execution.status)
+    outcome.status.update(dict.fromkeys(execution.not_kept, "pending"))
     outcome.problems += execution.problems
     outcome.timed_out = execution.interrupted and limit.is_set()
     outcome.interrupted = execution.interrupted and not outcome.timed_out
@@ -313,9 +369,10 @@ def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
 
 
 @contextmanager
-def _context(
+def open_context(
     workspace: Workspace, options: RunOptions, jobs: int, listener: Listener, kept: Pool | None
 ) -> Iterator[StageContext]:
+    """Give the tools that actions get; end the workers at the end of the block, unless kept."""
     from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415 - workers only when tasks may run
 
     own = Pool(jobs, staging=workspace.cache.staging) if kept is None else nullcontext(kept)
@@ -328,6 +385,7 @@ def _context(
             inputs=workspace.inputs,
             on_progress=listener.on_progress,
             force=options.force,
+            only_restore=options.only_restore,
         )
 
 

@@ -44,6 +44,8 @@ class Settings:
         Its mode.
     warnings : tuple of Problem
         Of the configuration.
+    remote, remote_mode : str
+        URL of the cache that several machines share, and what is done with it.
     """
 
     jobs: int
@@ -57,6 +59,8 @@ class Settings:
     drawn_seed: int | None
     sandbox: str = "auto"
     warnings: tuple[Problem, ...] = ()
+    remote: str = ""
+    remote_mode: str = "read"
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
@@ -64,7 +68,7 @@ class Settings:
 
     @classmethod
     def from_json(cls, data: Json) -> Settings:
-        """Rebuild from `to_json`'s result; raise KeyError or TypeError otherwise."""
+        """Rebuild from `to_json`'s result, or raise KeyError or TypeError."""
         warnings = tuple(Problem(**problem) for problem in data["warnings"])
         return cls(**{**data, "warnings": warnings})
 
@@ -109,7 +113,7 @@ class Basis:
     own_code : str
         Digest of our own code.
     links : list of (path, target)
-        That lead to programs.
+        Links that lead to programs.
     environment : mapping of str to str
     variables : str
         Of the process, as a plan has them.
@@ -144,7 +148,7 @@ class Basis:
 
     @classmethod
     def from_json(cls, data: Json) -> Basis:
-        """Rebuild from `to_json`'s result; raise KeyError or TypeError otherwise."""
+        """Rebuild from `to_json`'s result, or raise KeyError or TypeError."""
         kernels = None if data["kernels"] is None else KernelBasis(**data["kernels"])
         return cls(**{**data, "kernels": kernels})
 
@@ -199,7 +203,7 @@ def load(
     ----------
     path, root : Path
     set_aside : callable
-        Told a damaged file and why.
+        Called with a damaged file and the reason.
     """
     try:
         data = PrivateFolder(path.parent).read(path)

@@ -12,6 +12,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.keys import digest_bytes, digest_json
 from gpuemu_flow.syntax import parse_python
 
+_LONGEST_FIRST_LINE = 512
 _MENTIONS_IMPORT = re.compile(rb"^\s*(?:from|import)\s|import_module|__import__", re.MULTILINE)
 _STDLIB = sys.stdlib_module_names
 
@@ -45,12 +46,19 @@ class SourceIndex:
     root: Path
     _parsed: dict[Path, frozenset[tuple[int, str]]] = field(default_factory=dict)
     _contents: dict[Path, str] = field(default_factory=dict)
-    _closures: dict[Path, Closure] = field(default_factory=dict)
+    _closures: dict[tuple[Path, frozenset[Path]], Closure] = field(default_factory=dict)
     _absent: set[Path] = field(default_factory=set)
 
-    def closure(self, script: Path) -> Closure:
-        """Return all files and packages of the program that starts at `script`."""
-        known = self._closures.get(script)
+    def closure(self, script: Path, *, without: frozenset[Path] = frozenset()) -> Closure:
+        """Return all files and packages of the program that starts at `script`.
+
+        Parameters
+        ----------
+        script : Path
+        without : frozenset of Path
+            Files that are left out, with what they alone import.
+        """
+        known = self._closures.get((script, without))
         if known is not None:
             return known
         files: set[Path] = set()
@@ -58,7 +66,7 @@ class SourceIndex:
         pending = [script]
         while pending:
             path = pending.pop()
-            if path in files:
+            if path in files or path in without:
                 continue
             files.add(path)
             for level, name in self._imports(path):
@@ -70,8 +78,15 @@ class SourceIndex:
         closure = Closure(
             tuple(sorted(self.relative(path) for path in files)), tuple(sorted(packages))
         )
-        self._closures[script] = closure
+        self._closures[script, without] = closure
         return closure
+
+    def can_follow(self, path: Path) -> bool:
+        """Tell whether the imports of a program can be read: it is a file of Python source."""
+        try:
+            return _is_python(path, path.read_bytes()[:_LONGEST_FIRST_LINE])
+        except OSError:
+            return False
 
     def imports_digest(self, path: Path) -> str:
         """Return a digest of all imports of a file; while it is equal, so is every closure."""
@@ -110,7 +125,7 @@ class SourceIndex:
         try:
             source = path.read_bytes()
             self._contents[path] = digest_bytes(source)
-            if path.suffix == ".py" and _MENTIONS_IMPORT.search(source):
+            if _is_python(path, source) and _MENTIONS_IMPORT.search(source):
                 names = frozenset(_imported_names(parse_python(source)))
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             # A script that does not parse is reported when it is run, with its own traceback.
@@ -161,6 +176,12 @@ class SourceIndex:
         if not found:
             self._absent.add(path)
         return found
+
+
+def _is_python(path: Path, source: bytes) -> bool:
+    """Tell whether a file is Python source, by its name or by the interpreter that it asks for."""
+    first = source[:_LONGEST_FIRST_LINE].partition(b"\n")[0]
+    return path.suffix == ".py" or (first.startswith(b"#!") and b"python" in first)
 
 
 def _imported_names(tree: ast.Module) -> set[tuple[int, str]]:

@@ -246,6 +246,16 @@ class TaskStates:
         except (KeyError, TypeError):
             return []
 
+    def duration(self, name: str) -> float | None:
+        """Return how long a task's work took when it was last done, in s; None if unknown."""
+        record = self.record(name)
+        seconds = None if record is None else record.values.get("duration_s")
+        return float(seconds) if isinstance(seconds, (int, float)) else None
+
+    def has_failed(self, name: str) -> bool:
+        """Tell whether a task ever failed to make its target, now or before it succeeded."""
+        return isinstance(self._cache.state.get(f"broken:{name}"), dict)
+
     def moved(self, spec: TaskSpec) -> bool:
         """Tell whether the key of a task changed since its record, or it has none.
 

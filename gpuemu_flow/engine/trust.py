@@ -1,8 +1,9 @@
 """Decide whose code is run: the user's own always, that of others only in trusted workspaces.
 
-`gpuemu.toml` is looked for from the current folder upward, so that one which somebody else left in
-a shared folder would be run by whoever works below it. Files of the user's own, or of root, are run
-as ``make`` and ``pytest`` run them: who could write them could change the user's shell as well.
+`gpuemu.toml` is looked for from the current folder upward, so that a file that somebody else left
+in a shared folder would be run by everyone who works below it. Files that belong to the user or to
+root are run, as ``make`` and ``pytest`` run them: whoever can write them could change the user's
+shell as well.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def own_users(environ: Mapping[str, str]) -> frozenset[int]:
 def foreign_owners(root: Path, files: Iterable[Path], own: frozenset[int]) -> dict[Path, int]:
     """Map those of the workspace's folder and files that belong to others to their owners.
 
-    A link counts by its own owner and by that of what it leads to.
+    Both the owner of a link and the owner of its target count.
     """
     found: dict[Path, int] = {}
     for path in (root, *files):

@@ -33,17 +33,17 @@ _SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".ptx", ".cubin", ".toml
 class FileWatch:
     """Files and folders of one workspace, as they were when last looked at.
 
-    A file counts as saved when its stamp moved; whether its content did is for the engine to see.
-    Folders are looked at for what appears in them: a script that was missing, a module that now
-    shadows another, a new match of ``depends``.
+    A file counts as saved when its stamp moved; the engine finds out whether its content changed.
+    Folders are watched for new entries: a script that was missing, a module that now shadows
+    another, a new match of ``depends``.
 
     Attributes
     ----------
     root : Path
         The workspace.
     anything : bool
-        True if every new name in a folder counts. Only sources do while the configuration is fine:
-        programs may write files, and must not set off the next run by it.
+        True if every new name in a folder counts. While the configuration is valid only sources
+        count, so that files that programs write do not start the next run.
     """
 
     root: Path

@@ -107,6 +107,11 @@ class Workspace:
         return self.root / plan.CACHE_NAME / plan.PLAN_NAME
 
     @property
+    def overrides(self) -> Overrides:
+        """Return the changes that the command line makes to the configuration."""
+        return self._overrides
+
+    @property
     def graph(self) -> Graph:
         """Return the task graph."""
         return self.snapshot.graph
@@ -120,9 +125,11 @@ class Workspace:
     def config(self) -> Config:
         """Return the configuration, parsed on first use."""
         if self._config is None:
+            from gpuemu_flow.config.changes import Changes  # noqa: PLC0415
             from gpuemu_flow.config.load import load_config  # noqa: PLC0415
 
-            self._config = load_config(self.config_path, environ=self._environ)
+            changes = Changes(self._overrides.profile, self._overrides.settings)
+            self._config = load_config(self.config_path, environ=self._environ, changes=changes)
         return self._config
 
     def states(self, triggers: Iterable[str] = TRIGGERS) -> TaskStates:
@@ -189,9 +196,9 @@ class Workspace:
     def save_plan(self, summary: str) -> None:
         """Store the plan by which the next plain ``run`` answers at once if nothing changed.
 
-        Only for a workspace whose tasks are all current and whose results all passed. None is
-        stored if the sandbox lacks a part: results without it must not be reused on a system
-        that has it.
+        Call it only for a workspace whose tasks are all current and whose results all passed. No
+        plan is stored if the sandbox lacks a part: results without it must not be reused on a
+        system that has it.
         """
         if lacks(self.snapshot.basis.sandbox):
             return
@@ -286,6 +293,8 @@ class Workspace:
             "seed": "random" if self._overrides.draw_seed else self._overrides.seed,
             "sampling": sampled.get(self._overrides.ci),
             "cases": self._overrides.cases,
+            "profile": self._overrides.profile,
+            "settings": list(self._overrides.settings),
         }
 
     def _same_kernels(self, known: Snapshot) -> bool:
@@ -353,6 +362,8 @@ class Workspace:
             jobs=config.execution.parallel,
             cache_dir=str(config.cache.dir) if config.cache.dir is not None else "",
             size_limit=config.cache.size_limit,
+            remote=config.cache.remote,
+            remote_mode=config.cache.remote_mode,
             fail_on_regression=config.policies.fail_on_regression,
             fuzz_iterations={op.name: op.fuzz_iterations for op in config.ops},
             cause_budget=config.validation.cause_budget,

@@ -8,9 +8,8 @@ from typing import Any
 from gpuemu_flow.client.results import ValidationResult
 from gpuemu_flow.frameworks.base import Array, Arrays, FrameworkAdapter, Inputs, caller
 from gpuemu_flow.frameworks.local import compare, reference_of
-from gpuemu_flow.frameworks.local_fuzz import widened
 from gpuemu_flow.frameworks.local_shadow import STEPS, Versions
-from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, widened
 from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.types import Verdict
 
@@ -45,7 +44,7 @@ def compare_gradients(
     arrays : mapping of str to ndarray
         The inputs.
     cotangents : callable
-        From outputs to what the gradients are taken by.
+        Returns the cotangents for given outputs.
     """
     versions = Versions(ref_fn)
     names = list(gradients)

@@ -1,4 +1,4 @@
-"""Base of the adapters: their form, that of a check's outcome, and calls of an op."""
+"""Base of the adapters: their interface, the outcome of a check, and calls of an op."""
 
 from __future__ import annotations
 
@@ -93,9 +93,10 @@ def named(inputs: Inputs) -> dict[str, Any]:
 def caller(function: Callable[..., Any], inputs: Inputs) -> Callable[[Mapping[str, Any]], Any]:
     """Wrap a function, whatever its signature, as a function of a mapping of tensors.
 
-    A sequence is given in order, and so is a mapping to ``*args``. Else a mapping is given by name
-    to parameters of these names or ``**``, or as it is to a single parameter. Python numbers and
-    texts among `inputs` are given as they are, whatever the mapping holds for them.
+    A sequence is passed in order, and so is a mapping if the function takes ``*args``. Otherwise a
+    mapping is passed by name to parameters with these names or to ``**``, or whole to a single
+    parameter. Python numbers and strings among `inputs` are passed unchanged, whatever the mapping
+    holds for them.
     """
     given = named(inputs)
     plain = {name for name, value in given.items() if isinstance(value, PLAIN)}

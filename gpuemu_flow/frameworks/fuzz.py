@@ -31,8 +31,8 @@ class FuzzOutcome(Mapping[str, Any]):
     ``total``, ``passed``, ``failed``, ``inconclusive``, ``seed``; ``unjudged``, the share of all
     output elements without a verdict, and ``reason``, why all of it is inconclusive;
     ``forward_failures``, results of outputs that differ from the reference's; and for each check
-    that was asked for, such as ``jit``, its ``jit_failures``. It counts as true when enough was
-    judged, and held.
+    that was asked for, such as ``jit``, its ``jit_failures``. It is true if enough was judged and
+    nothing failed.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:

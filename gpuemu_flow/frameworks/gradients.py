@@ -137,8 +137,8 @@ class GradientChecker:
     ) -> tuple[float, bool]:
         """Return the derivative, and whether two step sizes and both sides agree that it exists.
 
-        The slopes to either side of a smooth function draw together as the step shrinks; those at a
-        kink stay apart.
+        The slopes on the two sides of a point converge as the step shrinks if the function is
+        smooth there; at a kink they stay apart.
         """
         step = self.eps * max(1.0, abs(float(arrays[name][index])))
         found, apart = [], []

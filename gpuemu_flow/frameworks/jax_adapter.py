@@ -53,7 +53,7 @@ class JAXAdapter(FrameworkAdapter):
         return str(tensor.dtype)
 
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether a tensor has a float dtype, all of which JAX differentiates by."""
+        """Tell whether a tensor has a float dtype: JAX can differentiate by every such tensor."""
         if requires is not None:
             return tensor
         return dtype_name(np.asarray(tensor).dtype) in FLOAT_LIMITS
@@ -66,7 +66,7 @@ class JAXAdapter(FrameworkAdapter):
         Parameters
         ----------
         argnums : int or sequence of int, optional
-            Only by these, counted in the inputs' order; by all of a float dtype by default.
+            Positions of the inputs to differentiate by; by default, all with a float dtype.
         """
         jax = self.module
         values = named(inputs)

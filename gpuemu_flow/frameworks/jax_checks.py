@@ -110,7 +110,7 @@ def check_pmap_compatible(
 ) -> CheckOutcome:
     """Check that `jax.pmap` of an op runs, and that each device gives the same as one call.
 
-    All devices that there are take part, or `num_devices` of them; the CPU counts as one unless
+    All existing devices take part, or `num_devices` of them; the CPU counts as one unless
     ``--xla_force_host_platform_device_count`` says otherwise.
     """
     jax = ADAPTER.module

@@ -71,8 +71,8 @@ def compare(
     inputs : mapping of name to tensor, optional
         NaN and Inf in the output count for less where the inputs hold them.
     atol, rtol : float, optional
-        Instead of the tolerance that follows from the reference; where it cannot be asked again,
-        of the documented one of the output's dtype.
+        Replace the tolerance measured on the reference or, if the reference cannot be called again,
+        the documented one of the output's dtype.
     found : tuple of Failure
         Further errors of the output.
     raise_on_failure : bool

@@ -34,7 +34,7 @@ class Reference:
     function : callable or Versions
         The user's own function, whose source says how it computes.
     outputs : callable
-        From a version of the function and inputs to what it gives, as arrays by name.
+        Returns the outputs of a version of the function on given inputs, as arrays by name.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from gpuemu_flow.frameworks.base import caller
 from gpuemu_flow.frameworks.local import compare, outputs_by_name, reference_of
 from gpuemu_flow.frameworks.local_auto import checked_precision
 from gpuemu_flow.frameworks.local_shadow import Versions
-from gpuemu_flow.numerics.dtypes import to_float64
+from gpuemu_flow.numerics.dtypes import to_float64, widened
 from gpuemu_flow.numerics.operand import TENSOR_CORE
 from gpuemu_flow.types import FailureKind, Verdict
 from gpuemu_flow.verdicts import Elements, decide
@@ -56,7 +56,7 @@ def fuzz_locally(
         Values that a right op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
         or ``input``.
     convert : callable, optional
-        From an array to what the op takes; arrays by default.
+        Turns an array into an argument of the op; by default, the array itself.
     """
     allowed = checked_precision(precision) or TENSOR_CORE
     asked = None if ref_fn is None else Versions(ref_fn)
@@ -147,8 +147,3 @@ def _finite_only(outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[
         for name, array in outputs.items()
         if not np.isfinite(to_float64(array)).all()
     ]
-
-
-def widened(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs with float arrays converted to float64."""
-    return {n: to_float64(a) if a.dtype.kind not in "iub" else a for n, a in inputs.items()}

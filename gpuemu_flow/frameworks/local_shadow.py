@@ -31,7 +31,7 @@ class Versions:
     ----------
     function : callable
         Functions, lambdas, partials, methods and what ``jax.jit`` made of a function have shadows
-        of their source; anything else stands for itself, whatever it is given.
+        of their source. Anything else is used unchanged for every version.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

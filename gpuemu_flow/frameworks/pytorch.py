@@ -63,7 +63,7 @@ def validate_custom_autograd_function(
     Parameters
     ----------
     reference : callable, optional
-        Of the same inputs; what ``forward`` must give, within the same tolerance.
+        Takes the same inputs; ``forward`` must give its result, within the same tolerance.
 
     Returns
     -------

@@ -65,8 +65,8 @@ def validate_model(
     dtype : str, optional
         Convert the model to this one first, for the time of the body.
     atol, rtol : float, optional
-        Instead of the tolerance that follows from the copy; for outputs narrower than float32, of
-        the documented one.
+        Replace the tolerance measured on the copy or, for outputs narrower than float32, the
+        documented one.
     raise_on_failure : bool
 
     Raises

@@ -1,7 +1,6 @@
 """Triton kernels in this process: host functions run by Triton's interpreter, and judged.
 
-Functions of files of their own, which `load` imports, and functions that were imported already work
-alike.
+The functions may come from files that `load` imports, or be imported already.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.frameworks.base import PLAIN, Inputs, caller, named
 from gpuemu_flow.frameworks.local import compare, outputs_by_name, reference_of
 from gpuemu_flow.frameworks.local_auto import checked_precision
-from gpuemu_flow.frameworks.local_fuzz import widened
 from gpuemu_flow.frameworks.pytorch_adapter import PyTorchAdapter
+from gpuemu_flow.numerics.dtypes import widened
 from gpuemu_flow.numerics.operand import TENSOR_CORE
 from gpuemu_flow.runners.triton_interpreter import Interpreter
 from gpuemu_flow.runners.triton_runner import plain_error
@@ -68,8 +67,8 @@ def _function_of(program: str, relative_to: str | Path) -> Callable[..., Any]:
 class TritonOp:
     """A host function of Triton kernels that runs on the CPU.
 
-    Calling it is calling the function: tensors in, tensors out (numpy arrays become tensors). What
-    its kernels touch outside of all tensors, and what they leave unwritten, is an error.
+    Calling it is calling the function: tensors in, tensors out (numpy arrays become tensors).
+    Accesses of its kernels outside of all tensors, and unwritten outputs, are errors.
 
     Parameters
     ----------
@@ -163,8 +162,8 @@ class TritonOp:
         reference : callable, or array
             Of numpy arrays, floats in float64; or the expected output itself.
         atol, rtol : float, optional
-            Instead of the tolerance that follows from a reference that is callable, or else of the
-            documented one of the output's dtype.
+            Replace the tolerance measured on a callable reference or, without one, the documented
+            one of the output's dtype.
         precision : str
             Values that the kernel may round, see ``docs/oracle.md``: ``tensor-core``,
             ``float32`` or ``input``.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpuemu_flow.cases.cause import Cause
-    from gpuemu_flow.fuzz.experiment import Budget
+    from gpuemu_flow.fuzz.budget import Budget
     from gpuemu_flow.fuzz.relating import Tried
     from gpuemu_flow.fuzz.subjects import OpSubject
     from gpuemu_flow.judging.case_evaluator import CaseEvaluator
@@ -59,7 +59,7 @@ class Effort:
     announce : callable
         Called with an op's name before its experiment begins.
     left_out, cut : set of str
-        Ops without an experiment, and those whose experiment its time has ended.
+        Ops without an experiment, and ops whose experiment the time limit ended.
     """
 
     cases: int
@@ -121,7 +121,7 @@ def with_causes(
     budget : int
         New cases per op; 0 makes no experiment.
     known_only : bool
-        Causes that an earlier experiment found are shown, and none is made.
+        Show causes that earlier experiments found, and make no new experiment.
     cancel : threading.Event, optional
     announce : callable, optional
         Called with an op's name before an experiment on its failures begins.
@@ -169,7 +169,7 @@ def causes_of(
 ) -> tuple[Cause, ...]:
     """Return the causes of one op's failures, stated ones first; empty if none is known."""
     from gpuemu_flow.cases.cause import Cause  # noqa: PLC0415
-    from gpuemu_flow.fuzz.experiment import Budget  # noqa: PLC0415
+    from gpuemu_flow.fuzz.budget import Budget  # noqa: PLC0415
     from gpuemu_flow.fuzz.subjects import dtypes_of, op_names, op_subject  # noqa: PLC0415
 
     if budget <= 0 or op not in op_names(workspace):
@@ -216,8 +216,8 @@ def causes_of(
 def _families(failing: Sequence[Judged]) -> dict[str, list[Judged]]:
     """Group the failing cases by kind of failure, without those whose inputs could not be made.
 
-    What a function that returns inputs did wrong, its error says; one that hangs would take an
-    experiment's time many times over.
+    An error of a function that returns inputs needs no experiment to explain it, and a function
+    that hangs would exceed the time of one.
     """
     families: dict[str, list[Judged]] = {}
     for case, result in failing:

@@ -158,9 +158,9 @@ class Claimant:
     def _refuted(self, claim: Claim) -> bool:
         """Test a claim with chosen values outside of it, which must be right.
 
-        For a claim on rows every other row is moved out, in several failing cases; what else the
-        rows have in common with wrong ones stays. For a claim on one value half of the elements
-        become other round values.
+        For a claim about rows, rows of several failing cases are moved out of the claim and keep
+        everything else that they have in common with wrong rows. For a claim about one value, half
+        of the elements become other round values.
         """
         feature = claim.feature
         if feature.of_place or not self._failed:
@@ -206,8 +206,8 @@ class Claimant:
     def _scales_the_error(self, claim: Claim) -> bool:
         """Tell whether an input only scales the error, so that small elements hide it.
 
-        Half of the elements become half as large as the border: where the error per size is still
-        what it is inside, the border is the tolerance's.
+        Half of the elements become half as large as the border. If their relative error is still
+        the same as inside, the border comes from the tolerance.
         """
         name, border = claim.feature.subject, 0.5 * claim.low[1]
         tried = self._telling_cases(claim.feature)
@@ -345,7 +345,7 @@ def _moved_out(rows: NDArray[np.float64], claim: Claim) -> NDArray[np.float64]:
 def _allowed(
     values: NDArray[np.float64], case: Case, name: str, known: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the values that an input may have, so far as its bounds and a case with it tell."""
+    """Return the values that an input may have, judging by its bounds and by one case."""
     spec = next(spec for spec in case.inputs if spec.name == name)
     low, high = -np.inf, np.inf
     if spec.rule is not None or DTYPES[spec.dtype].kind != "float":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -23,12 +22,14 @@ from gpuemu_flow.cases.facts import ELEMENTS, CaseFacts
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.given import is_made
 from gpuemu_flow.cases.measured import facts_of
-from gpuemu_flow.cases.predicates import Predicate
+from gpuemu_flow.cases.predicates import TINY, Predicate
 from gpuemu_flow.cases.variants import Variants
+from gpuemu_flow.fuzz.budget import Budget
 from gpuemu_flow.fuzz.claiming import Arrays, Claimant
 from gpuemu_flow.fuzz.fillings import fillings
 from gpuemu_flow.fuzz.quadrants import Waiting
 from gpuemu_flow.fuzz.relating import CONTRADICTED, PLAIN, Relater, Tried
+from gpuemu_flow.fuzz.settling import settled
 from gpuemu_flow.types import Case
 
 POOL = 48
@@ -48,17 +49,10 @@ INSIDE_FAILED = 0.85
 RELATED = 0.9
 """Shares of the new cases inside that fail, and of the failing ones that a relation explains."""
 
-SECONDS = 20.0
-"""Time that an experiment may take; a slow op has fewer cases."""
-
-MOST_SECONDS = 3 * SECONDS
-"""Time after which an experiment ends, whatever its cases wait for."""
-
 STRATEGIES_MORE = 3
 LARGE = 2
 """Large failing cases that a relation has to explain before it is stated."""
 
-FEWEST_CASES = 4
 QUADRANT = 2
 """New cases that each of two conditions needs where the other one does not hold."""
 
@@ -80,54 +74,6 @@ PATIENCE = 12
 
 
 Try = Callable[[Case, Arrays | None], Tried]
-
-
-class Budget:
-    """Number of cases that may still be run, reduced if they take long.
-
-    Attributes
-    ----------
-    left, used : int
-        Cases.
-    cut : bool
-        Time has ended it, not the number of cases.
-    """
-
-    def __init__(self, cases: int) -> None:
-        self.left = cases
-        self.used = 0
-        self.cut = False
-        self._begin = time.monotonic()
-        self._fastest = math.inf
-
-    def take(self) -> bool:
-        """Take one case out of the budget; return False if none is left."""
-        if self.left <= 0 or self.late():
-            return False
-        if self.used and self._fastest > SECONDS:
-            self.cut = True
-            return False
-        if self.used == FEWEST_CASES:
-            # The fastest case tells what the op takes: others may have waited for a processor.
-            most = int(min(SECONDS / max(self._fastest, 1e-9), 1e9))
-            allowed = max(0, most - FEWEST_CASES)
-            self.cut = self.cut or allowed < self.left
-            self.left = min(self.left, allowed)
-            if self.left <= 0:
-                return False
-        self.left -= 1
-        self.used += 1
-        return True
-
-    def late(self) -> bool:
-        """Tell whether the time limit of the experiment has passed."""
-        over = time.monotonic() - self._begin > MOST_SECONDS
-        self.cut = self.cut or over
-        return over
-
-    def took(self, seconds: float) -> None:
-        """Record the duration of a case."""
-        self._fastest = min(self._fastest, seconds)
 
 
 class Experiment:
@@ -167,6 +113,7 @@ class Experiment:
         self._claimant = Claimant(relater, self._try_on)
         for case, failed in ((c, f) for cs, f in ((failing, True), (passing, False)) for c in cs):
             self._learn(facts_of(case), failed)
+        self._given = len(self._facts)
 
     def _learn(self, facts: CaseFacts, failed: bool) -> None:
         self._facts.append(facts)
@@ -188,8 +135,8 @@ class Experiment:
     def cause(self) -> Cause | None:
         """Return a cause that new cases confirm; None if they confirm none.
 
-        What the outputs are comes first, then which of their elements are wrong, then what the
-        failing cases have in common.
+        First come relations that explain the outputs, then claims about their wrong elements, then
+        conditions that the failing cases share.
         """
         return self._relation() or self._claim() or self._condition()
 
@@ -320,7 +267,11 @@ class Experiment:
             exact = self._narrowed(found[0].predicates)
             if exact is None:
                 return None
-            return Cause(True, sentence_of(exact), exact, counts=counts)
+            known = list(zip(self._facts, self._fails, strict=True))
+            precise = settled(exact, known, self._probe)
+            if precise != exact:
+                counts = self._counted(precise)
+            return Cause(True, sentence_of(precise), precise, counts=counts)
         return None
 
     def _challenged(self, predicates: Sequence[Predicate]) -> bool:
@@ -393,6 +344,44 @@ class Experiment:
                 if passed == QUADRANT:
                     return True
         return False
+
+    def _probe(self, predicates: Sequence[Predicate], name: str, size: int) -> bool | None:
+        """Tell whether known failing cases still fail with another size of a dim.
+
+        These are not new cases of the budget.
+
+        Returns
+        -------
+        bool or None
+            None where no case with that size can be run that meets the predicates.
+        """
+        found = None
+        bases = [case for case in self._failing if is_made(case)]
+        bases.sort(key=lambda case: (not self._relater.is_plain(case), -min(case.numel, 256)))
+        for base in bases[:CHALLENGED]:
+            case = self._variants.resized(base, name, size)
+            if case is None or case.numel > MOST_FILLED or self._budget.late():
+                continue
+            facts = facts_of(case)
+            if not holds(predicates, facts):
+                continue
+            tried = self._run(case, None)
+            if tried.failed is not None:
+                self._learn(facts, tried.failed)
+                found = tried.failed
+            if tried.failed:
+                return True
+        return found
+
+    def _counted(self, predicates: Sequence[Predicate]) -> Counts:
+        """Count the new cases inside and outside of a condition."""
+        number = {True: 0, False: 0}
+        failed = {True: 0, False: 0}
+        for facts, bad in list(zip(self._facts, self._fails, strict=True))[self._given :]:
+            side = holds(predicates, facts)
+            number[side] += 1
+            failed[side] += bad
+        return Counts(failed[True], number[True], failed[False], number[False])
 
     def _is_trivial(self, belief: Belief) -> bool:
         """Tell whether nearly all cases meet a condition; the others may be too small to fail."""
@@ -476,10 +465,21 @@ def _is_plain(facts: CaseFacts) -> bool:
 
 
 def _is_vague(belief: Belief) -> bool:
-    """Tell whether a condition is only a list of nearly all strategies."""
-    return any(
-        each.kind == "strategy"
-        and isinstance(each.value, tuple)
-        and len(each.value) > MOST_STRATEGIES
-        for each in belief.predicates
-    )
+    """Tell whether a condition is a list of nearly all strategies, or a bound beyond zero.
+
+    Nearly every input holds an element below a positive bound, or above a negative one.
+    """
+    return any(_is_long(each) or _is_beyond_zero(each) for each in belief.predicates)
+
+
+def _is_long(each: Predicate) -> bool:
+    if each.kind != "strategy" or not isinstance(each.value, tuple):
+        return False
+    return len(each.value) > MOST_STRATEGIES
+
+
+def _is_beyond_zero(each: Predicate) -> bool:
+    if not isinstance(each.value, (int, float)):
+        return False
+    below, above = each.kind == "lowest_below", each.kind == "largest_above"
+    return (below and each.value > TINY) or (above and each.value < -TINY)

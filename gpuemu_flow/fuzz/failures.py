@@ -290,8 +290,8 @@ def reproduce(
 ) -> list[Reproduction]:
     """Run recorded failures again, on their exact inputs, in each setting that may show them.
 
-    The plainest setting that shows all that was recorded tells most; where none does, the plainest
-    one in which the op fails at all.
+    Each result is that of the plainest setting that shows all that was recorded, or else of the
+    plainest one in which the op fails at all.
     """
     store = FailureStore(workspace.cache)
     workspace.cache.create()
@@ -319,6 +319,7 @@ def reproduce(
                     shown = again
                     break
             assert shown is not None  # noqa: S101 - there are settings
+            store.set_mended(record.id, shown.result.verdict is Verdict.PASSED)
             found.append(shown)
     return found
 

@@ -1,7 +1,7 @@
 """Values that keep a condition on an input, or break it, and have little else in common.
 
-A condition found among generated cases may only follow the bug about: a row of wide range also has
-negative elements. Here an input of a failing case is filled anew, inside and outside of the
+A condition found among generated cases may merely accompany the real one: a row of wide range also
+has negative elements. Here an input of a failing case is filled anew, inside and outside of the
 condition, with other signs, offsets and patterns each time.
 """
 
@@ -26,6 +26,18 @@ Make = Callable[[Rows, float], Iterator[Rows]]
 _FREE_KINDS = ("", "positive")
 """Kinds of inputs whose elements may be chosen one by one."""
 
+_EXCHANGED_KINDS = (*_FREE_KINDS, "lengths", "indices")
+"""Kinds of inputs whose elements may take the values of others."""
+
+_MARKED: dict[str, Callable[[Rows], NDArray[np.bool_]]] = {
+    "zero": lambda rows: rows == 0,
+    "negative": lambda rows: rows < 0,
+    "nan": np.isnan,
+    "infinite": np.isinf,
+    "not_finite": lambda rows: ~np.isfinite(rows),
+}
+"""Marks of an input that are marks of single elements."""
+
 
 def fillings(
     predicate: Predicate, case: Case, given: NDArray[Any], seed: int
@@ -35,7 +47,7 @@ def fillings(
     Parameters
     ----------
     predicate : Predicate
-        Nothing is yielded unless it bounds a measure of one input.
+        Nothing is yielded unless it is about the elements of one input.
     case : Case
     given : ndarray
         The input as the case has it: shape, layout and dtype stay.
@@ -47,8 +59,11 @@ def fillings(
         The condition holds for the values.
     values : ndarray
     """
-    make = _MAKERS.get(predicate.kind)
     bound = predicate.value
+    if predicate.kind == "holds" and bound in _MARKED:
+        yield from _exchanged(_MARKED[str(bound)], predicate.subject, case, given, seed)
+        return
+    make = _MAKERS.get(predicate.kind)
     if make is None or not isinstance(bound, (int, float)) or abs(bound) >= INFINITE:
         return
     spec = next((spec for spec in case.inputs if spec.name == predicate.subject), None)
@@ -62,10 +77,57 @@ def fillings(
         yield predicate.holds(facts), values
 
 
+def _exchanged(
+    is_marked: Callable[[Rows], NDArray[np.bool_]],
+    subject: str,
+    case: Case,
+    given: NDArray[Any],
+    seed: int,
+) -> Iterator[tuple[bool, NDArray[Any]]]:
+    """Yield an input without its marked elements, and with one of them.
+
+    All values are some that the input has, which keeps bounds that are not known here.
+    """
+    spec = next((spec for spec in case.inputs if spec.name == subject), None)
+    if spec is None or _others_need(spec, case):
+        return
+    rule = spec.rule
+    if rule is not None:
+        bound = rule.relation or rule.total is not None or rule.generate or rule.optional
+        if bound or rule.kind not in _EXCHANGED_KINDS:
+            return
+    flat = given.reshape(-1)
+    marked = is_marked(flat.astype(np.float64))
+    if not marked.any() or marked.all():
+        return
+    draws = SeededRng(seed).derive("exchanged").f64(2 * flat.size)
+    plain = flat[~marked]
+    for half in (draws[: flat.size], draws[flat.size :]):
+        without = flat.copy()
+        picked = (np.asarray(half) * plain.size).astype(int)
+        without[marked] = plain[picked[marked]]
+        yield False, _laid_out(without, given)
+        one = without.copy()
+        one[int(half[0] * flat.size)] = flat[marked][0]
+        yield True, _laid_out(one, given)
+
+
+def _laid_out(flat: NDArray[Any], given: NDArray[Any]) -> NDArray[Any]:
+    values = np.array(given)
+    values[...] = flat.reshape(given.shape)
+    return values
+
+
+def _others_need(spec: InputSpec, case: Case) -> bool:
+    """Tell whether another input's values follow from those of this one."""
+    rules = [other.rule for other in case.inputs if other.rule is not None]
+    return any(spec.name in (rule.of, rule.other) for rule in rules)
+
+
 def _is_free(spec: InputSpec, case: Case) -> bool:
     """Tell whether each element of an input may have any value within its bounds."""
     rule = spec.rule
-    if any(other.rule and spec.name in (other.rule.of, other.rule.other) for other in case.inputs):
+    if _others_need(spec, case):
         return False
     if rule is None:
         return True
@@ -95,7 +157,7 @@ def _fitted(rows: Rows, given: NDArray[Any], spec: InputSpec) -> NDArray[Any]:
 
 
 def _sparse(draws: Rows, one: float, rest: Rows) -> Rows:
-    """Return rows of which one element each is as given."""
+    """Return a copy of `rest` in which one element of each row is `one`."""
     rows: Rows = rest.copy()
     rows[np.arange(len(rows)), (draws[:, 0] * rows.shape[1]).astype(int)] = one
     return rows

@@ -299,7 +299,7 @@ class Fuzzer:
     def _write(self, *records: tuple[SeenInputs, list[Json], Json], force: bool = False) -> None:
         """Store verdicts in groups, since one transaction costs more than judging a tiny case.
 
-        Those are dropped whose programs, or what they read, were edited meanwhile.
+        Verdicts whose programs, or files that these read, were edited meanwhile are dropped.
         """
         with self._lock:
             self._unwritten += records

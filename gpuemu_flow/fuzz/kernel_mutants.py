@@ -39,7 +39,7 @@ class KernelMutation:
     results : list of MutantResult
         Of each mutant and each case that was tried.
     untold : int
-        Cases that do not pass as the kernel is, so that they say nothing of a bug.
+        Cases that do not pass with the unchanged kernel, and so reveal no planted bugs.
     """
 
     planted: dict[str, PtxMutant] = field(default_factory=dict)

@@ -47,11 +47,11 @@ class FuzzOutcome:
     Attributes
     ----------
     cases, cached : int
-        Judged ones, and those of them whose verdicts came out of the action cache.
+        Numbers of judged cases, and of those whose verdicts came from the action cache.
     coverage : Coverage
         Coverage of these cases.
     worst_margin : float
-        Largest finite share of its tolerance that a case which passed has used.
+        Largest finite share of the tolerance that a passed case used.
     margins : list of int
         Numbers of passed cases by share of the tolerance used: equal buckets from 0 to 1.
     passed_classes : Counter of str

@@ -100,7 +100,8 @@ class OwnOutputs:
         outputs : mapping of str to ndarray
             The single output of an op that names none has the empty name.
         inputs : mapping of str to ndarray, optional
-            The arrays that the op was given; that it left them alone is checked then.
+            The arrays that the op got. If they are given, it is checked that the op did not change
+            them.
         tolerance : (atol, rtol), optional
             Instead of the configured one.
         """
@@ -132,7 +133,7 @@ class OwnOutputs:
     def raised(self, op: str, case: Case, error: BaseException) -> CheckResult:
         """Judge a case in which the op or its test raised an exception.
 
-        An error of this package says nothing of the op, and the reference is not asked.
+        An error of this package says nothing about the op, and the reference is not run.
         """
         with self._lock:
             program = self._subject(op, case.dtype, None).op

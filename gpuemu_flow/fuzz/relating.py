@@ -117,7 +117,7 @@ class Relater:
         Returns
         -------
         bool or None
-            True if one fits the case; None where none says anything of it.
+            True if one fits the case; None if no relation predicts anything about it.
         """
         seen = self.observation(tried)
         if seen is None:

@@ -1,4 +1,4 @@
-"""The folder where results of submissions lie: found without what judges them."""
+"""Find the folder of submissions' results without loading the modules that judge them."""
 
 from __future__ import annotations
 

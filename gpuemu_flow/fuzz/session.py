@@ -50,7 +50,7 @@ def fuzz_ops(
     minimize : bool
         Shrink the smallest failure of each cause.
     on_start : callable
-        Told the op and its number of cases, None when only time limits it.
+        Called with the op and its number of cases; None if only time limits it.
     on_case : callable
     cancel : threading.Event, optional
 

@@ -169,7 +169,7 @@ def op_subject(workspace: Workspace, op: str, dtype: str, *, to_run: bool = True
     workspace : Workspace
     op, dtype : str
     to_run : bool
-        False for its keys only: nothing is built, and nobody is asked for trust.
+        False if only its keys are needed: then nothing is built, and no trust is required.
 
     Raises
     ------

@@ -24,7 +24,7 @@ from gpuemu_flow.store.discovered import Discovered, KnownInputs, Lookup
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
-from gpuemu_flow.types import PRECISIONS, Case, Json, Tolerance
+from gpuemu_flow.types import IN_PROCESS, PRECISIONS, Case, Json, Tolerance
 
 SUBMITTED = "submitted"
 """Kind of the program that stands for an op whose outputs clients send: no runner knows it."""
@@ -134,7 +134,7 @@ class WireSubject:
         Digest of what decides a verdict and is known before a program runs: code, configuration,
         environment.
     seen : WireInputs
-        Inputs that the programs were seen to use besides.
+        Further inputs that the programs were seen to use.
     """
 
     subject: Subject
@@ -346,15 +346,15 @@ class Subjects:
 def _typed(given: Mapping[str, Json], configured: Mapping[str, Json], kind: str) -> dict[str, Json]:
     """Convert keyword arguments of the wire, all strings, to other types where certain.
 
-    A callable gets numbers, booleans and None; a script gets the text that was sent, whatever
-    becomes of it on the way.
+    A callable gets numbers, booleans and None. A script must receive the text that was sent, so a
+    value is converted only if it becomes the same text again.
     """
     typed = {}
     for name, value in given.items():
         typed[name] = value
         if isinstance(value, str) and not isinstance(configured.get(name), str):
             parsed = _parse(value)
-            if kind in ("callable", "triton") or kwarg_text(parsed) == value:
+            if kind in IN_PROCESS or kwarg_text(parsed) == value:
                 typed[name] = parsed
     return typed
 
@@ -379,7 +379,8 @@ def tolerance_of(
 ) -> tuple[tuple[float, float] | None, dict[str, Json]]:
     """Take ``atol`` and ``rtol`` out of a request's kwargs, unless the op has arguments so named.
 
-    The published client's adapters send them so; upstream hands them to the script, which breaks.
+    The published client's adapters send them in this way; upstream passes them to the script, which
+    fails.
     """
     rest = dict(kwargs)
     found = {}
@@ -398,8 +399,8 @@ def tolerance_of(
 def precision_of(kwargs: Mapping[str, Json], op: OpConfig) -> tuple[str, dict[str, Json]]:
     """Take ``precision`` out of a request's kwargs, unless the op has an argument so named.
 
-    Empty where it is not given, or is the configured one. Any other value is for the reference:
-    some have an argument of this name.
+    Return an empty string if it is absent or the configured one. Any other value is an argument for
+    the reference, as some references have one of this name.
     """
     rest = dict(kwargs)
     if "precision" in op.kwargs or rest.get("precision") not in PRECISIONS:

@@ -50,9 +50,9 @@ class Origin:
 def find_origin(version: str = gpuemu_flow.__version__) -> Origin:
     """Find the origin of the installation that runs.
 
-    An installation from a package index is asked for by its version, one from a repository by the
-    repository's address and commit. For one from a folder, the folder is asked: where it is a
-    clone whose commit has been pushed, that is where a runner gets it.
+    An installation from a package index is identified by its version, one from a repository by the
+    repository's address and commit. An installation from a folder is identified by the folder's
+    clone if its commit has been pushed.
     """
     pinned = f"{NAME}=={version}"
     try:
@@ -111,7 +111,7 @@ def _from_git(address: str, commit: str) -> Origin | None:
 
 
 def _without_user(address: str) -> str:
-    """Return an address without user and password; empty if there is none for everybody."""
+    """Return an address without user and password; empty if it is not a public one."""
     if address.startswith("https://"):
         rest = address.removeprefix("https://")
         host, slash, path = rest.partition("/")

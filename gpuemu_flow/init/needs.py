@@ -1,7 +1,7 @@
 """Extras of gpuemu-flow that a workspace needs: ``python -m gpuemu_flow.init.needs``, for CI.
 
-It prints the requirement for pip, or nothing, so that a workflow that serves many workspaces can
-install what this one needs: ``... | xargs -r python -m pip install``.
+It prints pip's requirement, or nothing. A workflow for many workspaces can thus install the extras
+of each: ``... | xargs -r python -m pip install``.
 """
 
 from __future__ import annotations

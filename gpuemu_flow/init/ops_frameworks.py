@@ -7,8 +7,7 @@ import torch
 
 
 def softmax(x):
-    """Softmax of the array `x` over its last axis."""
-    x = torch.from_numpy(x)
+    """Softmax of the tensor `x` over its last axis."""
     wide = x.float()
     weights = (wide - wide.amax(dim=-1, keepdim=True)).exp()
     return (weights / weights.sum(dim=-1, keepdim=True)).to(x.dtype)
@@ -22,10 +21,9 @@ import torch
 
 def rmsnorm(x, weight, eps):
     """`x` [M, N] over the root of its rows' mean squares, times `weight` [N]."""
-    x = torch.from_numpy(x)
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
-    return (wide * scale * torch.from_numpy(weight).float()).to(x.dtype)
+    return (wide * scale * weight.float()).to(x.dtype)
 '''
 
 TORCH_MATMUL = '''\
@@ -38,7 +36,6 @@ TILE = 32
 
 def matmul(a, b):
     """`a` [M, K] times `b` [K, N]."""
-    a, b = torch.from_numpy(a), torch.from_numpy(b)
     total = torch.zeros(a.shape[0], b.shape[1])
     for start in range(0, a.shape[1], TILE):
         total += a[:, start : start + TILE].float() @ b[start : start + TILE].float()

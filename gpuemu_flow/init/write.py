@@ -23,9 +23,8 @@ def install(
 
     They are made in a temporary folder on the same file system and moved from there, in their
     order. When anything fails, what was moved is taken back and what was replaced is put back. A
-    process that is killed between the moves leaves whole files, of which the last ones are
-    missing; installing again completes them, since a file that holds what it should is no
-    obstacle.
+    process that is killed between the moves leaves whole files, of which the last ones are missing;
+    installing again completes them, since a file with the right content is no obstacle.
 
     Parameters
     ----------

@@ -138,8 +138,8 @@ class CaseEvaluator:
     def judge_arrays(self, case: Case, inputs: Arrays, checks: Checks = PLAIN) -> EvaluatedCase:
         """Judge given inputs; `case` provides the dtype, seed and strategy.
 
-        If the checks include `decoy` or `guards`, it gives their shapes and layouts, too. Where an
-        input could not be made when the case was recorded, it is made now.
+        If the checks include `decoy` or `guards`, the case provides shapes and layouts, too. An
+        input that could not be made when the case was recorded is made now.
         """
         if not is_made(case):
             return self.judge(case, checks)
@@ -148,8 +148,7 @@ class CaseEvaluator:
     def judge_all(self, cases: Sequence[Case]) -> Iterator[EvaluatedCase]:
         """Judge one case after the other as `judge` does, with `PLAIN` checks and fewer messages.
 
-        A case that something is wrong with is judged again alone. `batch_size` says how many
-        cases are to be given.
+        A case with trouble is judged again alone. `batch_size` says how many cases are to be given.
         """
         begin = time.perf_counter()
         if self.subject.generators:

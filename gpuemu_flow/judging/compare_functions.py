@@ -2,7 +2,7 @@
 
 Such a function gets ``(actual, expected, inputs, tolerance)`` and returns its failures: a list of
 texts, or of ``{"message": ..., "index": [...]}``; or a mapping that says, besides ``failures``, how
-many elements it ``compared``. None is no answer: nothing was compared.
+many elements it ``compared``. None means that nothing was compared.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class EvaluatedCase:
 
     @cached_property
     def inputs(self) -> Arrays:
-        """Return the inputs as they were given to the op, in their layouts."""
+        """Return the inputs as the op got them, in their layouts."""
         return materialise(self.case) if self.given is None else self.given
 
     @cached_property
@@ -75,8 +75,8 @@ class Prepared:
 class BatchSize:
     """The number of cases in one message to the programs: as many as run in a moment.
 
-    A message costs as much as a small case, but what is under way can neither be interrupted nor
-    shown, and tensors of many cases at once fit no cache.
+    A message costs as much as a small case. But a message under way can neither be interrupted nor
+    show progress, and the tensors of many cases do not fit the processor's cache.
     """
 
     MAX_CASES = 32

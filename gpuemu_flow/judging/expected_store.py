@@ -1,9 +1,9 @@
 """Expected outputs of slow references, stored so that an edited op does not run them again.
 
-Only what costs more to compute than to keep is kept: most references of small cases take less time
-than a file takes to write. The outputs are blobs, under the digests of their content; the action
-cache says which blob belongs to which reference and case. Either may be damaged or deleted by
-anybody without harm: then the reference runs.
+Outputs are stored only if computing them costs more than storing them: most references of small
+cases take less time than writing a file. The outputs are blobs, under the digests of their content;
+the action cache says which blob belongs to which reference and case. Either may be damaged or
+deleted by anybody without harm: then the reference runs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def stage(outputs: Arrays, path: Path) -> str:
     Returns
     -------
     str
-        sha256 of the file; empty when it could not be written, which a verdict does not need.
+        sha256 of the file; empty when it could not be written; no verdict needs the file.
     """
     data = blobs.encode(outputs)
     try:
@@ -156,8 +156,8 @@ class ExpectedStore:
     def keep(self, case: Case, staged: Path, digest: str) -> bool:
         """Take over outputs that a worker has staged, and tell whether there is room for them.
 
-        The file is gone afterwards. What is not as the worker wrote it is not kept: the op may have
-        written there, too.
+        The file is gone afterwards. A file that is not as the worker wrote it is rejected, since
+        the op may have written there, too.
         """
         try:
             data = self._cache.files.read(staged)

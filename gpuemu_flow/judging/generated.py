@@ -1,7 +1,8 @@
 """Fill in the inputs of cases whose values the user's functions return.
 
 The functions run in fenced workers of their own: neither here nor where an op runs. What they
-return, or how they failed, becomes part of the case, so that all who work on it have the same.
+return, or how they failed, becomes part of the case, so that everyone who works on it has the same
+inputs.
 """
 
 from __future__ import annotations

@@ -82,9 +82,9 @@ class Criteria:
     tolerance : mapping of dtype name to Tolerance, or Envelope
     policy : Policy
     dtypes : mapping of str to str
-        That each output should have.
+        The dtype that each output should have.
     contracts : CaseContracts
-        What is declared of outputs, and the outputs as they are compared.
+        Declared properties of the outputs, and the outputs as they are compared.
     """
 
     tolerance: Mapping[str, Tolerance] | Envelope
@@ -121,13 +121,13 @@ class Judge:
     expected_dtypes : mapping of output name to list of dtype names
         Dtypes that the reference manifest allows for each output; the op chooses among them.
     samples : sequence of Case
-        See `cases.samples`: on their shapes, with plain values, the op's nature is decided, so
+        See `cases.samples`: on their shapes, with plain values, the op's traits are decided, so
         that all of its cases are judged alike.
     evaluate : Reference
         Asked only under the ``auto`` tolerance, and only where the cheap bound
         does not prove a case.
     traits : OpTraits, optional
-        What an equal judge found out.
+        Traits that an equal judge found.
     functions : CompareFunctions, optional
         Only where the reference runs; without them no output can be compared by one.
 
@@ -177,8 +177,8 @@ class Judge:
         """Return the verdict on one case's outputs; make its inputs if they are not given.
 
         Without `explain` the notes do not say what the wrong elements have in common, which takes
-        longer than all else. Outputs of variants (`numerics.variants`) are judged too: where one
-        has another verdict, there is none.
+        longer than all else. Outputs of variants (`numerics.variants`) are judged too: if one of
+        them gets another verdict, the case has none.
         """
         if inputs is None:
             inputs = materialise(case)
@@ -312,7 +312,7 @@ class Judge:
         criteria: Criteria,
         result: CheckResult,
     ) -> list[str]:
-        """Suggest what to write where the op rounds what its precision does not let it round."""
+        """Suggest another precision if the op rounds values that its own does not let it round."""
         if not isinstance(criteria.tolerance, Envelope):
             return []
         measured = self._measured(case, inputs, expected)
@@ -344,7 +344,7 @@ class Judge:
     ) -> dict[str, list[str]]:
         """Return dtypes that each output may have, the likeliest first.
 
-        With `inputs`, one that is declared is the only one.
+        If `inputs` are given, a declared dtype is the only one allowed.
         """
         declared = {} if inputs is None else declared_dtypes(self._settings.outputs, inputs)
         return {

@@ -75,13 +75,13 @@ class PreparedBatch:
     peer : Arena or None
         The op's memory.
     give : bool
-        Put the inputs there; no longer once the op has them, for its outputs lie beside them.
+        Put the inputs there. False once the op has them, since its outputs then lie beside them.
     known : sequence of str or None
-        Per case: the file with what the reference gives; None when it has to be run.
+        Per case: the file with the reference's outputs; None if it must be run.
     stage : sequence of str
-        Per case: where it may leave what it gives, if that is worth keeping.
+        Per case: the file where it may leave its outputs, if they are worth storing.
     widens : bool
-        False where the reference did not live through being asked for float64 outputs.
+        False if the reference's process ended when float64 outputs were requested.
     slots : list of dict of str to Slot
         Places of each case's inputs, once known; empty until then, and after a failure.
     """
@@ -132,7 +132,7 @@ class Evaluation:
     Attributes
     ----------
     outputs : dict of str to ndarray
-        After `finish`, when the attempt is good: views until the next question.
+        After `finish`, when the attempt is good: views that are valid until the next request.
     """
 
     def __init__(
@@ -183,25 +183,25 @@ class JudgeRequest:
     explain : bool
         True if ``judge`` shall find out what the wrong elements have in common.
     watch : bool
-        True if the op's inputs lie where the service put them, for it to look whether they are as
-        they were.
+        True if the op's inputs lie where the service put them, so that it can check that they are
+        unchanged.
     actual : mapping of str to ndarray
-        What ``judge`` is to judge, on an only case.
+        Outputs for ``judge``, if there is only one case.
     places : sequence of mapping of str to Slot, or None
-        Where it lies in ``about.peer``, if it does; of the first cases at least.
+        Places of the outputs in ``about.peer``, if they lie there, of at least the first cases.
     results : list of CheckResult or None
-        What ``judge`` said, per case that there were outputs of; None on a case that has to be
-        asked for alone.
+        Results of ``judge``, one per case with outputs; None for a case that must be requested
+        alone.
     changed : list of tuple of Failure
-        Per case: changes to inputs, of those that are to be changed, too.
+        Per case: changes to inputs, including inputs that the op is meant to change.
     facts : dict
         See `Setup`; as far as they are known by then.
     staged : list of str
-        Per case: sha256 of the file where `PreparedBatch.stage` says, empty when none does.
+        Per case: sha256 of the file at `PreparedBatch.stage`; empty without one.
     answer : mapping
         After `finish`, when the attempt is good.
     outputs : dict of str to ndarray
-        What ``expected`` gave: views until the next question.
+        Outputs of ``expected``: views that are valid until the next request.
     """
 
     def __init__(self, setup: Setup, about: PreparedBatch, *, method: str = "judge") -> None:

@@ -126,8 +126,8 @@ class JudgeService:
     def go_on(self, context: ServiceContext) -> None:
         """Run the reference while the op runs in its own process.
 
-        Of several cases, the reference runs on each when it is judged, its tensors then in the
-        processor's cache.
+        With several cases, it runs on each when that case is judged, so that the tensors are still
+        in the processor's cache.
         """
         if len(self._items) == 1:
             self._settle(self._items[0], context)

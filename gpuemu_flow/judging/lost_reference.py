@@ -2,7 +2,7 @@
 
 When the reference's process ends while a case is judged in one go, nobody can tell which step ended
 it: the call in float64, the call in the case's own dtype, the look at the dtypes of its outputs, or
-an evaluation that the comparison made. Each of these has another meaning.
+an evaluation that the comparison made. Each of these means something different.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def judge_in_steps(
     setup : Setup
         That of the request; its `probes` may change.
     request : JudgeRequest
-        That lost its process.
+        The request that lost its process.
     op : RunError or None
         Reason why the op has no outputs.
 

@@ -31,7 +31,7 @@ class CompareParams:
     reference_dtype : str or None
         The dtype that the reference is asked for; None means float64 where it can.
     outputs : tuple of OutputContract
-        What is declared of outputs.
+        Declared properties of the outputs.
     input_dims : mapping of str to list of str or int
         Of the inputs, by the op's schema; empty where nothing is declared of outputs.
     """

@@ -30,8 +30,8 @@ def probe_case(samples: Sequence[Case]) -> Case:
 def expected_dtypes(probe: Outcome, wide: Sequence[Outcome], dtype: str) -> dict[str, list[str]]:
     """Find the dtypes that each output may have, the likeliest first.
 
-    A reference that computes in float64 whatever it is given says nothing of the output's dtype;
-    then the op's own dtype is expected, and the wider one accepted.
+    A reference that always computes in float64 does not show the output's dtype. In that case the
+    op's own dtype is expected, and the wider one accepted.
     """
     native = {output.name: output.dtype for output in probe.outputs} if probe.ok else {}
     sample = next((outcome for outcome in wide if outcome.ok), None)

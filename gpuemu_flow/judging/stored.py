@@ -71,11 +71,11 @@ class StoredJudge:
     compare : CompareParams
     expected_dtypes : mapping of str to list of str
     samples : sequence of Case
-    folder : Path
-        Of the blobs.
+    locate : callable
+        From the digest of a blob to its file.
     cancel : threading.Event
     on_observed : callable
-        Told what the reference was seen to use.
+        Called with everything that the reference was seen to use.
     """
 
     pool: Pool
@@ -83,7 +83,7 @@ class StoredJudge:
     compare: CompareParams
     expected_dtypes: Mapping[str, list[str]]
     samples: Sequence[Case]
-    folder: Path
+    locate: Callable[[str], Path]
     cancel: Event
     on_observed: Callable[[Observation], None]
 
@@ -111,7 +111,11 @@ class StoredJudge:
                 WORKER,
                 {
                     "samples": [case.to_json() for case in self.samples],
-                    "blobs": str(self.folder),
+                    "blobs": {
+                        digest: str(self.locate(digest))
+                        for stored in batch
+                        for digest in (stored.op["blob"], stored.reference["blob"])
+                    },
                     "compare": self.compare.to_json(),
                     "expected_dtypes": self.expected_dtypes,
                     "cases": [stored.to_json() for stored in batch],

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from numpy.typing import NDArray
 
 from gpuemu_flow.judging.compare_functions import CompareFunctions
 from gpuemu_flow.judging.judge import Judge, judge_case
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.jobs import Evaluator
-from gpuemu_flow.store.blobs import SUFFIX
 from gpuemu_flow.types import Case, Json
 
 
@@ -23,22 +19,20 @@ def judge_batch(payload: Mapping[str, Json], evaluator: Evaluator) -> list[dict[
     Parameters
     ----------
     payload : JSON
-        ``blobs`` (folder), ``compare``, ``expected_dtypes``, ``samples``, ``cases`` (each with
-        ``case``, ``op`` and ``reference`` records).
+        ``blobs`` (from digest to file), ``compare``, ``expected_dtypes``, ``samples``, ``cases``
+        (each with ``case``, ``op`` and ``reference`` records).
     evaluator : Evaluator
     """
     samples = [Case.from_json(case) for case in payload["samples"]]
     settings = CompareParams.from_json(payload["compare"])
     functions = CompareFunctions(evaluator.program.root)
     judge = Judge(settings, payload["expected_dtypes"], samples, evaluator, functions=functions)
-    folder = Path(payload["blobs"])
+    places = payload["blobs"]
     results = []
     for item in payload["cases"]:
         case = Case.from_json(item["case"])
-        actual, expected = (_outputs(folder, item[role]["blob"]) for role in ("op", "reference"))
+        actual, expected = (
+            blobs.read(Path(places[item[role]["blob"]])) for role in ("op", "reference")
+        )
         results.append(judge_case(judge, case, actual, expected).to_json())
     return results
-
-
-def _outputs(folder: Path, digest: str) -> dict[str, NDArray[Any]]:
-    return blobs.read(folder / digest[:2] / (digest + SUFFIX))

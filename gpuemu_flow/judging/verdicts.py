@@ -20,7 +20,7 @@ _WHO = {
 def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
     """Return the verdict on a case whose op or reference (`kind`) gave no usable outputs.
 
-    Where a function that makes an input failed neither did, and the kind says so.
+    If a function that makes an input failed, neither program is at fault, and the kind says so.
     """
     kind = FailureKind.GENERATOR if error.slug in GENERATOR_SLUGS else kind
     place = f"{error.file}:{error.line}" if error.line else ""

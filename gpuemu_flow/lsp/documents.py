@@ -32,9 +32,9 @@ class Document:
     text : str
     version : int or None
     outline : Outline or None
-        None until somebody looked it over.
+        None until the text has been parsed.
     findings : list of Finding
-        Of this text, or until it is `checked` those of the one before.
+        Those of this text; until it is `checked`, those of the previous version.
     """
 
     uri: str

@@ -30,7 +30,7 @@ WATCHED = (
 class ConfigServer(LanguageServer):
     """A server for open texts of gpuemu.toml.
 
-    All that takes time runs in threads or in processes of its own; the loop only passes messages.
+    Slow work runs in threads or in separate processes; the loop only passes messages.
 
     Attributes
     ----------

@@ -156,8 +156,8 @@ class Prover:
     def max_ulp(self, actual: Array, expected: Array, fmt: FloatLimits) -> float:
         """Return the largest error in ulp of the block that `prove` has just proven.
 
-        Steps between values of one dtype; otherwise, for float64 expected values, the error over
-        the spacing of `fmt` at them.
+        For values of one dtype it is a number of steps between them; for float64 expected values,
+        the error divided by the spacing of `fmt` there.
         """
         if actual.dtype == expected.dtype:
             return float(max_steps_finite(actual, expected, self._buffers[3]))

@@ -60,7 +60,7 @@ class QuickBound:
     Attributes
     ----------
     relative : float
-        ``8 g u``, or 0 for exact ops, whose envelope this is.
+        ``8 g u``, or 0 for exact ops; for them this bound is the envelope itself.
     fmt : FloatLimits
         Format of the output.
     floor : float
@@ -138,7 +138,7 @@ class ElementBound:
     allowed : ndarray of float64, shape (n,), or None
         None = exact (integers and booleans).
     unstable : ndarray of bool, shape (n,), or None
-        Elements on which a failure would mean nothing.
+        Elements on which a failure would prove nothing.
     excuse : Excuse or None
         Set where rounding on the way has made `allowed` wider.
     """

@@ -34,7 +34,7 @@ class Policy:
     ----------
     nan_policy, inf_policy : str
         ``match``: NaN where the expected value is NaN, Inf where it is the same Inf, nowhere else.
-        ``strict``: besides, no NaN (Inf) at all, unless the case itself feeds NaN or Inf.
+        ``strict``: the same, and no NaN (Inf) at all unless the case itself feeds NaN or Inf.
         ``ignore``: elements whose expected value is NaN (Inf) are not judged; nor are those whose
         actual value is, in a case that feeds NaN or Inf.
     invariants : tuple of str

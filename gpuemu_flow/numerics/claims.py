@@ -1,8 +1,8 @@
 """Claims about which elements of an output are wrong, by an input's value or by place.
 
 A claim is learned from all cases seen so far, and predicts the next: no element outside of it is
-wrong, and of those inside (of a threshold those next to it) many are. Values between the last right
-and the first wrong element are *free*: of these nothing is known yet.
+wrong, and many elements inside (for a threshold, those next to it) are. Values between the last
+right and the first wrong element are *free*: of these nothing is known yet.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class Claim:
         lies between is free. Of ``equal`` the value, of ``residue`` remainder and modulus, of
         ``tail`` the tile.
     also : Claim or None
-        It has to hold, too: of another axis.
+        A claim about another axis, which must hold, too.
     whole : bool
-        The feature is of integers: between two that are next to each other nothing is unknown.
+        True for integer features: no unknown value lies between neighbouring integers.
     """
 
     feature: Feature
@@ -226,7 +226,7 @@ def is_known(claim: Claim, ends: tuple[float, ...]) -> bool:
 def is_firm(claim: Claim, seen: Sequence[Sighting]) -> bool:
     """Tell whether each border between values stays in place when only grave errors count.
 
-    An error that fades has no border: where it sinks below the tolerance is no matter of the op.
+    An error that fades has no border: only the tolerance decides where it ends.
     """
     if claim.kind not in STRETCHES or claim.feature.of_place:
         return True

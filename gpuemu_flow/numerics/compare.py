@@ -37,7 +37,7 @@ class JudgedApart:
     ----------
     name : str
     count, no_verdict : int
-        Number of its elements, and of those among them that say nothing of the op.
+        Number of its elements, and of those without a verdict.
     failures : tuple of Failure
     note : str
     """
@@ -87,7 +87,7 @@ def check_outputs(
         mean, and the table form of ``shape_preserved`` needs their shapes. Without them the inputs
         count as finite.
     seen : SeenOutputs, optional
-        What is declared of the outputs, which are then given as they are compared.
+        Declared properties of the outputs, which are then passed as they are compared.
     apart : sequence of JudgedApart
         Outputs that were judged in another way.
 

@@ -67,7 +67,7 @@ class Mask:
     test : str
         ``true``, ``false``, ``==``, ``!=``; ``<``: the place along `along` is below the input.
     value : float
-        That ``==`` and ``!=`` compare with.
+        Value that ``==`` and ``!=`` compare with.
     along : int
         Axis of the output, for ``<``.
     """
@@ -95,13 +95,13 @@ class OutputContract:
     atol, rtol : float or None
         A tolerance of its own; both None: that of the op.
     ties : str
-        Input whose elements it gives the indices of; those of equal elements are equally right.
+        Input into which the output's indices point; indices of equal elements are equally right.
     order : bool
         Its elements along `axis` may stand in any order.
     up_to : str
         One of `VIEWS`, or empty.
     axis : int or None
-        Which `ties`, `order` and `up_to` are about.
+        The axis of `ties`, `order` and `up_to`.
     only : Mask or None
         Which elements count; None: all of them.
     compare : CompareRef or None

@@ -26,8 +26,8 @@ def sizes_of_dims(input_dims: Dims, inputs: Arrays, named: Mapping[str, int]) ->
     input_dims : mapping of str to sequence of str or int
         Of each input, from the schema.
     inputs : mapping of str to ndarray
-        Those given by a client may have shapes that no case has. A dim that two of them give
-        different sizes to has none.
+        A client's inputs may have shapes that no case has. If two inputs disagree on a dim's size,
+        the dim has none.
     named : mapping of str to int
         Sizes of the dims that no input has.
     """
@@ -47,7 +47,7 @@ def shape_fault(
 ) -> Failure | None:
     """Return the failure of an output whose shape differs from the declared one, or None.
 
-    An axis whose size is not known may have any.
+    An axis whose size is not known may have any size.
     """
     if contract.dims is None:
         return None

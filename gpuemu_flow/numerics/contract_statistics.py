@@ -2,7 +2,7 @@
 
 Each case is tested by itself, on all of its elements. The tests share out the rate of false alarms
 that the contract states, and each uses a bound that holds for few elements as well as for many: no
-test takes a sum for normally distributed.
+test assumes that a sum is normally distributed.
 """
 
 from __future__ import annotations

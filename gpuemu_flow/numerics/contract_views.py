@@ -1,7 +1,7 @@
 """Transform outputs for comparison so that differences which a contract allows disappear.
 
-A view is made of the op's outputs, of the reference's, and of whatever the reference gives on moved
-inputs, always in the same way: so the tolerance that is measured is that of what is compared.
+The op's outputs, the reference's, and those of the reference on moved inputs are transformed in the
+same way, so that the tolerance is measured on the values that are compared.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ def signed_like(values: Array, expected: Array, axis: int) -> Array:
 def relabelled(values: Array, axis: int | None) -> Array:
     """Return labels as numbers in the order in which they first occur.
 
-    Two of these are equal exactly where one is the other with its labels exchanged. Each entry of
-    the axes before `axis` has labels of its own; without an axis all elements share them.
+    Two results are equal exactly if the given labels differ only in their names. Each entry of the
+    axes before `axis` has labels of its own; without an axis all elements share them.
     """
     start = 0 if axis is None else axis % max(values.ndim, 1)
     batches = int(np.prod(values.shape[:start], dtype=np.int64))

@@ -45,7 +45,7 @@ class CaseContracts:
     expected : dict of str to ndarray
         The reference's outputs as they are compared, without those that are judged apart.
     refused : tuple of Failure
-        What is wrong with the reference's outputs: then nothing can be compared.
+        Failures of the reference's outputs, with which nothing can be compared.
     """
 
     def __init__(
@@ -182,7 +182,8 @@ class CaseContracts:
     def views_of_moved(self, outputs: Arrays) -> dict[str, Array]:
         """Return the reference's outputs on perturbed inputs, in the form that is compared.
 
-        Outputs with a tolerance of their own are those of the case itself: no other is measured.
+        An output with a tolerance of its own is replaced by the case's expected output, so that no
+        tolerance is measured for it.
         """
         views = {}
         for name, values in outputs.items():
@@ -228,7 +229,7 @@ class CaseContracts:
         ----------
         name : str
         index : tuple of int or None
-            In what is compared; the position alone where `shape` is given.
+            Index in the compared form; only its position if `shape` is given.
         shape : tuple of int, optional
         """
         mask = self._mask(name)
@@ -268,7 +269,7 @@ class CaseContracts:
         raw, view : ndarray
             The output itself, and as it is compared.
         exempt : ndarray of bool or None
-            Elements of the view that no invariant is asked of.
+            Elements of the view that are exempt from invariants.
         """
         mask = self._mask(name)
         if mask is not None:

@@ -51,8 +51,8 @@ def diagnose(
     inputs : mapping of str to ndarray, optional
         The case's inputs, for what depends on them.
     rules : Rules, optional
-        Of NaN and Inf, where `failing` is not a mask; by default they must match, and values beyond
-        the output's range count as its largest where the expected values are wider.
+        Rules for NaN and Inf if `failing` is not a mask. By default they must match, and where the
+        expected values are wider, values beyond the output's range count as its largest.
     limit : int
         Most findings.
 

@@ -1,10 +1,10 @@
 """Rows or columns that are off by a factor or an offset of their own.
 
-A row's own factor is what a wrong denominator, norm or rescaling makes; a column's own factor or
-offset, weights or a bias that are missing or taken from another place.
-Kinds: ``row-factor``, ``row-offset``, ``column-factor``, ``column-offset``, and ``low-rank``: the
-error matrix is a sum of few products of a number per row and a number per column, as terms of a
-matrix product that are missing make it, or a wrong mean before weights are applied.
+A factor per row comes from a wrong denominator, norm or rescaling; a factor or an offset per column
+from weights or a bias that are missing or taken from another place. Kinds: ``row-factor``,
+``row-offset``, ``column-factor``, ``column-offset``, and ``low-rank``: the error matrix is a sum of
+few products of a number per row and a number per column, which missing terms of a matrix product
+cause, or a wrong mean before weights are applied.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ def _thinned(points: Points) -> Points:
 def _agreement(evidence: Evidence, points: Points, sources: Positions) -> float:
     """Return the share of points with the expected value of `sources` but not their own.
 
-    A value that hardly differs from the expected one of its own place tells nothing of others: what
-    is near it there has to leave at most a tenth of the error.
+    A point counts only if the value of its source leaves at most a tenth of the point's error,
+    since a value close to the one expected at its own place proves nothing about other places.
     """
     candidate = evidence.expected_at(sources)
     explained = np.abs(points.actual - candidate) <= LEFT * np.abs(points.actual - points.expected)

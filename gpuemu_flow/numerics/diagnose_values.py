@@ -26,7 +26,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, numpy_dtype, to_float64
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, share_held
 from gpuemu_flow.numerics.finding import TILES, Evidence, Finding, Points
 from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.ulp import Float64Array, spacing
@@ -280,7 +280,7 @@ def _narrower(evidence: Evidence, points: Points) -> Finding | None:
         fmt = FLOAT_LIMITS[name]
         if fmt.mantissa_bits >= evidence.fmt.mantissa_bits:
             continue
-        if _held_by(points.actual, name) >= MOST and _held_by(points.expected, name) < 0.5:
+        if share_held(points.actual, name) >= MOST and share_held(points.expected, name) < 0.5:
             error = np.abs(points.actual - points.expected) / spacing(points.expected, fmt)
             ulps = float(np.median(error))
             if ulps > MOST_ROUNDINGS:
@@ -291,12 +291,6 @@ def _narrower(evidence: Evidence, points: Points) -> Finding | None:
             )
             return Finding("narrower", sentence, {"format": name, "median_ulp": ulps}, 0.9)
     return None
-
-
-def _held_by(values: Float64Array, name: str) -> float:
-    """Return the share of the values that a format represents exactly."""
-    rounded = to_float64(values.astype(numpy_dtype(name)))
-    return float(np.count_nonzero(rounded == values)) / values.size
 
 
 def _rounding(evidence: Evidence, points: Points) -> Finding | None:

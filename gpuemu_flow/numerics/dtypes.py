@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 def dtype_name(dtype: np.dtype[Any] | type) -> str | None:
     """Return the canonical name of a numpy dtype or scalar type.
 
-    None for what has no name of ours: complex, long double, text, objects, records, and any dtype
-    in foreign byte order.
+    None for dtypes without a canonical name: complex, long double, text, objects, records, and any
+    dtype in foreign byte order.
     """
     if not isinstance(dtype, np.dtype):
         if not isinstance(dtype, type):
@@ -229,3 +230,14 @@ def to_float64(a: NDArray[Any]) -> NDArray[np.float64]:
         return _table_lookup(array, name).astype(np.float64)
     with np.errstate(invalid="ignore"):
         return array.astype(np.float64, copy=False)
+
+
+def share_held(values: NDArray[np.float64], name: str) -> float:
+    """Return the share of the values that a format represents exactly."""
+    rounded = to_float64(values.astype(numpy_dtype(name)))
+    return float(np.count_nonzero(rounded == values)) / values.size
+
+
+def widened(inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the inputs with floats converted to float64."""
+    return {n: to_float64(a) if a.dtype.kind not in "iub" else a for n, a in inputs.items()}

@@ -1,8 +1,9 @@
 """Elements of an output as wrong or right units, with features that may distinguish them.
 
-A unit is an element of the output, or a row of an input that the output has a row (or an element)
-for. What may tell units apart are values of the inputs at the same place, statistics of the row,
-and the unit's place: never the outputs, which are what the bug did and not what it needs.
+A unit is an element of the output, or a row of an input to which a row (or an element) of the
+output belongs. Features are values of the inputs at the same place, statistics of the row, and the
+unit's place. They are never taken from the outputs, which show what the bug did and not what it
+needs.
 """
 
 from __future__ import annotations
@@ -63,17 +64,19 @@ class Sighting:
     ----------
     passed : bool
     wrong, right, dull : mapping of str to ndarray of bool
-        By level; what is neither wrong nor right is in doubt. Dull is what is right and would
-        hardly show an error: zeros, as of a clamp, NaN and Inf.
+        By level. Units that are neither wrong nor right are in doubt. Dull units are right, and
+        would hardly show an error: zeros, as of a clamp, NaN and Inf.
     values : mapping of Feature to ndarray
     sizes : mapping of Feature to int
         The number of indices, of places.
     grave : mapping of str to tuple of ndarray of bool
-        By level; what is wrong by several, and by many times more than what counts as wrong.
+        By level: units whose error is several times, and many times, the least error that counts as
+        wrong.
     integers : frozenset of str
         Inputs of an integer dtype.
     chosen : bool
-        The values of an input were chosen, next to a border: how many lie where tells nothing.
+        The values of an input were chosen next to a border, so that their distribution tells
+        nothing.
     """
 
     passed: bool

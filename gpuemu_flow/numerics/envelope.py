@@ -1,10 +1,10 @@
 """The ``auto`` tolerance: the error allowed for a right op, measured on the reference alone.
 
 The reference is evaluated in float64 on inputs moved by less than their own rounding, and, where
-its source allows, once more in float32 arithmetic (its *shadow*). What these evaluations differ by
-is what the problem itself makes of rounding errors; a right op, with its own order of operations,
-stays within a small multiple of it. Nothing but the reference is needed, and nothing depends on
-the op, so that a case's envelope may be stored with its expected values.
+its source allows, once more in float32 arithmetic (its *shadow*). The differences between these
+evaluations show how the problem itself amplifies rounding errors. A right op, with its own order of
+operations, stays within a small multiple of them. Only the reference is needed. The envelope does
+not depend on the op, so that it may be stored with a case's expected values.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Envelope:
     def full(self, name: str) -> Bound:
         """Return the envelope itself; the first call evaluates the reference about 20 times.
 
-        For exact ops, and where there is nothing to evaluate with, the quick bound.
+        For exact ops, and without a reference to evaluate, it is the quick bound.
         """
         return self._excused(name, self.bounds().get(name)) or self.quick(name)
 
@@ -119,8 +119,8 @@ class Envelope:
     def excuse(self, name: str, actual: NDArray[Any], expected: NDArray[Any]) -> None:
         """Withdraw the excuse of rounded operands from an output whose errors do not fit it.
 
-        Rounded operands widen the tolerance of single elements to about what sums in the narrow
-        type would need. The mean square over all elements tells the two apart.
+        Rounded operands widen the tolerance of single elements almost as far as sums in the narrow
+        type would. The mean square over all elements tells the two apart.
         """
         self._unexcused.discard(name)
         found = (self._thorough or self.bounds()).get(name)
@@ -183,7 +183,7 @@ def build_envelope(
         The reference has no float32 shadow (an executable without source, or one whose shadow is
         not faithful, see `shadow_is_faithful`).
     bounds : mapping of str to ElementBound, optional
-        What `Envelope.bounds` gave for the same arguments earlier.
+        An earlier result of `Envelope.bounds` for the same arguments.
     rounding : Rounding, optional
         Values that a right op may round to a narrower type; see `operand.rounding_for`.
     """
@@ -209,7 +209,7 @@ def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
     """Tell whether the op only moves, selects and compares values, or computes exactly.
 
     True when the reference in float64, on float32 inputs, always gives values that float32 can
-    hold. Such an op has no rounding to be excused with: copies, ReLU, max, one-hot, masks.
+    hold. Rounding excuses no error of such an op: copies, ReLU, max, one-hot, masks.
 
     Parameters
     ----------
@@ -255,8 +255,8 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
     in float64 and rounds at the end, and says nothing about rounding errors), and on all of them it
     must agree with it to within 2**-10 of the largest value. Some never differ because they round
     only once (a sum of two, a quotient), or hardly ever because their outputs are few (a mean
-    loss). They are told by small integers, on which a sum is exact, or by their arithmetic: moving
-    its roundings (see `noise`) must show in the result.
+    loss). They are recognised on small integers, on which a sum is exact, or by their arithmetic:
+    moving its roundings (see `noise`) must change the result.
 
     Parameters
     ----------

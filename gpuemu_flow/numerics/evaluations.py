@@ -20,8 +20,8 @@ class Evaluate(Protocol):
     """The reference: in float64, or its float32 shadow when `shadow` is set.
 
     Float inputs come as float64 arrays, for the shadow as float32 (see `single`); others unchanged.
-    It must not modify them. A failing evaluation raises `FlowError`. Only where a precision allows
-    it is the shadow asked to round on the way, by a third argument ``rounding: Rounding``.
+    It must not modify them. A failing evaluation raises `FlowError`. If the precision allows
+    rounding on the way, a third argument ``rounding: Rounding`` requests it from the shadow.
     """
 
     def __call__(self, inputs: Arrays, *, shadow: bool = False) -> Arrays: ...

@@ -23,8 +23,8 @@ class Bound(Protocol):
     Attributes
     ----------
     proof : (float, float) or None
-        ``(atol, rtol)`` such that ``atol + rtol * |e|`` never exceeds the element's tolerance: what
-        a block is first tried against. None when every element has to be looked at.
+        ``(atol, rtol)`` such that ``atol + rtol * |e|`` never exceeds the element's tolerance; a
+        block is first tried against it. None if every element must be checked.
     """
 
     @property
@@ -71,7 +71,7 @@ class Rules:
         The case feeds NaN or Inf.
     clip : FloatLimits or None
         Format of the output when the expected values are wider than it: both sides are clipped to
-        its largest value, so that an overflow that any right op would show is not held against it.
+        its largest value, so that an overflow that any right op would show is no failure.
     """
 
     nan: str = "match"

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from gpuemu_flow.numerics.noise import Doubting
 from gpuemu_flow.numerics.perturb import Arrays
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.single import Single, bare, operands_in_float32
+from gpuemu_flow.numerics.single import Single, bare, float32_quotient
 
 STAND_INS = (85, 86)
 """Integers that NaN is cast to, one for each evaluation: no element equals both by chance."""
 
 
 class _Casting(Single):
-    """A float32 array whose NaN become a chosen integer, not one of the processor's."""
+    """A float32 array whose NaN are cast to a chosen integer, whatever the processor would give."""
 
     stand_in: int
 
@@ -45,9 +45,9 @@ class _Marking(_Casting, Doubting):
 
 
 class _Stepping(Doubting):
-    """Moves all that one operation rounds, all alike, and nothing else.
+    """Moves all values that one operation rounds by the same factor, and nothing else.
 
-    What several results share, as a scale, then moves for all of them.
+    A value that several results share, such as a scale, then moves for all of them.
     """
 
     turn: int
@@ -76,13 +76,10 @@ class _Inverting(_Casting):
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
     ) -> Any:
         result = super().__array_ufunc__(ufunc, method, *inputs, out=out, **options)
-        quotient = ufunc is np.true_divide and method == "__call__" and not options
-        if not quotient or getattr(result, "dtype", None) != np.float32:
+        terms = float32_quotient(result, ufunc, method, inputs, options)
+        if terms is None:
             return result
-        above, below = (
-            np.asarray(bare(value), np.float32)
-            for value in operands_in_float32(ufunc, method, inputs)
-        )
+        above, below = terms
         with np.errstate(all="ignore"):
             inverse = np.float32(1.0) / below
             product = above * inverse
@@ -95,23 +92,23 @@ class _Inverting(_Casting):
 def marking(inputs: Arrays, stand_in: int) -> dict[str, NDArray[Any]]:
     """Return float32 arrays whose arithmetic gives NaN wherever it rounds.
 
-    Integers that NaN is cast to are `stand_in`: what two of them leave as it is, no rounding has
-    touched. What a product of matrices gives counts as rounded.
+    NaN is cast to the integer `stand_in`, so an integer that stays equal for two different ones
+    depends on no rounding. Results of matrix products count as rounded.
     """
     return _wrapped(inputs, _Marking, stand_in=stand_in, rng=SeededRng(0), unit=0.0)
 
 
 def stepping(inputs: Arrays, turn: int, change: float) -> tuple[dict[str, NDArray[Any]], list[int]]:
-    """Return float32 arrays of whose operations only one is moved, and the list of those met.
+    """Return float32 arrays in which one operation is moved, and the list of operations met.
 
     Parameters
     ----------
     inputs : mapping of str to ndarray
     turn : int
-        Number of the operation among those that round, from 1 on: where the list ends up shorter
-        there is none.
+        Number of the operation among those that round, from 1 on. If the list ends up shorter,
+        there is no such operation.
     change : float
-        Relative change of what it gives.
+        Relative change of its result.
     """
     met: list[int] = []
     return _wrapped(inputs, _Stepping, turn=turn, met=met, rng=SeededRng(0), unit=change), met

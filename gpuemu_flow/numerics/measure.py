@@ -112,7 +112,7 @@ def measure(
     succeeds there is no verdict on anything.
 
     A reference that refuses float64 is evaluated in float32, one that refuses that in the case's
-    own dtype. Its inputs are then moved by that dtype's rounding, and what it shows counts as R.
+    own dtype. Its inputs are then moved by that dtype's rounding, and the effect counts as R.
 
     Without a shadow, errors of intermediates that the result does not depend on in exact arithmetic
     (a maximum subtracted and added again) go unseen; S is then at least the largest |x| or 1, but
@@ -238,8 +238,8 @@ class _Session:
     def rounded_draws(self, rounding: Rounding, *, shadow: bool, thorough: bool) -> None:
         """Evaluate the shadow with rounded operands or steps: to nearest, then at random.
 
-        A reference that does so by itself when it is given narrow inputs, as a framework's
-        functions do, shows it without a shadow where every step may be rounded.
+        If every step may be rounded, the reference is also evaluated in its own dtype, since
+        functions of frameworks round each step of narrow inputs by themselves.
         """
         if rounding.steps:
             self._add_rounded(self._evaluate_own())
@@ -267,8 +267,10 @@ class _Session:
             self._add(self._evaluate(copies), ties_kept=True)
 
     def exclude_float64_overflow(self) -> None:
-        """No verdict where the reference itself overflows, or nearly does: with no wider type at
-        hand, where a right op overflows depends on its order of operations."""
+        """Withhold the verdict where the reference itself overflows, or nearly does.
+
+        There is no wider type, and where a right op overflows depends on its order of operations.
+        """
         if all(np.isfinite(a).all() for a in self._inputs64.values() if a.dtype == np.float64):
             for output in self._outputs.values():
                 if output.fmt is not None:
@@ -307,9 +309,10 @@ class _Session:
             self._outputs[name].exclude_other_kinds(flat)
 
     def _add_inverted(self, plain: dict[str, NDArray[Any]]) -> None:
-        """Fold in what multiplying with a reciprocal gives where the divisor has none in float32.
+        """Fold in results of multiplying with reciprocals that overflow in float32.
 
-        Nearly all quantisers do so with their scale, and a row of tiny values has a subnormal one.
+        Nearly all quantisers multiply by the reciprocal of their scale, and a row of tiny values
+        has a subnormal scale.
         """
         for stand_in in STAND_INS:
             copies = inverting(as_float32(self._inputs64), stand_in)
@@ -322,9 +325,9 @@ class _Session:
     def settle_integers(self) -> None:
         """Restore the verdict on integers from exact arithmetic, such as the half of a quotient.
 
-        Moved inputs change them, but an input is what it is; moved roundings do not. Where these
-        change one there is no verdict on it, though moved inputs may leave it as it is: a quotient
-        and a zero point of one scale move against each other.
+        Moved inputs change such integers, although the op's inputs are not moved; moved roundings
+        leave them unchanged. An integer that moved roundings do change has no verdict, even if
+        moved inputs leave it unchanged: a quotient and a zero point of one scale may cancel out.
         """
         if all(spread.fmt is not None for spread in self._outputs.values()):
             return

@@ -1,8 +1,8 @@
 """Arithmetic with each rounding perturbed at random, to find the effect of another order.
 
 Moved inputs do not show what happens on the way: where equal intermediates cancel, the reference
-may come to an exact zero and a right op, which adds in another order, to a rounding of what
-cancelled. Moving each intermediate result by its rounding shows it (Vignes, "A stochastic
+may give an exact zero, and a right op, which adds in another order, a rounding error of the
+cancelled terms. Moving each intermediate result by its rounding shows it (Vignes, "A stochastic
 arithmetic for reliable scientific computation", 1993; Parker, "Monte Carlo Arithmetic", 1997).
 """
 
@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.perturb import FLOAT32_SMALLEST_NORMAL, Arrays
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.single import Single, bare, narrowed, operands_in_float32
+from gpuemu_flow.numerics.single import (
+    Single,
+    bare,
+    float32_quotient,
+    narrowed,
+    operands_in_float32,
+)
 
 
 class _Noisy(Single):
@@ -78,13 +84,10 @@ class Doubting(_Noisy):
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
     ) -> Any:
         result = super().__array_ufunc__(ufunc, method, *inputs, out=out, **options)
-        quotient = ufunc is np.true_divide and method == "__call__" and not out and not options
-        if not quotient or getattr(result, "dtype", None) != np.float32:
+        terms = None if out else float32_quotient(result, ufunc, method, inputs, options)
+        if terms is None:
             return result
-        above, below = (
-            np.asarray(bare(value), np.float32)
-            for value in operands_in_float32(ufunc, method, inputs)
-        )
+        above, below = terms
         plain = np.asarray(bare(result))
         return self._again(self._moved(plain, above * (np.float32(1.0) / below)))
 
@@ -92,7 +95,7 @@ class Doubting(_Noisy):
 def doubting(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
     """Return arrays as `noisy` does, but also perturb quotients that a reciprocal would change.
 
-    A half that a rounded scale makes is moved, and one that exact numbers make is not.
+    A half that comes from a rounded scale is moved; a half that comes from exact numbers is not.
     """
     made = type("Doubting", (Doubting,), {"rng": rng, "unit": unit})
     return {
@@ -112,8 +115,8 @@ class _Flushing(_Noisy):
 def flushing(inputs: Arrays) -> dict[str, NDArray[Any]]:
     """Return the inputs, float32 arrays wrapped so that their arithmetic flushes subnormals.
 
-    Many a GPU kernel is compiled so. Where an intermediate result is multiplied by a large number
-    afterwards, it shows.
+    Many GPU kernels are compiled in this way. The effect shows if an intermediate result is
+    multiplied by a large number afterwards.
     """
     return {
         name: array.view(_Flushing) if array.dtype == np.float32 else array

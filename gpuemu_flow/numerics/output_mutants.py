@@ -1,7 +1,7 @@
 """Plant known kinds of kernel bugs in a reference's output, to test the op's own check.
 
-Some are made in the output itself; others, where the reference can be evaluated, by evaluating it
-on inputs as a buggy kernel would have read them (a tail of a reduction dropped, a stale row).
+Some bugs are planted in the output itself. Others are planted, if the reference can be evaluated,
+in its inputs as a buggy kernel would have read them (a tail of a reduction dropped, a stale row).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.numerics import planted
-from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
+from gpuemu_flow.numerics.dtypes import dtype_name, to_float64, widened
 from gpuemu_flow.numerics.planted import Site
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.trivial import Arrays, as_dtype, same_outputs
@@ -174,7 +174,7 @@ def _evaluated(
     if evaluate is None:
         return {}
     try:
-        evaluated = evaluate(planted.widened(inputs))
+        evaluated = evaluate(widened(inputs))
     except FlowError:
         return {}
     return {n: as_dtype(evaluated[n], dtype) for n, dtype in dtypes.items() if n in evaluated}

@@ -1,8 +1,8 @@
 """Arithmetic whose sums overflow wherever they may in another order of their terms.
 
-Float32 ends at 3.4e38, and terms may lie beyond where their sum does not. Which of them are added
-first then decides between a number, an infinity and, where terms of both signs overflow, NaN. What
-comes out of one order says nothing about the others, all of which a right op may have.
+Float32 ends at 3.4e38, and parts of a sum may overflow where the whole sum does not. The order of
+additions then decides between a number, an infinity and, where parts of both signs overflow, NaN.
+The result of one order proves nothing about others, each of which a right op may use.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def overflowing(inputs: Arrays) -> dict[str, NDArray[Any]]:
     Notes
     -----
     A sum of n terms may become infinite where n times the sum of the terms of one sign leaves
-    float32, and NaN where that is so of both signs. The factor n is that of weights which are
-    divided by their sum in the end and not before, as an online softmax does.
+    float32, and NaN where that is so of both signs. The factor n covers weights that are divided by
+    their sum only at the end, as in an online softmax.
 
     Sums of two (``a + b``), those of other libraries and of methods in C (``a.dot(b)``) stay.
     """

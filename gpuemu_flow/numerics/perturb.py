@@ -52,9 +52,8 @@ class Perturbation:
     -----
     Only what is finite and not zero changes. No method modifies `inputs64`.
 
-    One rounding of a float32 subnormal is half of 2**-149, whatever its size: an op that scales its
-    inputs first leaves so much of it. Where the op computes in a wider type, subnormals move as
-    all other values do.
+    One rounding of a float32 subnormal is half of 2**-149, whatever its size, since an op may scale
+    its inputs first. Where the op computes in a wider type, subnormals move as all other values do.
     """
 
     def __init__(self, inputs64: Arrays, seed: int, unit: float) -> None:
@@ -105,8 +104,8 @@ class Perturbation:
     def flushed(self, below: float = FLOAT32_SMALLEST_NORMAL) -> Arrays | None:
         """Replace float32 subnormals by zero; return None when the inputs hold none.
 
-        With a smaller bound only those `below` it: they have so few bits that even a product with
-        1.5 is another number, while a larger one beside them stays what it is.
+        A smaller bound `below` limits this to values with so few bits that even a product with 1.5
+        changes, while larger subnormals beside them stay unchanged.
         """
         return self._with_zeros(lambda sizes: sizes < below)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ class Site:
     values : ndarray
         Right values; floats may be wider than `dtype`. At least one element.
     dtype : str
-        That the tensor has, or will be rounded to.
+        Dtype that the tensor has, or will be rounded to.
     rng : SeededRng
         Decides what is hit.
     longest : int
@@ -252,11 +252,3 @@ def index_wrapped(site: Site) -> Array | None:
     if DTYPES[site.dtype].kind not in ("int", "uint"):
         return None
     return site.values.astype(np.int64).astype(np.int8).astype(np.int64)
-
-
-def widened(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the inputs with floats converted to float64."""
-    return {
-        name: to_float64(array) if array.dtype.kind not in "iub" else array
-        for name, array in inputs.items()
-    }

@@ -15,10 +15,10 @@ def dtypes_to_try(*, widened: bool, single: bool = False) -> tuple[str | None, .
     Parameters
     ----------
     widened : bool
-        False: it is given its inputs' own dtypes only.
+        False: it gets its inputs only in their own dtypes.
     single : bool
-        The inputs were altered in float64, as those that measure a tolerance are: a reference that
-        refuses float64 is given them in float32 before they are rounded to their own dtypes.
+        True for inputs that were altered in float64 to measure a tolerance. A reference that
+        refuses float64 then gets them in float32 before it gets them rounded to their own dtypes.
     """
     wider = (WIDE, SINGLE) if single else (WIDE,)
     return (*wider, OWN) if widened else (OWN,)

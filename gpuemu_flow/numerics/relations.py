@@ -33,7 +33,7 @@ from dataclasses import field
 
 import numpy as np
 
-from gpuemu_flow.numerics.dtypes import numpy_dtype, to_float64
+from gpuemu_flow.numerics.dtypes import share_held
 from gpuemu_flow.numerics.finding import TILES
 from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.ulp import Float64Array
@@ -179,8 +179,8 @@ def _foretells_what_is_not(
 ) -> bool:
     """Tell whether the prediction for a right element is off by more than rounding explains.
 
-    A relation of few elements in a row would else be taken for one of all of them: a maximum that
-    begins at 0 is nearly that of a row whose last element is 0.
+    Otherwise a relation of few elements of a row would be taken for one of all elements: a maximum
+    that begins at 0 is nearly that of a row whose last element is 0.
     """
     sizes = np.abs(expected[np.isfinite(expected)])
     scale = float(np.median(sizes)) if sizes.size else 0.0
@@ -249,7 +249,7 @@ def _predictions(
 
 
 def _wrapped(expected: Float64Array) -> Iterator[tuple[Relation, Float64Array]]:
-    """Yield what integers of fewer bits keep of the expected ones."""
+    """Yield the expected integers wrapped to fewer bits."""
     for bits in (8, 16, 32):
         whole = 2.0**bits
         for sign, least in (("", -whole / 2), ("u", 0.0)):
@@ -326,15 +326,15 @@ def _moves(expected: Float64Array) -> Iterator[tuple[Relation, Float64Array]]:
             continue
         sentence = f"actual is expected in reverse order along axis {axis}"
         yield Relation("reversed", "", str(axis), sentence), np.flip(expected, axis)
-        for step, words in ((1, "before"), (-1, "behind")):
+        for step, words, end in ((1, "before", "first"), (-1, "behind", "last")):
             moved = np.roll(expected, step, axis)
             sentence = f"actual is the expected element 1 {words} along axis {axis}"
             yield Relation("shifted", "", f"1 {words}, axis {axis}", sentence), moved
             blank = np.moveaxis(moved.copy(), axis, 0)
             blank[0 if step == 1 else -1] = 0.0
-            formula = f"1 {words}, axis {axis}, 0 at the end"
+            formula = f"1 {words}, axis {axis}, 0 {end}"
             yield (
-                Relation("shifted", "", formula, f"{sentence}, and 0 at the end"),
+                Relation("shifted", "", formula, f"{sentence}, and 0 at the {end} index"),
                 np.moveaxis(blank, 0, axis),
             )
         for tile in (1, *TILES):
@@ -384,12 +384,7 @@ def _halves(seen: Observation, name: str, wrong: BoolArray) -> Iterator[Relation
     if np.median(np.abs(actual - expected)) > 0.1 * np.median(np.abs(expected)):
         return
     for form in ("float16", "bfloat16"):
-        if _held(actual, form) >= NEARLY_ALL and _held(expected, form) < 0.5:
+        if share_held(actual, form) >= NEARLY_ALL and share_held(expected, form) < 0.5:
             sentence = f"actual holds {form} values: it is summed or rounded in {form}"
             yield Relation("half", "", form, sentence)
             return
-
-
-def _held(values: Float64Array, form: str) -> float:
-    rounded = to_float64(values.astype(numpy_dtype(form)))
-    return float(np.count_nonzero(rounded == values)) / values.size

@@ -14,8 +14,8 @@ kind                what the op does
 ``place``           goes wrong at the last (or first) index of an axis and nowhere else
 ==================  ==============================================================================
 
-Elements of which a relation says nothing are *free*: what lies where an op should not have read,
-and what was never written.
+Elements about which a relation predicts nothing are *free*: those that an op should not have read,
+and those that were never written.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ rounding of its inputs alone. In a kernel such numbers are float32 like all the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -107,10 +107,22 @@ def operands_in_float32(ufunc: np.ufunc, method: str, inputs: Sequence[Any]) -> 
     return plain
 
 
+def float32_quotient(
+    result: Any, ufunc: np.ufunc, method: str, inputs: Sequence[Any], options: Mapping[str, Any]
+) -> list[Any] | None:
+    """Return dividend and divisor in float32 if a result is a plain quotient in float32."""
+    plain = ufunc is np.true_divide and method == "__call__" and not options
+    if not plain or getattr(result, "dtype", None) != np.float32:
+        return None
+    return [
+        np.asarray(bare(value), np.float32) for value in operands_in_float32(ufunc, method, inputs)
+    ]
+
+
 def narrowed(value: Any, *, weak: bool = True) -> Any:
     """Return a float64 array as float32, and a float64 scalar as a Python float.
 
-    Not `weak`: the scalar as a float32, too. Anything else stays the very same object.
+    If `weak` is False, a scalar becomes a float32, too. Anything else stays the very same object.
     """
     kind = getattr(getattr(value, "dtype", None), "char", "")
     if kind not in _NARROWED or not isinstance(value, (np.ndarray, np.generic)):

@@ -126,9 +126,9 @@ class Spread:
         Parameters
         ----------
         marked : list of ndarray or None
-            Evaluations that give something else for whatever was rounded on the way.
+            Evaluations that change every value that was rounded on the way.
         moved : list of ndarray or None
-            Evaluations with each rounding moved at random. None: it failed.
+            Evaluations with each rounding moved at random; None for one that failed.
         """
         if self.fmt is not None:
             return
@@ -150,9 +150,9 @@ class Spread:
         """Set the sum of magnitudes S from the reference at |x|; see `measure.measure`.
 
         The first of `at_magnitudes` is the reference at |x|; in the others each |x| has grown by a
-        factor of its own. A sum of magnitudes never shrinks as they grow, so that the smallest is
-        the one at |x|; where another one is smaller, |x| lies beside a pole, and says nothing.
-        An exponential at |x| is not the sum of the magnitudes of anything.
+        factor of its own. A sum of magnitudes never shrinks as they grow, so that the value at |x|
+        should be the smallest. Where another one is smaller, |x| lies beside a pole and proves
+        nothing. An exponential at |x| is not the sum of the magnitudes of anything.
         """
         if self.fmt is None:
             return
@@ -259,8 +259,8 @@ class Spread:
     def _excuse(self, error: Float64Array, judged: BoolArray, without: ElementBound) -> Excuse:
         """Sum up the drawn errors of rounded operands.
 
-        The variance is the mean over an element's binade, with that of rounding the output and the
-        square of `error` on top.
+        The variance is the mean over an element's binade, plus the variance of rounding the output,
+        plus the square of `error`.
         """
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         squares = np.zeros(error.size)
@@ -280,8 +280,8 @@ class Spread:
         """Return the sum of magnitudes S, limited to what the measured error supports.
 
         If rounding errors of that size were made on the way, moving the terms of a sum by a
-        rounding each must show: S / E is at most about the root of their number. A twin that is
-        merely large, as ``1 / (relu(-x) + eps)`` is at |x|, does not show in anything.
+        rounding each must show: S / E is at most about the root of their number. An evaluation at
+        |x| that is merely large, as ``1 / (relu(-x) + eps)`` is, has no such effect.
         """
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         sizes = np.abs(self._reference)

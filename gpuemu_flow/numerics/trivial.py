@@ -1,7 +1,7 @@
 """Trivial candidates: outputs that no check may accept, however they came about.
 
-Zeros, a constant, a copy of an input, the previous case's output: if one of them passes where it is
-not right, the oracle is too weak for that op, not the op right.
+Zeros, a constant, a copy of an input, the previous case's output: if one of them passes although it
+is wrong, the oracle is too weak for that op.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ def trivial_candidates(
     Returns
     -------
     list of TrivialCandidate
-        Without those that cannot be made (no input, or no earlier output, has the shapes) and those
-        that are right: zeros where the reference is all zeros. The constant is the median of the
-        finite expected values, which of all constants comes nearest to passing.
+        Left out are candidates that cannot be made (no input, or no earlier output, has the
+        shapes), and those that are right: zeros where the reference is all zeros. The constant is
+        the median of the finite expected values, which of all constants comes nearest to passing.
     """
     wanted = dtypes or {}
     right = {

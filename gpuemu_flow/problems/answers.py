@@ -24,7 +24,7 @@ def described(answer: Mapping[str, Json]) -> Described:
     Raises
     ------
     ProbeError
-        It is not what an adapter of ours gives.
+        The answer is not one of our adapters'.
     """
     try:
         return Described(

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from gpuemu_flow.problems.flashinfer_axes import Axes, axes_of, sizes_to_try, told_by_inputs
 from gpuemu_flow.problems.found import plain_name, unique_name
 from gpuemu_flow.problems.found_flashinfer import Definition, Tensor, find_flashinfer
+from gpuemu_flow.problems.importing import Attempt, Collection, import_each, json_file
 from gpuemu_flow.problems.model import (
     Argument,
     Candidate,
     Described,
     Imported,
-    Left,
     Output,
     Source,
     Taken,
 )
 from gpuemu_flow.problems.options import SEED, Options
-from gpuemu_flow.problems.probing import ADAPTERS, ProbeError, Prober, open_prober
-from gpuemu_flow.problems.toml_text import OpTable, workspace_text
+from gpuemu_flow.problems.probing import ProbeError, Prober, open_prober
 from gpuemu_flow.types import DTYPES, Json
 
 MOST_ELEMENTS = 1 << 18
@@ -34,7 +33,7 @@ _PLAIN_FLOATS = ("float32", "float16", "bfloat16")
 _INDICES = ("int16", "int32", "int64")
 _SCALARS: dict[str, list[Json]] = {"float": [1.0, 0.125], "bool": [False, True]}
 Told = Mapping[str, tuple[str, int, int, int]]
-_RUNTIME = ("flashinfer.py", "stand_in.py", "tensors.py")
+_RUNTIME = ("flashinfer.py", "files.py", "stand_in.py", "tensors.py")
 _APPENDED = """
 
 # ---- added by gpuemu-flow import: the lines above are the reference, unchanged ----
@@ -52,6 +51,12 @@ from adapters import flashinfer
 
 op = flashinfer.candidate(str(Path(__file__).parent), {name!r})
 """
+_COLLECTION = Collection(
+    "flashinfer-bench",
+    _RUNTIME,
+    lambda candidate: _OP.format(name=candidate.name),
+    "no candidate: no solution in Python names it",
+)
 
 
 def import_flashinfer(path: Path, options: Options, announce: Callable[[str], None]) -> Imported:
@@ -60,7 +65,7 @@ def import_flashinfer(path: Path, options: Options, announce: Callable[[str], No
     Parameters
     ----------
     announce : callable
-        Told each problem's name before its code is tried.
+        Called with each problem's name before its code is tried.
 
     Raises
     ------
@@ -68,29 +73,23 @@ def import_flashinfer(path: Path, options: Options, announce: Callable[[str], No
         ``import-not-found`` and its like; a problem that cannot be taken is in `Imported.left`.
     """
     definitions, left = find_flashinfer(path, options.candidates)
-    taken: list[tuple[Definition, Taken, Told]] = []
+    return import_each(_COLLECTION, _attempts(definitions, options), left, options, announce)
+
+
+def _attempts(definitions: Iterable[Definition], options: Options) -> Iterator[Attempt]:
+    names: list[str] = []
     for definition in definitions:
-        name = unique_name(plain_name(definition.name), [one.source.name for _, one, _ in taken])
-        announce(name)
-        try:
-            axes = axes_of(definition)
-            told = told_by_inputs(definition, axes)
-            taken.append((definition, _take(definition, name, axes, options), told))
-        except ProbeError as error:
-            left.append(Left(name, str(error)))
-            continue
-        if not definition.solutions:
-            left.append(Left(name, "no candidate: no solution in Python names it"))
-    return Imported(_files(taken, options), tuple(one for _, one, _ in taken), tuple(left))
+        name = unique_name(plain_name(definition.name), names)
+        names.append(name)
+        yield Attempt(name, name, partial(_take, definition, name, options))
 
 
-def _take(definition: Definition, name: str, axes: Axes, options: Options) -> Taken:
+def _take(definition: Definition, name: str, options: Options) -> tuple[Taken, dict[str, bytes]]:
+    axes = axes_of(definition)
+    told = told_by_inputs(definition, axes)
     source = definition.reference.encode()
-    adapters = {
-        "probe.py": "flashinfer_probe.py",
-        **{f"adapters/{file}": file for file in _RUNTIME},
-    }
-    with open_prober(adapters, {"problem/reference.py": source}) as prober:
+    problem = {"problem/reference.py": source}
+    with open_prober("flashinfer_probe.py", _RUNTIME, problem) as prober:
         scaled = _scaled(prober, definition, axes, options)
         axes.consts.update({const: new for const, (_, new) in scaled.items()})
         tops = _ranges(prober, definition, axes)
@@ -109,7 +108,7 @@ def _take(definition: Definition, name: str, axes: Axes, options: Options) -> Ta
         Candidate(one.name, definition.path, b"", one.triton, one.gpu)
         for one in definition.solutions
     )
-    return Taken(
+    taken = Taken(
         Source(name, definition.path, source, definition.consts, candidates),
         Described((), arguments, {}, outputs),
         dims,
@@ -119,6 +118,7 @@ def _take(definition: Definition, name: str, axes: Axes, options: Options) -> Ta
         schema=schema,
         notes=_notes(definition, tops),
     )
+    return taken, _files(definition, taken, told)
 
 
 def _notes(definition: Definition, tops: Mapping[str, str]) -> tuple[str, ...]:
@@ -289,35 +289,22 @@ def _scalar_values(definition: Definition, name: str, one: Tensor) -> list[Json]
     return definition.scalars.get(name) or _SCALARS.get(kind, [1])
 
 
-def _files(taken: list[tuple[Definition, Taken, Told]], options: Options) -> dict[str, bytes]:
-    """Return the files of the workspace; the configuration last."""
-    files = {f"adapters/{name}": (ADAPTERS / name).read_bytes() for name in _RUNTIME}
-    ops = []
-    for definition, one, told in taken:
-        folder = f"problems/{one.source.name}"
-        files[f"{folder}/reference.py"] = one.source.source + _APPENDED.encode()
-        files[f"{folder}/problem.json"] = _described(definition, one, told)
-        for solution in definition.solutions:
-            for path, content in solution.sources.items():
-                files[f"{folder}/candidates/{solution.name}/{path}"] = content
-            files[f"{folder}/op_{solution.name}.py"] = _OP.format(name=solution.name).encode()
-            ops.append(
-                OpTable(
-                    name=f"{one.source.name}/{solution.name}",
-                    op=f"{folder}/op_{solution.name}.py",
-                    function="op",
-                    reference=f"{folder}/reference.py:gpuemu_reference",
-                    triton=solution.triton,
-                    taken=one,
-                )
-            )
-    files["gpuemu.toml"] = workspace_text("flashinfer-bench", ops, options.cases).encode()
-    return files
+def _files(definition: Definition, taken: Taken, told: Told) -> dict[str, bytes]:
+    """Return the files of a problem by path in its own folder."""
+    return {
+        "reference.py": taken.source.source + _APPENDED.encode(),
+        "problem.json": json_file(_described(definition, taken, told)),
+        **{
+            f"candidates/{solution.name}/{path}": content
+            for solution in definition.solutions
+            for path, content in solution.sources.items()
+        },
+    }
 
 
-def _described(definition: Definition, taken: Taken, told: Told) -> bytes:
+def _described(definition: Definition, taken: Taken, told: Told) -> dict[str, Json]:
     scaled = {name: new for name, (_, new) in taken.scaled.items()}
-    content: dict[str, Json] = {
+    return {
         "inputs": {key: list(one.axes or ()) for key, one in definition.inputs.items()},
         "outputs": {
             key: {"shape": list(one.axes or ()), "dtype": one.dtype}
@@ -336,4 +323,3 @@ def _described(definition: Definition, taken: Taken, told: Told) -> bytes:
         },
         "sha256": hashlib.sha256(taken.source.source).hexdigest(),
     }
-    return (json.dumps(content, indent=1) + "\n").encode()

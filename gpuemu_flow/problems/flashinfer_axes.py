@@ -68,7 +68,7 @@ def axes_of(definition: Definition) -> Axes:
     Raises
     ------
     ProbeError
-        One is not understood.
+        A constraint is not understood.
     """
     found = Axes(dict(definition.consts), definition.variables)
     for text in definition.constraints:
@@ -79,7 +79,7 @@ def axes_of(definition: Definition) -> Axes:
 
 
 def told_by_inputs(definition: Definition, axes: Axes) -> dict[str, tuple[str, int, int, int]]:
-    """Return how outputs' axes that no input has follow from one that an input has.
+    """Return how axes that only outputs have follow from axes of inputs.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def told_by_inputs(definition: Definition, axes: Axes) -> dict[str, tuple[str, i
     Raises
     ------
     ProbeError
-        One follows from none.
+        An axis follows from no other.
     """
     known = {axis for one in definition.inputs.values() for axis in one.axes or ()}
     asked = {axis for one in definition.outputs.values() for axis in one.axes or ()}

@@ -45,6 +45,26 @@ def python_files(path: Path) -> list[Path]:
     return found
 
 
+def files_named(name: str, root: Path) -> list[Path]:
+    """Return the files of one name below a folder, except links.
+
+    Raises
+    ------
+    UsageError
+        ``import-too-many``.
+    """
+    found = []
+    for count, (folder, folders, names) in enumerate(os.walk(root)):
+        folders[:] = sorted(inner for inner in folders if inner not in SKIPPED)
+        file = Path(folder, name)
+        if name in names and file.is_file() and not file.is_symlink():
+            found.append(file)
+        if count > MOST_FILES:
+            text = f"{root} holds more than {MOST_FILES} folders"
+            raise UsageError(Problem("import-too-many", text, "give a folder below it"))
+    return found
+
+
 def read_source(path: Path) -> bytes:
     """Return a file's content.
 
@@ -79,10 +99,8 @@ def find_kernelbench(
     found: list[Candidate] = []
     for file in dict.fromkeys(_all_files(path, candidates)):
         content = read_source(file)
-        try:
-            tree = parse_python(content, str(file))
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            left.append(Left(str(file), f"no Python that parses: {type(error).__name__}"))
+        tree = parsed(content, file, left)
+        if tree is None:
             continue
         names = defined_names(tree)
         if "ModelNew" in names:
@@ -106,6 +124,15 @@ def find_kernelbench(
         taken = replace(candidate, name=name)
         problems[at] = replace(source, candidates=(*source.candidates, taken))
     return problems, left
+
+
+def parsed(content: bytes, file: Path, left: list[Left]) -> ast.Module | None:
+    """Parse a file; record one that does not parse in `left` and return None."""
+    try:
+        return parse_python(content, str(file))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        left.append(Left(str(file), f"no Python that parses: {type(error).__name__}"))
+        return None
 
 
 def _all_files(path: Path, candidates: tuple[Path, ...]) -> Iterator[Path]:

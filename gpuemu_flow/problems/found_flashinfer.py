@@ -118,6 +118,8 @@ def find_flashinfer(
                     found.setdefault(one.name, one)
                 elif "definition" in content:
                     rest.append((file, content))
+                else:
+                    left.append(Left(str(file), "it is no definition, workload or solution"))
         except (FormatError, ValueError, RecursionError) as error:
             left.append(Left(str(file), _line(error)))
     for file, content in rest:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
 
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.problems.found import (
-    MOST_FILES,
-    SKIPPED,
     asks_for_gpu,
     defined_names,
+    files_named,
     named_home,
     needs_compiler,
+    parsed,
     plain_name,
     python_files,
     read_source,
@@ -46,8 +45,8 @@ class Task:
     tests : tuple of (mapping of str to JSON)
         Arguments of `generate_input`, without the seed.
     tolerance : mapping of str to float, optional
-        ``rtol`` and ``atol`` where its check is a comparison with `ref_kernel`; None where it is
-        written out.
+        ``rtol`` and ``atol`` if its check compares with `ref_kernel`; None for a check of another
+        form.
     """
 
     source: Source
@@ -88,16 +87,7 @@ def _task_files(path: Path) -> list[Path]:
         )
     if path.is_file():
         return [path]
-    found: list[Path] = []
-    for count, (folder, folders, names) in enumerate(os.walk(path)):
-        folders[:] = sorted(name for name in folders if name not in SKIPPED)
-        file = Path(folder, TASK)
-        if TASK in names and file.is_file() and not file.is_symlink():
-            found.append(file)
-        if count > MOST_FILES:
-            text = f"{path} holds more than {MOST_FILES} folders"
-            raise UsageError(Problem("import-too-many", text, "give a folder below it"))
-    return found
+    return files_named(TASK, path)
 
 
 def _read(file: Path, taken: list[str]) -> Task:
@@ -111,7 +101,7 @@ def _read(file: Path, taken: list[str]) -> Task:
     support = _support(file, described.get("files"))
     reference = support.pop("reference.py", None)
     if reference is None:
-        raise YamlError("it has no reference.py")
+        raise YamlError("its `files` name no reference.py")
     tree = parse_python(reference, "reference.py")
     missing = {"generate_input", "ref_kernel", "check_implementation"} - _bound(tree)
     if missing:
@@ -214,10 +204,8 @@ def _tolerance(tree: ast.Module) -> dict[str, float] | None:
 def _add(tasks: list[Task], at: int, file: Path, left: list[Left]) -> None:
     """Give a problem the submission in a file, if there is one that can run."""
     content = read_source(file)
-    try:
-        tree = parse_python(content, str(file))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        left.append(Left(str(file), f"no Python that parses: {type(error).__name__}"))
+    tree = parsed(content, file, left)
+    if tree is None:
         return
     if "custom_kernel" not in _bound(tree):
         return

@@ -6,16 +6,22 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from gpuemu_flow.problems.answers import described
 from gpuemu_flow.problems.found_gpumode import Task, find_gpumode
+from gpuemu_flow.problems.importing import (
+    Attempt,
+    Collection,
+    candidate_files,
+    import_each,
+    json_file,
+)
 from gpuemu_flow.problems.model import Argument, Described, Imported, Left, Output, Taken
 from gpuemu_flow.problems.options import SEED, Options
-from gpuemu_flow.problems.probing import ADAPTERS, ProbeError, Prober, open_prober
+from gpuemu_flow.problems.probing import ProbeError, Prober, open_prober
 from gpuemu_flow.problems.sizes import Tries, Varied, largest, same_but_shapes, vary
-from gpuemu_flow.problems.toml_text import OpTable, workspace_text
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Json
 
 MOST_VARIANTS = 16
@@ -23,7 +29,7 @@ MOST_ELEMENTS = 1 << 17
 """Elements of one input; beyond them sizes are halved further, to stay below 4 MiB."""
 _CAPS = (128, 64, 32, 16)
 _ODD = (1, 7, 33)
-_RUNTIME = ("gpumode.py", "stand_in.py", "tensors.py")
+_RUNTIME = ("gpumode.py", "files.py", "stand_in.py", "tensors.py")
 _APPENDED = """
 
 # ---- added by gpuemu-flow import: the lines above are {original}, unchanged ----
@@ -46,15 +52,12 @@ _FOLDER = Path(__file__).parent
 
 op = gpumode.candidate(str(_FOLDER / "candidates" / "{file}"), str(_FOLDER), gpu={gpu})
 """
-
-
-@dataclass(frozen=True)
-class _TakenTask:
-    """A problem as the workspace has it, and what its adapter has to know."""
-
-    taken: Taken
-    task: Task
-    described: Mapping[str, Json]
+_COLLECTION = Collection(
+    "gpumode",
+    _RUNTIME,
+    lambda candidate: _OP.format(file=f"{candidate.name}.py", gpu=candidate.gpu),
+    "no candidate: no file with a custom_kernel",
+)
 
 
 def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]) -> Imported:
@@ -63,7 +66,7 @@ def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]
     Parameters
     ----------
     announce : callable
-        Told each problem's name before its code is tried.
+        Called with each problem's name before its code is tried.
 
     Raises
     ------
@@ -71,27 +74,21 @@ def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]
         ``import-not-found`` and its like; a problem that cannot be taken is in `Imported.left`.
     """
     tasks, left = find_gpumode(path, options.candidates)
-    taken = []
-    for task in tasks:
-        announce(task.source.name)
-        try:
-            taken.append(_take(task, options, left))
-        except ProbeError as error:
-            left.append(Left(str(task.source.path.parent), str(error)))
-            continue
-        if not task.source.candidates:
-            left.append(Left(task.source.name, "no candidate: no file with a custom_kernel"))
-    return Imported(_files(taken, options), tuple(one.taken for one in taken), tuple(left))
+    attempts = [
+        Attempt(
+            task.source.name,
+            str(task.source.path.parent),
+            partial(_take, task, options, left),
+        )
+        for task in tasks
+    ]
+    return import_each(_COLLECTION, attempts, left, options, announce)
 
 
-def _take(task: Task, options: Options, left: list[Left]) -> _TakenTask:
-    adapters = {
-        "probe.py": "gpumode_probe.py",
-        **{f"adapters/{name}": name for name in _RUNTIME},
-    }
+def _take(task: Task, options: Options, left: list[Left]) -> tuple[Taken, dict[str, bytes]]:
     modules = {"reference.py": task.source.source, **task.support}
     problem = {f"problem/{name}": content for name, content in modules.items()}
-    with open_prober(adapters, problem) as prober:
+    with open_prober("gpumode_probe.py", _RUNTIME, problem) as prober:
         base, about, scaled = _base(prober, task, options)
         numbers = {name: value for name, value in base.items() if type(value) is int}
         tries = Tries(lambda constants: _ask(prober, {**base, **constants}))
@@ -119,13 +116,13 @@ def _take(task: Task, options: Options, left: list[Left]) -> _TakenTask:
         "data": data,
         "sha256": hashlib.sha256(task.source.source).hexdigest(),
     }
-    return _TakenTask(taken, task, content)
+    return taken, _files(task, content)
 
 
 def _base(
     prober: Prober, task: Task, options: Options
 ) -> tuple[dict[str, Json], Described, dict[str, tuple[int, int]]]:
-    """Return the arguments that the workspace begins from, and what comes of them."""
+    """Return the arguments that the workspace begins from, and the facts about them."""
     first = dict(task.tests[0])
     if options.small:
         for cap in _CAPS:
@@ -155,7 +152,7 @@ def _ask(prober: Prober, arguments: Mapping[str, Json], *, check: bool = False) 
 
 
 def _halved(value: Json, cap: int) -> Json:
-    """Return a size with as many halves taken off as make it small; others as they are."""
+    """Halve a size until it is at most `cap`; return other values unchanged."""
     if type(value) is not int:
         return value
     while value > cap:
@@ -164,7 +161,7 @@ def _halved(value: Json, cap: int) -> Json:
 
 
 def _wanted(tests: Sequence[Mapping[str, Json]], name: str, options: Options) -> tuple[int, ...]:
-    """Return the sizes of the tests; odd ones more only where the tests have some."""
+    """Return the sizes of the tests; add odd ones only if the tests have some."""
     theirs = [test[name] for test in tests if type(test.get(name)) is int]
     sizes = {_halved(value, _CAPS[0]) if options.small else value for value in theirs}
     if any(value % 2 for value in theirs if value > 1):
@@ -180,7 +177,7 @@ def _calls(
     varied: Varied,
     left: list[Left],
 ) -> list[Json]:
-    """Return the arguments that tests give besides sizes that vary; each is tried."""
+    """Return arguments of tests that differ in more than varied sizes; try each of them."""
     found: list[Json] = [dict(base)]
     tried = {json.dumps(base, sort_keys=True)}
     for test in task.tests:
@@ -239,30 +236,13 @@ def _notes(task: Task, about: Described) -> tuple[str, ...]:
     return ("its check_implementation of several outputs is not used: compared with ref_kernel",)
 
 
-def _files(taken: list[_TakenTask], options: Options) -> dict[str, bytes]:
-    """Return the files of the workspace; the configuration last."""
-    files = {f"adapters/{name}": (ADAPTERS / name).read_bytes() for name in _RUNTIME}
-    ops = []
-    for one in taken:
-        source, folder = one.task.source, f"problems/{one.task.source.name}"
-        appended = _APPENDED.format(original=repr(source.path.name))
-        files[f"{folder}/reference.py"] = source.source + appended.encode()
-        files[f"{folder}/problem.json"] = (json.dumps(one.described, indent=1) + "\n").encode()
-        for name, content in one.task.support.items():
-            files[f"{folder}/{name}"] = content
-        for candidate in source.candidates:
-            file = f"{candidate.name}.py"
-            files[f"{folder}/candidates/{file}"] = candidate.source
-            files[f"{folder}/op_{file}"] = _OP.format(file=file, gpu=candidate.gpu).encode()
-            ops.append(
-                OpTable(
-                    name=f"{source.name}/{candidate.name}",
-                    op=f"{folder}/op_{file}",
-                    function="op",
-                    reference=f"{folder}/reference.py:gpuemu_reference",
-                    triton=candidate.triton,
-                    taken=one.taken,
-                )
-            )
-    files["gpuemu.toml"] = workspace_text("gpumode", ops, options.cases).encode()
-    return files
+def _files(task: Task, content: Mapping[str, Json]) -> dict[str, bytes]:
+    """Return the files of a problem by path in its own folder."""
+    source = task.source
+    appended = _APPENDED.format(original=repr(source.path.name))
+    return {
+        "reference.py": source.source + appended.encode(),
+        "problem.json": json_file(content),
+        **task.support,
+        **candidate_files(source.candidates),
+    }

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from gpuemu_flow.problems.answers import described
 from gpuemu_flow.problems.found import find_kernelbench
-from gpuemu_flow.problems.model import Described, Imported, Left, Source, Taken
+from gpuemu_flow.problems.importing import (
+    Attempt,
+    Collection,
+    candidate_files,
+    import_each,
+    json_file,
+)
+from gpuemu_flow.problems.model import Described, Imported, Source, Taken
 from gpuemu_flow.problems.options import SEED, Options
-from gpuemu_flow.problems.probing import ADAPTERS, ProbeError, Prober, open_prober
+from gpuemu_flow.problems.probing import Prober, open_prober
 from gpuemu_flow.problems.sizes import Constants, Tries, Varied, scale_down, vary
-from gpuemu_flow.problems.toml_text import OpTable, workspace_text
 from gpuemu_flow.types import Json
 
+_RUNTIME = ("kernelbench.py", "files.py", "tensors.py")
 _APPENDED = """
 
 # ---- added by gpuemu-flow import: the lines above are {original}, unchanged ----
@@ -35,6 +42,12 @@ _FOLDER = Path(__file__).parent
 
 op = kernelbench.candidate(str(_FOLDER / "candidates" / "{file}"), str(_FOLDER))
 """
+_COLLECTION = Collection(
+    "kernelbench",
+    _RUNTIME,
+    lambda candidate: _OP.format(file=f"{candidate.name}.py"),
+    "no candidate: no file with a class ModelNew is for it",
+)
 
 
 def import_kernelbench(path: Path, options: Options, announce: Callable[[str], None]) -> Imported:
@@ -43,7 +56,7 @@ def import_kernelbench(path: Path, options: Options, announce: Callable[[str], N
     Parameters
     ----------
     announce : callable
-        Told each problem's name before its code is tried.
+        Called with each problem's name before its code is tried.
 
     Raises
     ------
@@ -51,22 +64,16 @@ def import_kernelbench(path: Path, options: Options, announce: Callable[[str], N
         ``import-not-found`` and its like; a problem that cannot be taken is in `Imported.left`.
     """
     sources, left = find_kernelbench(path, options.candidates)
-    taken = []
-    for source in sources:
-        announce(source.name)
-        try:
-            taken.append(_take(source, options))
-        except ProbeError as error:
-            left.append(Left(str(source.path), str(error)))
-            continue
-        if not source.candidates:
-            left.append(Left(source.name, "no candidate: no file with a class ModelNew is for it"))
-    return Imported(_files(taken, options), tuple(taken), tuple(left))
+    attempts = [
+        Attempt(source.name, str(source.path), partial(_take, source, options))
+        for source in sources
+    ]
+    return import_each(_COLLECTION, attempts, left, options, announce)
 
 
-def _take(source: Source, options: Options) -> Taken:
-    adapters = {"probe.py": "kernelbench_probe.py"}
-    with open_prober(adapters, {"reference.py": source.source}) as prober:
+def _take(source: Source, options: Options) -> tuple[Taken, dict[str, bytes]]:
+    problem = {"reference.py": source.source}
+    with open_prober("kernelbench_probe.py", _RUNTIME, problem) as prober:
 
         def attempt(constants: Constants) -> Described:
             return _ask(prober, "run", constants)
@@ -83,7 +90,7 @@ def _take(source: Source, options: Options) -> Taken:
             varied = vary(tries, source.constants, chosen, about)
         weights = prober.ask({"what": "weights", "constants": chosen, "seed": SEED})
         about = _ask(prober, "run", chosen, values=True)
-    return Taken(
+    taken = Taken(
         source,
         about,
         varied.dims,
@@ -91,6 +98,7 @@ def _take(source: Source, options: Options) -> Taken:
         {name: (source.constants[name], value) for name, value in chosen.items()},
         weights if weights.startswith(b"PK") else b"",
     )
+    return taken, _files(taken)
 
 
 def _ask(prober: Prober, what: str, constants: Constants, *, values: bool = False) -> Described:
@@ -98,36 +106,19 @@ def _ask(prober: Prober, what: str, constants: Constants, *, values: bool = Fals
     return described(prober.ask_json(request))
 
 
-def _files(taken: list[Taken], options: Options) -> dict[str, bytes]:
-    """Return the files of the workspace; the configuration last."""
-    files = {"adapters/kernelbench.py": (ADAPTERS / "kernelbench.py").read_bytes()}
-    ops = []
-    for one in taken:
-        source, folder = one.source, f"problems/{one.source.name}"
-        appended = _APPENDED.format(original=repr(source.path.name))
-        files[f"{folder}/reference.py"] = source.source + appended.encode()
-        files[f"{folder}/problem.json"] = _described(one)
-        if one.weights:
-            files[f"{folder}/weights.npz"] = one.weights
-        for candidate in source.candidates:
-            file = f"{candidate.name}.py"
-            files[f"{folder}/candidates/{file}"] = candidate.source
-            files[f"{folder}/op_{file}"] = _OP.format(file=file).encode()
-            ops.append(
-                OpTable(
-                    name=f"{source.name}/{candidate.name}",
-                    op=f"{folder}/op_{file}",
-                    function="op",
-                    reference=f"{folder}/reference.py:gpuemu_reference",
-                    triton=candidate.triton,
-                    taken=one,
-                )
-            )
-    files["gpuemu.toml"] = workspace_text("kernelbench", ops, options.cases).encode()
-    return files
+def _files(taken: Taken) -> dict[str, bytes]:
+    """Return the files of a problem by path in its own folder."""
+    source = taken.source
+    appended = _APPENDED.format(original=repr(source.path.name))
+    return {
+        "reference.py": source.source + appended.encode(),
+        "problem.json": json_file(_described(taken)),
+        **({"weights.npz": taken.weights} if taken.weights else {}),
+        **candidate_files(source.candidates),
+    }
 
 
-def _described(taken: Taken) -> bytes:
+def _described(taken: Taken) -> dict[str, Json]:
     about = taken.about
     arguments: list[Json] = []
     for one in about.arguments:
@@ -135,7 +126,7 @@ def _described(taken: Taken) -> bytes:
             arguments.append({"value": one.value})
         else:
             arguments.append({"name": one.name, **({"part": one.part} if one.part else {})})
-    content: dict[str, Json] = {
+    return {
         "seed": SEED,
         "init": list(about.init),
         "arguments": arguments,
@@ -143,4 +134,3 @@ def _described(taken: Taken) -> bytes:
         "scaled": {name: list(pair) for name, pair in taken.scaled.items()},
         "sha256": hashlib.sha256(taken.source.source).hexdigest(),
     }
-    return (json.dumps(content, indent=1) + "\n").encode()

@@ -70,7 +70,7 @@ class Argument:
     low, high : float or None
         The least and the largest value seen; of integers drawn by ``randint``, its bounds.
     kind : str
-        What the values are together, as `docs/inputs.md` names it.
+        Kind of the values, as `docs/inputs.md` names it.
     part : str
         ``upper`` or ``lower``: the triangle that alone holds values.
     value : JSON
@@ -102,7 +102,7 @@ class Output:
     rank : int
         How many axes it has.
     floating, finite : bool
-        Whether it holds floats, and none but finite ones.
+        Whether it holds floats, and whether all of them are finite.
     name : str
         Empty for ``out0`` and so on.
     dims : tuple of (int or str)
@@ -160,7 +160,7 @@ class Taken:
     ----------
     source : Source
     about : Described
-        With the sizes that the workspace begins from.
+        Facts about it with the sizes that the workspace begins from.
     dims : mapping of str to (tuple of int)
         Sizes that vary, by the name of a constant.
     axes : tuple of tuple of (int or str)
@@ -174,7 +174,7 @@ class Taken:
     schema : mapping of str to JSON
         Further keys of the schema.
     notes : tuple of str
-        What else is to be said of it.
+        Remarks on it, to be printed.
     """
 
     source: Source
@@ -206,8 +206,11 @@ class Imported:
         By path in the workspace; the configuration last.
     taken : tuple of Taken
     left : tuple of Left
+    in_place : bool
+        The programs are read where they are, not copied.
     """
 
     files: Mapping[str, bytes]
     taken: tuple[Taken, ...]
     left: tuple[Left, ...] = ()
+    in_place: bool = False

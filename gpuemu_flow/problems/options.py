@@ -23,9 +23,15 @@ class Options:
         Try other sizes than those of the problem.
     cases : int
         Per op.
+    into : Path
+        Folder of the workspace.
+    keep_tolerances : bool
+        Take over the tolerances of tests.
     """
 
     candidates: tuple[Path, ...] = ()
     small: bool = False
     varied: bool = True
     cases: int = 12
+    into: Path = Path()
+    keep_tolerances: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ ADAPTERS = Path(__file__).parent / "adapters"
 MOST_ANSWERED = 300 << 20
 TRY_SECONDS = 40
 MEMORY = "6GiB"
+_ENVELOPE = "probe_envelope.py"
 
 _CONFIG = f"""\
 [project]
@@ -86,13 +87,17 @@ class Prober:
 
 
 @contextlib.contextmanager
-def open_prober(adapters: Mapping[str, str], problem: Mapping[str, bytes]) -> Iterator[Prober]:
+def open_prober(
+    probe: str, runtime: Sequence[str], problem: Mapping[str, bytes]
+) -> Iterator[Prober]:
     """Yield a prober for a problem.
 
     Parameters
     ----------
-    adapters : mapping of str to str
-        Files of ours by their path in the workspace; ``probe.py`` defines ``probe``.
+    probe : str
+        The file of `ADAPTERS` that defines ``probe``.
+    runtime : sequence of str
+        Further files of `ADAPTERS` that it imports.
     problem : mapping of str to bytes
         The problem's files.
     """
@@ -101,7 +106,10 @@ def open_prober(adapters: Mapping[str, str], problem: Mapping[str, bytes]) -> It
         files = {
             "gpuemu.toml": _CONFIG.encode(),
             "none.py": b"def none(request):\n    return request\n",
-            **{path: (ADAPTERS / name).read_bytes() for path, name in adapters.items()},
+            "probe.py": (ADAPTERS / probe).read_bytes(),
+            **{
+                f"adapters/{name}": (ADAPTERS / name).read_bytes() for name in (*runtime, _ENVELOPE)
+            },
             **problem,
         }
         for path, content in files.items():

@@ -13,7 +13,7 @@ MOST_NODES = 50_000
 
 
 class YamlError(Exception):
-    """Raised for a text that is no YAML or none that is read here; says why, in one line."""
+    """Raised for invalid YAML or YAML that is not supported here; says why, in one line."""
 
 
 def read_yaml(data: bytes) -> Json:
@@ -49,7 +49,7 @@ def read_yaml(data: bytes) -> Json:
 
 
 def _look(yaml: Any, events: Any) -> None:
-    """Refuse what would grow or sink, before anything is made of it."""
+    """Refuse text that would expand or nests too deeply, before anything is built from it."""
     depth = 0
     for count, event in enumerate(events):
         if isinstance(event, yaml.events.AliasEvent):

@@ -35,6 +35,7 @@ from gpuemu_flow.results.baseline_diff import (
 from gpuemu_flow.results.model import Absence, OpResult, RunReport
 from gpuemu_flow.store import baselines
 from gpuemu_flow.store.baselines import Baseline, BaselineStore
+from gpuemu_flow.store.failure_record import now
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import read_manifest
 from gpuemu_flow.tasks.diff import compare_summaries, read_summary
@@ -54,7 +55,7 @@ def bring_up_to_date(
     Parameters
     ----------
     to_compare : bool
-        Results that are out of date are something to compare, but nothing to store.
+        True if outdated results suffice, as for a comparison; they cannot be stored.
 
     Raises
     ------
@@ -106,7 +107,7 @@ def store(workspace: Workspace, tag: str, report: RunReport) -> Stored:
     submitted, artifacts = of_clients(workspace)
     baseline = Baseline(
         tag=baselines.check_tag(tag),
-        created=baselines.now(),
+        created=now(),
         tool=__version__,
         environment=dict(workspace.environment),
         kernels=kernels,

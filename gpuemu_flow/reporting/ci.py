@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.events import Listener
@@ -18,13 +19,16 @@ from gpuemu_flow.reporting import baselines, history
 from gpuemu_flow.reporting.gather import Extras, gather
 from gpuemu_flow.reporting.report import run_and_report
 from gpuemu_flow.results.baseline_diff import BaselineDiff
-from gpuemu_flow.results.document import Report
+from gpuemu_flow.results.document import Report, ShardPart
 from gpuemu_flow.results.model import Absence, KernelResult, OpResult, RunReport, TaskCounts
 from gpuemu_flow.results.regressions import Regression
 from gpuemu_flow.store.baselines import Baseline, BaselineStore, read_file
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.params import LintParams, params_of
 from gpuemu_flow.types import Verdict
+
+if TYPE_CHECKING:
+    from gpuemu_flow.engine.shards import Shard
 
 QUICK = "quick"
 THOROUGH = "thorough"
@@ -39,13 +43,13 @@ class Request:
     words : tuple of str
         Ops, tasks, groups and targets; none means everything.
     quick : bool
-        Of these, only comparisons in ``ci.quick_dtypes``, and lints.
+        Check only their comparisons in ``ci.quick_dtypes``, and lints.
     baseline : str or None
         Tag of a baseline, or a file that one was exported to.
     jobs : int or None
         Tasks at a time; None takes ``ci.parallel_jobs``, 0 means one per processor.
     fail_on_regression : bool or None
-        None: as in ``[policies]``, when there is a baseline.
+        None takes the value of ``[policies]`` if there is a baseline.
     limited : bool
         ``ci.thorough_timeout`` holds, but for a quick run.
     pictures : bool
@@ -54,6 +58,10 @@ class Request:
         A requested item without a verdict makes the report no success.
     confirm : bool
         New cases are run, to confirm the causes of failures.
+    since : str
+        Only what changed since this commit; empty for all.
+    shard : Shard or None
+        Only the tasks of this shard.
     """
 
     words: tuple[str, ...] = ()
@@ -65,6 +73,8 @@ class Request:
     pictures: bool = False
     require_all: bool = False
     confirm: bool = True
+    since: str = ""
+    shard: Shard | None = None
 
     @property
     def mode(self) -> str:
@@ -96,6 +106,8 @@ def check(
         words=() if request.words == (THOROUGH,) else request.words,
         jobs=ci.parallel_jobs if request.jobs is None else request.jobs,
         time_limit=limit,
+        since=request.since,
+        shard=request.shard,
     )
     if request.quick:
         run, status, timed_out = _quick(workspace, options, listener)
@@ -109,7 +121,8 @@ def check(
         run = with_causes(workspace, run, budget=budget, announce=announce)
     run = replace(run, problems=(*run.problems, *record_run(workspace, run)))
     history.append(workspace.cache, run)
-    partial = bool(options.words) or request.quick
+    limited = bool(request.since) or request.shard is not None
+    partial = bool(options.words) or request.quick or limited
     worse, shown = against(workspace, baseline, run, partial=partial)
     extras = Extras(
         mode=request.mode,
@@ -118,6 +131,7 @@ def check(
         fail_on_regression=_gate(workspace, request),
         timed_out=timed_out,
         require_all=request.require_all,
+        shard=_part(workspace, request.shard),
     )
     report = gather(workspace, run, extras, status, environ)
     if request.pictures and not run.interrupted:
@@ -133,27 +147,30 @@ def _quick(
 ) -> tuple[RunReport, dict[str, str], bool]:
     """Return comparisons in the quick dtypes and lints, and a note on each op left out."""
     graph, dtypes = workspace.graph, workspace.config.ci.quick_dtypes
-    chosen = graph.select(options.words)
+    chosen = session.chosen_tasks(workspace, options)
     names = tuple(
         name
         for name, spec in graph.tasks.items()
         if name in chosen
         and (spec.stage == stages.LINT or (spec.stage == stages.COMPARE and spec.dtype in dtypes))
     )
-    run, status, timed_out = RunReport(TaskCounts(), (), ()), dict[str, str](), False
+    nothing = RunReport(TaskCounts(), (), (), nothing_due=options.may_be_nothing)
+    run, status, timed_out = nothing, dict[str, str](), False
     if names:
         # Kernels have no dtype, and are not left out.
         words = replace(options, dtypes=(*dtypes, ""))
         quick = replace(options, words=names)
         outcome, run = run_and_report(workspace, quick, listener, asked=words)
         status, timed_out = outcome.ordered_status(), outcome.timed_out
-    subjects = {graph.tasks[name].subject for name in chosen} | set(options.words)
+    subjects = {graph.tasks[name].subject for name in chosen}
+    limited = bool(options.words or options.since or options.shard)
+    subjects |= set() if options.since or options.shard else set(options.words)
     known = {result.op for result in run.results}
     reason = f"not in the quick run, which checks {', '.join(dtypes)} only"
     left_out = tuple(
         OpResult(op.name, dtype, Verdict.SKIPPED, reason=reason, absence=Absence.LEFT_OUT)
         for op in workspace.config.ops
-        if op.name not in known and (not options.words or op.name in subjects)
+        if op.name not in known and (not limited or op.name in subjects)
         for dtype in op.dtypes
     )
     return replace(run, results=(*run.results, *left_out)), status, timed_out
@@ -165,6 +182,16 @@ def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:
     if wanted.endswith(".json") and Path(wanted).is_file():
         return read_file(Path(wanted))
     return BaselineStore(workspace.cache).comparable(wanted)
+
+
+def _part(workspace: Workspace, shard: Shard | None) -> ShardPart | None:
+    """Return the part that a report is about, with a digest of the whole split."""
+    if shard is None:
+        return None
+    from gpuemu_flow.engine.shards import split_digest  # noqa: PLC0415 - seldom needed
+
+    split = split_digest(workspace.graph, workspace.root, shard.count)
+    return ShardPart(shard.index, shard.count, split)
 
 
 def _gate(workspace: Workspace, request: Request) -> bool:

@@ -11,7 +11,8 @@ from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.reporting.submissions import submitted_results, submitted_summaries
 from gpuemu_flow.store.artifacts import ArtifactMetrics, ArtifactStore
-from gpuemu_flow.store.baselines import Baseline, BaselineStore, SubmittedResult, now
+from gpuemu_flow.store.baselines import Baseline, BaselineStore, SubmittedResult
+from gpuemu_flow.store.failure_record import now
 from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult
 from gpuemu_flow.types import Json, Verdict
 

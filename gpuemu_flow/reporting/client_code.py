@@ -39,7 +39,7 @@ class ClientCode:
     Parameters
     ----------
     workspace : Workspace
-        Told what was looked at, so that the next run looks again.
+        It records the files that were checked, so that the next run checks them again.
     store : ResultStore
     """
 

@@ -16,7 +16,14 @@ from gpuemu_flow.errors import StoreError
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting import history
 from gpuemu_flow.results.baseline_diff import BaselineDiff
-from gpuemu_flow.results.document import CheckedCase, KnownFailure, Place, Report, TaskState
+from gpuemu_flow.results.document import (
+    CheckedCase,
+    KnownFailure,
+    Place,
+    Report,
+    ShardPart,
+    TaskState,
+)
 from gpuemu_flow.results.model import RunReport
 from gpuemu_flow.results.regressions import Regression
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
@@ -38,6 +45,7 @@ class Extras:
     fail_on_regression: bool = False
     timed_out: bool = False
     require_all: bool = False
+    shard: ShardPart | None = None
 
 
 def gather(
@@ -75,6 +83,7 @@ def gather(
         fail_on_regression=extras.fail_on_regression,
         timed_out=extras.timed_out,
         require_all=extras.require_all,
+        shard=extras.shard,
         tasks=tuple(_state(spec, status.get(name, "")) for name, spec in shown.items()),
         edges=tuple((i.task, s.name) for s in shown.values() for i in s.inputs if i.task in shown),
         history=tuple(history.read(workspace.cache)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from gpuemu_flow.engine.selection import select
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.reporting.report import known_report
@@ -16,6 +17,7 @@ from gpuemu_flow.results.inspection import (
     SkippedTask,
     StatusCounts,
     TaskExplanation,
+    TaskSummary,
     WorkspaceListing,
     WorkspaceStatus,
 )
@@ -29,10 +31,19 @@ _SYSTEM = ("<", "/usr/", "/lib")
 
 
 def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[TaskExplanation]:
-    """Explain why each of the named tasks would run, or say that it is current."""
+    """Explain why each of the named tasks would run, or say that it is current.
+
+    Parameters
+    ----------
+    words : iterable of str
+        As `run` takes them; without any, the tasks that would run.
+    """
+    words = tuple(words)
     states = workspace.states()
-    chosen = workspace.graph.select(words)
+    chosen = select(workspace, words)
     stale = workspace.stale(workspace.graph.upstream(chosen))
+    if not words:
+        chosen &= stale
     found = []
     for name in (n for n in workspace.graph.tasks if n in chosen):
         spec = workspace.graph.tasks[name]
@@ -64,7 +75,10 @@ def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
     names = workspace.snapshot.observed.names([spec.name])
     files = [path for path in names.files - set(spec.sources) if not path.startswith(_SYSTEM)]
     packages = [f"package {package.rpartition('|')[2]}" for package in names.packages]
-    variables = [f"environment variable {name}" for name in names.variables]
+    variables = [
+        "all of its environment" if name == "*" else f"environment variable {name}"
+        for name in names.variables
+    ]
     return [*sorted(files), *sorted(packages), *sorted(variables)]
 
 
@@ -86,7 +100,7 @@ def list_workspace(
 ) -> WorkspaceListing:
     """List tasks, groups and skipped ops; with `with_status`, say which tasks are current."""
     graph = workspace.graph
-    chosen = graph.select(words)
+    chosen = select(workspace, words)
     stale = workspace.stale(chosen) if with_status else set()
     tasks = []
     for name, spec in graph.tasks.items():
@@ -99,6 +113,37 @@ def list_workspace(
         groups={name: len(graph.groups[name]) for name in graph.names()},
         skipped=tuple(SkippedTask(s.op, s.dtype, s.reason) for s in graph.skips),
     )
+
+
+def summarise_tasks(workspace: Workspace, chosen: set[str]) -> list[TaskSummary]:
+    """Describe tasks in graph order: state, last duration, outputs."""
+    states = workspace.states()
+    stale = workspace.stale(chosen)
+    found = []
+    for name, spec in workspace.graph.tasks.items():
+        if name not in chosen:
+            continue
+        record = states.record(name)
+        state = "stale" if name in stale else "current"
+        if record is None:
+            state = "failed" if states.has_failed(name) else "new"
+        outputs = (states.manifest(spec.target), *spec.outputs)
+        found.append(TaskSummary(name, state, states.duration(name), outputs))
+    workspace.cache.close()
+    return found
+
+
+def op_durations(workspace: Workspace, words: Iterable[str]) -> dict[str, float]:
+    """Return the seconds that the tasks of each op, kernel and rule took when they last ran."""
+    states = workspace.states()
+    found: dict[str, float] = {}
+    for name in select(workspace, words):
+        seconds = states.duration(name)
+        if seconds is not None:
+            subject = workspace.graph.tasks[name].subject
+            found[subject] = found.get(subject, 0.0) + seconds
+    workspace.cache.close()
+    return found
 
 
 def workspace_status(workspace: Workspace) -> WorkspaceStatus:
@@ -136,7 +181,7 @@ def clean_submissions(workspace: Workspace, words: Iterable[str], *, only: bool)
     Parameters
     ----------
     only : bool
-        Nothing else is to be forgotten: each word must be an op.
+        True if nothing else is to be forgotten, so that each word must be an op.
 
     Raises
     ------
@@ -165,7 +210,7 @@ def clean_workspace(
     UsageError
         For words that name nothing.
     """
-    chosen = workspace.graph.select(words)
+    chosen = select(workspace, words)
     cache = workspace.cache
     cache.create()
     with RunLock(cache.lock_path, on_wait):

@@ -26,7 +26,7 @@ def keep_picture(cache: WorkspaceCache, failure: CaseFailure, picture: Picture) 
 def kept_picture(cache: WorkspaceCache, failure: CaseFailure) -> Picture | None:
     """Return the stored drawing of a failure with this result; None if missing or damaged.
 
-    What a cache holds may be anybody's: it is taken only as what `draw` could have made.
+    Anybody may have written to the cache, so only content that `draw` could have made is accepted.
     """
     record = cache.actions.get(_key(failure))
     if record is None:

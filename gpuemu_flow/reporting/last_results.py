@@ -31,8 +31,8 @@ class LastResults:
     results : mapping of str to tuple of OpResult
         By op, one per dtype.
     outdated : frozenset of str
-        Ops of which something changed since: a file, the configuration, or a task before them. One
-        that crashed, and would again, is none of them: its results say so.
+        Ops of which something changed since: a file, the configuration, or a task before them. An
+        op that crashed, and would crash again, is not among them: its results say so.
     failures : mapping of str to tuple of FailureRecord
         By op, newest first.
     """
@@ -85,8 +85,8 @@ def _results(
 def _state(known: Snapshot, cache: WorkspaceCache) -> tuple[set[str], dict[str, str]]:
     """Return the ops with changes, and the reasons why tasks without output have no result.
 
-    As `engine.report.known_report` does, by what is recorded alone: a task that ended in an error
-    is tried again, but nothing changed since.
+    Only records decide, as in `reporting.report.known_report`. A task that ended in an error counts
+    as unchanged, although a run would try it again.
     """
     lookup = Discovery(known.files, ignored=[cache.folder])
     before = dict(known.files.entries)

@@ -19,8 +19,8 @@ def new_names(
 ) -> dict[str, str]:
     """Map former names of ops to the names that they were given since the last run.
 
-    An op that is gone is followed to one that is new if what judged its submissions, which holds
-    all of the op but its name, is what would judge the new one's; to none where several would fit.
+    A removed op is matched to a new one if both judge submissions by the same digest, which covers
+    all of an op but its name. It is matched to none if several fit.
     """
     moved = workspace.moved_names
     if not moved.gone or not moved.new:

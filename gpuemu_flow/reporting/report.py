@@ -74,8 +74,8 @@ def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
     report : RunReport
         An op is summarised by the same function as after a run. What was never checked is missing.
     stale, outdated : set of str
-        Tasks that would run, and those of them that something changed for: others are only tried
-        again because they ended in an error.
+        Tasks that would run, and those of them for which something changed. The others are only
+        tried again because they ended in an error.
     """
     graph, states = workspace.graph, workspace.states()
     stale = workspace.stale(set(graph.tasks))
@@ -100,7 +100,7 @@ def build_report(
     Parameters
     ----------
     broken : collection of str
-        Tasks whose run made nothing, where `outcome` does not say so.
+        Tasks whose run made no target, if `outcome` does not list them.
     """
     graph = outcome.graph
     states = workspace.states()
@@ -123,7 +123,7 @@ def build_report(
                 reason = "its tasks did not finish; see the problems"
                 results.append(OpResult(spec.subject, spec.dtype, Verdict.ERROR, reason=reason))
     kernels, kernel_problems = _kernels(builder, outcome, broken)
-    skips = _selected_skips(outcome)
+    skips = _selected_skips(workspace, outcome)
     submitted = submitted_results(workspace, [skip for skip in skips if skip.dtype])
     results += [
         submitted.get((s.op, s.dtype)) or OpResult(s.op, s.dtype, Verdict.SKIPPED, reason=s.reason)
@@ -160,6 +160,7 @@ def build_report(
         kernels=tuple(kernels),
         drawn_seed=workspace.settings.drawn_seed,
         build_only=bool(selected) and not skips and all(s.stage in _BUILDS for s in selected),
+        nothing_due=outcome.options.may_be_nothing and not selected and not skips,
     )
 
 
@@ -200,15 +201,23 @@ def _is_unfinished(outcome: RunOutcome, name: str) -> bool:
     return outcome.status.get(name) in ("failed", "pending")
 
 
-def _selected_skips(outcome: RunOutcome) -> list[Skip]:
+def _selected_skips(workspace: Workspace, outcome: RunOutcome) -> list[Skip]:
     """List the selected ops for which the graph has no tasks."""
     words, dtypes = set(outcome.options.words), outcome.options.dtypes
-    if outcome.options.until:  # which names tasks, and those have none
+    if outcome.options.until or outcome.options.since:  # which name tasks, and those have none
         return []
+    shard = outcome.options.shard
+    mine = None
+    if shard is not None:
+        from gpuemu_flow.engine.shards import owned  # noqa: PLC0415 - seldom needed
+
+        mine = owned(outcome.graph, workspace.root, shard)
     return [
         skip
         for skip in outcome.graph.skips
-        if (not words or skip.op in words) and (not dtypes or skip.dtype in dtypes)
+        if (not words or skip.op in words)
+        and (not dtypes or skip.dtype in dtypes)
+        and (mine is None or skip.op in mine)
     ]
 
 

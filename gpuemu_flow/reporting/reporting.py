@@ -107,7 +107,8 @@ def _baseline(workspace: Workspace, tag: str | None) -> Baseline | None:
 def _with_gaps(workspace: Workspace, run: RunReport, outdated: set[str]) -> RunReport:
     """Return missing results, and outdated ones that did not fail, as skipped.
 
-    An old failure is shown as it was, with a word on what it is about: it helps to mend it.
+    An old failure is shown as it was, with a note on the state that it is about, since it helps to
+    fix the op.
     """
     old = {
         (spec.subject, spec.dtype)

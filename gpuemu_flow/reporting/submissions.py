@@ -39,10 +39,10 @@ def submitted_results(
 ) -> dict[tuple[str, str], OpResult]:
     """Return the results of skipped ops and dtypes for which clients submitted outputs.
 
-    Only submissions count that were judged by the reference, the configuration and the environment
-    as they are now, without a tolerance or arguments of their own, whose code no newer state of it
-    has retired, and whose code's files are as they were; of each case and code, the newest.
-    An op and dtype whose submissions are all older is skipped still, with a reason that says so.
+    A submission counts if it was judged by the present reference, configuration and environment,
+    without a tolerance or arguments of its own, if no newer state of its code has replaced it, and
+    if the files of its code are unchanged. For each case and code only the newest counts. An op and
+    dtype without such a submission stays skipped, with a reason that says so.
     """
     return {
         (one.op, one.dtype): _result(workspace, one) if one.valid else _outdated(one)
@@ -82,11 +82,11 @@ class _Submitted:
     valid : list of StoredResult
         Those that count.
     moved : list of (StoredResult, Moved)
-        Those that would, were their code as it was.
+        Submissions that would count if their code had not changed.
     others : int
         Those that were judged by another reference or configuration.
     lost : str
-        Where there are none: says which ones are of no op.
+        Names submissions that belong to no op; empty if there are none.
     skipped : str
         Why the op is not run here.
     """
@@ -103,7 +103,7 @@ class _Submitted:
     def unjudged(self) -> str:
         """Describe code whose present state is not judged; empty if there is none.
 
-        Code of another origin says nothing of it, and code that is gone needs no verdict.
+        Submissions of code from another origin do not cover it, and deleted code needs no verdict.
         """
         origins = {stored.origin for stored in self.valid}
         edited = [m for stored, m in self.moved if m.edited and stored.origin not in origins]

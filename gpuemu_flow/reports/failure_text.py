@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from gpuemu_flow.reports.text import Style, note_lines, number, plural, printable
+from gpuemu_flow.reports.arguments import described
+from gpuemu_flow.reports.text import Style, note_lines, number, plural, printable, table
 from gpuemu_flow.store.failures import FailureRecord
-from gpuemu_flow.types import CheckResult, Json, Verdict
+from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 
 _FIELD = re.compile(r"\b(dtype|shape|max_diff|seed|id):")
+_WIDTHS = (16, 29, 13, 22, 21, 9)
+"""The most characters of each cell: with two blanks between, 120."""
 
 
 def failure_lines(failure: FailureRecord) -> list[str]:
     """Describe a recorded failure: its case, its kind, and the command to reproduce it."""
-    shapes = " ".join(f"{name}{list(shape)}" for name, shape in failure.shapes.items())
+    case = Case.from_json(failure.case)
     target = f" of {failure.target}" if failure.target else ""
     lines = [
-        f"{failure.id}  {failure.dtype}  {printable(shapes)}  layout {failure.layout}  "
+        f"{failure.id}  {failure.dtype}  {printable(described(case))}  layout {failure.layout}  "
         f"strategy {failure.strategy}{target}  seed {failure.seed}",
         *printable(failure.message).splitlines(),
     ]
@@ -29,7 +32,54 @@ def failure_lines(failure: FailureRecord) -> list[str]:
 
 
 def failure_row(failure: FailureRecord) -> str:
-    """Format one line of ``failures``; editors read it, so its form is fixed.
+    """Format one line of ``failures``: id, op, dtype, first shape, kind, largest error.
+
+    It holds at most 120 characters, and 80 with names of ordinary length.
+    """
+    return "  ".join(_cells(failure)).rstrip()
+
+
+def _cells(failure: FailureRecord) -> list[str]:
+    shape = str(list(failure.shape))
+    error = "" if failure.verdict == Verdict.ERROR.value else number(failure.max_abs)
+    cells = (failure.id, failure.op, failure.dtype, shape, failure.kind, error)
+    return [clipped(printable(cell), width) for cell, width in zip(cells, _WIDTHS, strict=True)]
+
+
+def clipped(text: str, width: int) -> str:
+    """Return a text in one line of at most `width` characters, its middle left out if need be."""
+    text = " ".join(text.split())
+    if len(text) <= width:
+        return text
+    end = (width - 1) // 2
+    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
+
+
+def render_list(failures: Sequence[FailureRecord], mended: Collection[str]) -> list[str]:
+    """List failures, newest first, with those that are mended in a table of their own.
+
+    Parameters
+    ----------
+    failures : sequence of FailureRecord
+    mended : collection of str
+        Ids of those whose case passed when it was last judged.
+    """
+    standing = [failure for failure in failures if failure.id not in mended]
+    rest = [failure for failure in failures if failure.id in mended]
+    lines = _listed(standing) if standing else ["nothing that is recorded still fails"]
+    if rest:
+        lines += ["", "mended, their cases passed when they last ran:", *_listed(rest)]
+    return lines
+
+
+def _listed(failures: Sequence[FailureRecord]) -> list[str]:
+    """Align the rows; without a heading, so that the first word of the first line is an id."""
+    rows = [_cells(failure) for failure in failures]
+    return table(rows[0], rows[1:], range(5))
+
+
+def published_row(failure: FailureRecord) -> str:
+    """Format one line of ``failures`` for the published extension; its form is fixed.
 
     ``SEED OP [KIND] MESSAGE dtype: D shape: [a, b] max_diff: E seed: SEED id: ID``
 

@@ -24,7 +24,7 @@ def exit_code(reports: Sequence[FuzzReport]) -> int:
 
 
 def histogram(counts: Sequence[int]) -> str:
-    """Draw counts as a row of bars, of which every non-zero one is visible."""
+    """Draw counts as a row of bars; every non-zero bar is visible."""
     most = max(counts, default=0)
     if not most:
         return ""

@@ -88,7 +88,7 @@ def code(text: str, limit: int = MAX_CELL, *, cell: bool = True) -> str:
     Parameters
     ----------
     cell : bool
-        It stands in a table, where a pipe would begin the next cell even within code.
+        True in a table, where a pipe would begin the next cell even within code.
     """
     flat = " ".join(printable(text[: 4 * limit]).split()) or " "
     if len(flat) > limit:

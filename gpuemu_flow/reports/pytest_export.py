@@ -100,9 +100,10 @@ def render(
     Raises
     ------
     UsageError
-        ``export-no-reference``: it was the reference that failed, or there is nothing to hold the
-        outputs against. ``export-value``: a keyword argument has no literal. ``export-triton``: the
-        op is a host function of Triton kernels, which no test without us can run.
+        ``export-no-reference``: the reference itself failed, or there is nothing to compare the
+        outputs with. ``export-value``: a keyword argument has no literal. ``export-triton``: the op
+        is a host function of Triton kernels, which no test without us can run.
+        ``export-framework``: the op takes a framework's tensors, or several in one argument.
         ``export-compiled``: likewise a compiled kernel.
     """
     _refuse_without_reference(record, expectation)
@@ -110,6 +111,11 @@ def render(
         message = f"{program.function} launches Triton kernels, which need our interpreter to run"
         hint = "write a test with gpuemu_flow.frameworks.triton.load"
         raise UsageError(Problem("export-triton", message, hint))
+    if program.kind in ("torch", "jax") or program.groups:
+        what = "joins several tensors in one argument" if program.groups else "takes tensors"
+        message = f"{program.function} {what}, which our runner makes"
+        hint = "mark a test with gpuemu_op, which gets the same inputs: see docs/pytest.md"
+        raise UsageError(Problem("export-framework", message, hint))
     if program.kind == "ptx":
         message = f"{Path(program.path).name} is a compiled kernel, which needs our emulator to run"
         hint = "run it with `gpuemu-flow emulate`, or `gpuemu-flow reproduce`"
@@ -342,7 +348,7 @@ class _Test:
 
 def _function_of(program: Program) -> str:
     """Return the function that the runner would call; empty for protocol programs."""
-    if program.kind == "callable":
+    if program.kind in ("callable", "numpy"):
         return program.function
     if program.kind != "script":
         return ""

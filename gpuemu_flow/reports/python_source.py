@@ -19,7 +19,7 @@ class Source:
 
 
 def literal(value: Json, margin: str = "") -> str:
-    """Return a value as ASCII Python source that evaluates to it, whatever its text holds.
+    """Return ASCII Python source that evaluates to a value, even for text with special characters.
 
     Tables and lists that are too long for a line have one element per line, indented by `margin`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.json_writer import dumps, failure_record, run_to_json
-from gpuemu_flow.results.document import REPORT_VERSION, CheckedCase, Report
+from gpuemu_flow.results.document import REPORT_VERSION, CheckedCase, Report, ShardPart
 from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import Json, number_to_json
 
@@ -45,7 +45,15 @@ def report_to_json(report: Report) -> dict[str, Json]:
         "regressions": [worse.sentence for worse in report.regressions],
         "regressed": [worse.to_json() for worse in report.regressions],
         "fail_on_regression": report.fail_on_regression,
+        **({} if report.shard is None else {"shard": _shard(report, report.shard)}),
     }
+
+
+def _shard(report: Report, part: ShardPart) -> dict[str, Json]:
+    """Return the part of the whole that a report is about, and what a merge rebuilds it from."""
+    from gpuemu_flow.results.shard_document import document_to_json  # noqa: PLC0415 - with shards
+
+    return {**vars(part), "document": document_to_json(report)}
 
 
 def _failure(report: Report, failure: CaseFailure) -> dict[str, Json]:

@@ -74,7 +74,8 @@ def headline(report: Report) -> str:
 def render_test(report: Report, style: Style, *, warn_threshold: float) -> str:
     """Format one line per op and dtype, and ``[FAIL] OP (seed: N): MESSAGE`` for failing cases.
 
-    Editors search these lines for an op's name with ``FAIL``: none of an op that passed has it.
+    Editors search these lines for an op's name and ``FAIL``, so no line of a passed op contains
+    both.
     """
     checks = len(report.run.results) + len(report.run.kernels)
     lines = [f"{plural(checks, 'check')}, mode {printable(report.mode)}"]

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpuemu_flow import plain_text
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.reports.arguments import described
 from gpuemu_flow.results.causes import causes
 from gpuemu_flow.results.changes import ResultChange
-from gpuemu_flow.results.model import CaseFailure, KernelResult, OpResult, RunReport
+from gpuemu_flow.results.model import (
+    NONFINITE_HINT,
+    NONFINITE_SLUG,
+    CaseFailure,
+    KernelResult,
+    OpResult,
+    RunReport,
+)
 from gpuemu_flow.runners.sandbox.spec import shown_level
 from gpuemu_flow.types import CheckResult, Verdict
 
@@ -27,6 +35,8 @@ _COLORS = {
 _SEVERITY_COLORS = {"error": "31;1", "warning": "33", "info": "2"}
 MAX_WRITTEN = 12
 """Lines of what a program wrote that are shown: the last of standard error, the first of printf."""
+MOST_UNTRIED = 3
+"""Ops whose ranges let no NaN in that have a line each."""
 printable = plain_text.printable
 """For every part of a line that may come from outside."""
 _NO_DISTANCE = float((1 << 64) - 1)  # what `numerics.ulp` says of NaN and Inf
@@ -104,7 +114,7 @@ def _row(result: OpResult) -> list[str]:
         result.op,
         result.dtype,
         result.verdict.value,
-        f"{result.passed}/{result.cases}",
+        f"{result.passed} of {result.cases}",
         *errors,
         duration(result.duration_s),
         result.reason or ("cached" if result.cached else "run"),
@@ -112,16 +122,42 @@ def _row(result: OpResult) -> list[str]:
 
 
 HEADINGS = [
-    "op", "dtype", "verdict", "cases", "max abs", "max rel", "ulp", "of tolerance", "unjudged",
+    "op", "dtype", "verdict", "passed", "max abs", "max rel", "ulp", "of tolerance", "unjudged",
     "time", "",
 ]  # fmt: skip
-_LEFT = {0, 1, 2, 10}
+_LEFT = {"op", "dtype", "verdict", ""}
+WIDTH = 80
+"""Columns that a terminal has for certain."""
+_LEAST_NEEDED = ("unjudged", "max rel", "ulp", "time")
+"""Columns left out, from the first on, where the table is wider; JSON has all figures."""
+_ALL_JUDGED = {"0 %", "-", ""}
 
 
 def render_results(results: Sequence[OpResult], style: Style) -> list[str]:
-    """Lay out the table, one line per op and dtype."""
+    """Lay out the table, one line per op and dtype, in `WIDTH` columns if that can be."""
     rows = [[printable(cell) for cell in _row(result)] for result in results]
-    return _verdict_table(HEADINGS, rows, _LEFT, [r.verdict for r in results], style)
+    columns = dict(zip(HEADINGS, zip(*rows, strict=True), strict=True)) if rows else {}
+    for heading in _LEAST_NEEDED:
+        if _width(columns) > WIDTH and (
+            heading != "unjudged" or _ALL_JUDGED.issuperset(columns[heading])
+        ):
+            del columns[heading]
+    headings, cells = list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
+    left = {n for n, heading in enumerate(headings) if heading in _LEFT}
+    return _verdict_table(headings, cells, left, [r.verdict for r in results], style)
+
+
+def _width(columns: Mapping[str, Sequence[str]]) -> int:
+    """Return the width of a table without the reasons at the ends of its lines.
+
+    Durations count alike, so that the same results have the same columns.
+    """
+    widths = [
+        len("10.0 ms") if name == "time" else max(len(name), *map(len, cells))
+        for name, cells in columns.items()
+        if name
+    ]
+    return sum(widths) + 2 * len(widths) + len("cached")
 
 
 def _verdict_table(
@@ -240,10 +276,9 @@ def render_failures(results: Sequence[OpResult], style: Style) -> list[str]:
 
 def _case_lines(failure: CaseFailure) -> list[str]:
     case, result = failure.case, failure.result
-    shapes = " ".join(f"{i.name}{list(i.shape)}" for i in case.inputs)
     target = f" of {case.target}" if case.target else ""
     lines = [
-        f"smallest: {case.dtype}  {printable(shapes)}  layout {case.layout}  "
+        f"smallest: {case.dtype}  {printable(described(case))}  layout {case.layout}  "
         f"strategy {case.strategy}{printable(target)}  seed {case.seed}"
     ]
     for reason in result.failures[:3]:
@@ -319,7 +354,10 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
     if not lines:
         done = "built" if report.exit_code == 0 else "not built"
         nothing = "nothing was selected that could be checked"
-        lines = [done if report.build_only else nothing]
+        if report.nothing_due:
+            nothing = "no task is in what was asked for: there is nothing to do"
+        if not report.interrupted:
+            lines = [done if report.build_only else nothing]
     close = [
         r
         for r in report.results
@@ -334,11 +372,30 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
     lines += condition_lines(report)
     lines.append("")
     lines += render_failures(report.results, style)
-    lines += [printable(str(problem)) for problem in report.problems]
+    lines += _problem_lines(report)
     if report.interrupted:
         lines.append("interrupted: what was finished is kept; run again to go on")
     lines.append(f"{totals_line(report)} in {duration(report.duration_s)}")
     return "\n".join(lines)
+
+
+def _problem_lines(report: RunReport) -> list[str]:
+    """Return a line for each problem, but one for all ops in which no NaN was tried."""
+    untried = list(dict.fromkeys(result.op for result in report.results if result.kept_finite))
+    together = len(untried) > MOST_UNTRIED
+    lines = [
+        printable(str(problem))
+        for problem in report.problems
+        if not (together and problem.slug == NONFINITE_SLUG)
+    ]
+    if together:
+        names = ", ".join(map(printable, untried[:MOST_UNTRIED]))
+        lines.append(
+            f"warning: {NONFINITE_SLUG}: no NaN and no Inf was tried in inputs of "
+            f"{len(untried)} ops ({names}, …): their ranges have two ends; "
+            f"`gpuemu-flow coverage` lists the inputs; {NONFINITE_HINT}"
+        )
+    return lines
 
 
 def _change_line(change: ResultChange) -> str:

@@ -7,8 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gpuemu_flow.reports.observed_text import observed_line
-from gpuemu_flow.reports.text import Style, plural, printable
-from gpuemu_flow.results.inspection import TaskExplanation, WorkspaceListing, WorkspaceStatus
+from gpuemu_flow.reports.text import Style, duration, plural, printable, table
+from gpuemu_flow.results.inspection import (
+    TaskExplanation,
+    TaskSummary,
+    WorkspaceListing,
+    WorkspaceStatus,
+)
 from gpuemu_flow.store.keys import BuildReason
 from gpuemu_flow.types import Json
 
@@ -98,6 +103,20 @@ def render_list(found: WorkspaceListing, style: Style) -> str:
     lines.append(f"groups: {groups}")
     lines += [f"skipped: {s.op} {s.dtype}: {printable(s.reason)}" for s in found.skipped]
     return "\n".join(lines)
+
+
+def render_summary(found: Sequence[TaskSummary]) -> str:
+    """List tasks as lines: state, last duration, name, outputs."""
+    rows = [
+        [
+            task.state,
+            "-" if task.duration_s is None else duration(task.duration_s),
+            printable(task.task),
+            printable(" ".join(task.outputs)),
+        ]
+        for task in found
+    ]
+    return "\n".join(table(["state", "time", "task", "outputs"], rows, {0, 2, 3}))
 
 
 def _outdated(count: int) -> str:

@@ -44,7 +44,7 @@ class ResultChange:
 
     @classmethod
     def from_json(cls, op: str, data: Mapping[str, Json]) -> ResultChange:
-        """Rebuild from the form of a manifest; raise KeyError otherwise."""
+        """Rebuild from the form of a manifest, or raise KeyError."""
         return cls(op, data["dtype"], data["kind"], data["what"], data["old"], data["new"])
 
     def errors(self) -> tuple[float, float]:
@@ -83,5 +83,5 @@ class KernelChange:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> KernelChange:
-        """Rebuild from the form of a manifest; raise TypeError otherwise."""
+        """Rebuild from the form of a manifest, or raise TypeError."""
         return cls(**data)  # an older version's manifest has no figures

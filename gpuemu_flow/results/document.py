@@ -171,6 +171,23 @@ class Missing:
 
 
 @dataclass(frozen=True)
+class ShardPart:
+    """The part of a workspace that a report is about.
+
+    Attributes
+    ----------
+    index, count : int
+        The `index`-th part of `count`, counted from 1.
+    split : str
+        Digest that is equal only where all ops were split in the same way.
+    """
+
+    index: int
+    count: int
+    split: str
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything that a report shows.
 
@@ -214,6 +231,8 @@ class Report:
         By op, seed and dtype.
     history : tuple of HistoryPoint
         Oldest first.
+    shard : ShardPart or None
+        The part of the workspace that it is about; None for all.
     """
 
     run: RunReport
@@ -237,6 +256,7 @@ class Report:
     edges: tuple[tuple[str, str], ...] = ()
     pictures: Mapping[tuple[str, int, str], Picture] = field(default_factory=dict)
     history: tuple[HistoryPoint, ...] = ()
+    shard: ShardPart | None = None
 
     def place_of(self, failure: CaseFailure) -> Place | None:
         """Return the place of a failure: the line that a check found, else the op's place."""

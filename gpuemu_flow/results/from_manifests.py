@@ -59,8 +59,7 @@ class ReportBuilder:
     values : callable
         Stored facts of a task (durations), by name.
     relocate : callable
-        From a comparison and a case's result to the result with the lines of findings as they are
-        now.
+        Returns a case's result in a comparison with the present lines of its findings.
     """
 
     cache: WorkspaceCache

@@ -24,8 +24,8 @@ class CauseGroup:
     kind : str
         `types.FailureKind` of the first failure.
     feature : str
-        The cause that new cases confirmed, or what the failures were seen with, for people; empty
-        when nothing was found.
+        The cause that new cases confirmed, or features that the failures share, for people; empty
+        if nothing was found.
     failures : tuple of FailureRecord
         Smallest case first.
     minimized : FailureRecord or None

@@ -68,6 +68,31 @@ class ListedTask:
 
 
 @dataclass(frozen=True)
+class TaskSummary:
+    """A task in one line.
+
+    Attributes
+    ----------
+    task : str
+    state : str
+        ``current``, ``stale``, ``failed`` (it made nothing when it was last tried) or ``new``.
+    duration_s : float or None
+        Seconds that its work took when it was last done; None where that is not known.
+    outputs : tuple of str
+        Files that it makes, relative to the workspace.
+    """
+
+    task: str
+    state: str
+    duration_s: float | None
+    outputs: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the JSON that ``run --summary`` prints of one task."""
+        return {**vars(self), "outputs": list(self.outputs)}
+
+
+@dataclass(frozen=True)
 class SkippedTask:
     """An op and dtype, or a kernel, that has no task, and why."""
 

@@ -50,8 +50,9 @@ class CaseFailure:
     def source(self) -> CodePlace | None:
         """Return the line of a kernel's source that a check of the kernel found, or None.
 
-        Of findings in front of all other failures the first in the workspace: one in a header of
-        the toolkit stands for the line that calls it, which mostly has one as well.
+        It is that of the first finding in the workspace among those that precede all other
+        failures. A finding in a header of the toolkit is skipped, since the line that calls it
+        mostly has one as well.
         """
         for failure in self.result.failures:
             if failure.finding is None:
@@ -67,6 +68,9 @@ class CaseFailure:
         return f"gpuemu-flow reproduce {shlex.join(words)}"
 
 
+NONFINITE_SLUG = "nonfinite-untried"
+NONFINITE_HINT = "`nonfinite = true` tries them, `nonfinite = false` says that none is meant"
+
 STANDING = frozenset(
     (
         "untracked-inputs",
@@ -74,7 +78,7 @@ STANDING = frozenset(
         "loose-tolerance",
         "constant-reference",
         "causes-cut-short",
-        "nonfinite-untried",
+        NONFINITE_SLUG,
     )
 )
 """Warnings that belong to results: each report shows them again, in whatever format."""
@@ -118,7 +122,7 @@ class OpResult:
         The op's sandbox, such as ``landlock 7, seccomp``; empty where nothing
         was run.
     kept_finite : tuple of str
-        Inputs whose range lets no NaN and no Inf in, without anybody having said so.
+        Inputs whose range excludes NaN and Inf although nobody asked for that.
     """
 
     op: str
@@ -162,12 +166,10 @@ class OpResult:
             message = f"the reference gives {value:g} for {name!r} in every case"
             hint = "an op that always gives it passes; check whether that is intended"
             yield self._warning("constant-reference", message, hint)
-
         if self.kept_finite:
             names = ", ".join(self.kept_finite)
             message = f"no NaN and no Inf was tried in {names}: the range has two ends"
-            hint = "`nonfinite = true` tries them, `nonfinite = false` says that none is meant"
-            yield self._warning("nonfinite-untried", message, hint)
+            yield self._warning(NONFINITE_SLUG, message, NONFINITE_HINT)
 
     def _warning(self, slug: str, message: str, hint: str) -> Problem:
         return Problem(slug, f"{self.op} {self.dtype}: {message}", hint, warning=True)
@@ -233,7 +235,8 @@ class RunReport:
     """The report of `gpuemu-flow run`, as data.
 
     `drawn_seed` is the master seed of a run that drew its own; None for all others. `build_only`
-    says that nothing but builds was asked for, so that there is nothing to check.
+    says that nothing but builds was asked for, so that there is nothing to check; `nothing_due`
+    that a set such as ``@changed`` or a shard was asked for, and holds no task.
     """
 
     tasks: TaskCounts
@@ -246,6 +249,7 @@ class RunReport:
     kernels: tuple[KernelResult, ...] = ()
     drawn_seed: int | None = None
     build_only: bool = False
+    nothing_due: bool = False
 
     @property
     def failures(self) -> list[CaseFailure]:
@@ -263,4 +267,8 @@ class RunReport:
             return 1
         if Verdict.ERROR in verdicts or any(not p.warning for p in self.problems):
             return 3
-        return 0 if Verdict.PASSED in verdicts or (self.build_only and not verdicts) else 4
+        if Verdict.PASSED in verdicts:
+            return 0
+        if self.nothing_due and verdicts <= {Verdict.SKIPPED}:
+            return 0
+        return 0 if self.build_only and not verdicts else 4

@@ -25,7 +25,7 @@ class Regression:
     message : str
         Sentence of the rule that judged a kernel; empty for an op.
     baseline : str
-        Tag of the baseline; empty when the last run is what was compared with.
+        Tag of the baseline; empty if the comparison was with the last run.
     """
 
     op: str = ""

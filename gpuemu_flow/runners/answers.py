@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpuemu_flow.runners.api import MOST_PRINTED, Outcome, OutputInfo
 from gpuemu_flow.runners.arena import Slot
+from gpuemu_flow.runners.codec import MAX_OUTPUTS
 from gpuemu_flow.types import ELEMENT_TYPES, Json, failure_from_json
 
 MALFORMED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
@@ -69,14 +70,16 @@ def read_outcome(answer: Mapping[str, Json], index: int, serial: int, request: s
 
 def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
     """Read the slots of the outputs in shared memory; raise one of `MALFORMED` if none."""
+    if len(answer["slots"]) > MAX_OUTPUTS:
+        raise ValueError("more outputs than a program may have")
     return {str(name): Slot.from_json(data) for name, data in answer["slots"].items()}
 
 
 def is_staged(path: Path, outcome: Outcome) -> bool:
     """Tell whether the worker left the file it reports: a plain file with that digest and size.
 
-    The worker's statement of the digest is not enough: with the digest of another output, the
-    program would have that one judged in place of its own.
+    The worker's statement of the digest is not enough: by stating the digest of another output, the
+    program could have that output judged in place of its own.
     """
     if not _DIGEST.match(outcome.blob):
         return False

@@ -12,7 +12,7 @@ from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.types import Case, Failure, Json, Shape, failure_from_json, failure_to_json
 
 ISOLATIONS = ("fork", "spawn", "warm")
-KINDS = ("script", "callable", "command", "triton", "ptx", "cuda")
+KINDS = ("script", "callable", "command", "torch", "jax", "numpy", "triton", "ptx", "cuda")
 EMULATED = ("ptx", "cuda")
 """Kinds whose programs are compiled kernels: the emulator runs them."""
 
@@ -41,7 +41,9 @@ class Program:
     ----------
     kind : str
         ``script`` (protocol on stdin and stdout), ``callable``, ``command`` (any executable that
-        speaks the script protocol), ``triton`` (a host function of Triton kernels), ``ptx`` (a
+        speaks the script protocol), ``torch``, ``jax`` and ``numpy`` (a function of a framework's
+        tensors; of a module of PyTorch `function` is the class, and `argv` holds how it is made),
+        ``triton`` (a host function of Triton kernels), ``ptx`` (a
         compiled kernel, which the emulator runs; `argv` holds its launches and its inputs' dims)
         or ``cuda`` (the same, and the file is what a build made).
     root : str
@@ -92,10 +94,12 @@ class Program:
     forbidden_function : str
         Of the program's own file: a function that it must not call.
     scalars : mapping
-        Inputs of one element that are handed over as Python numbers; of each the values that the
-        number is an index into, or None where it is the value itself.
+        Inputs of one element that are passed as Python numbers: for each, the values that the
+        number indexes, or None if it is the value itself.
     optional : tuple of str
-        Inputs in whose place None is handed over when their array has only axes of size 0.
+        Inputs that are passed as None if their array has only axes of size 0.
+    groups : mapping
+        Arguments that consist of several inputs, by name: ``kind`` and ``members`` of each.
     sandbox : Sandbox or None
         Restrictions that the kernel enforces on its processes; None for none.
     """
@@ -128,6 +132,7 @@ class Program:
     forbidden_function: str = ""
     scalars: Mapping[str, Json] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
+    groups: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
     sandbox: Sandbox | None = None
 
     @property
@@ -148,7 +153,7 @@ class Program:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Program:
-        """Rebuild from `to_json`'s result; raise TypeError or KeyError otherwise."""
+        """Rebuild from `to_json`'s result, or raise TypeError or KeyError."""
         tuples = {name: tuple(data[name]) for name in _TUPLES if name in data}
         fence = data.get("sandbox")
         sandbox = None if fence is None else Sandbox.from_json(fence)
@@ -213,7 +218,7 @@ class RunError:
     line : int
         1-based; 0 when unknown.
     exception : str
-        The name of the class that the program raised; empty where it raised nothing.
+        Name of the exception class that the program raised; empty if it raised nothing.
     """
 
     slug: str
@@ -289,7 +294,7 @@ class Outcome:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Outcome:
-        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
+        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
         return cls(
             index=int(data["index"]),
             ok=bool(data["ok"]),
@@ -307,7 +312,7 @@ class Outcome:
 
 
 def error_from_json(data: Mapping[str, Json]) -> RunError:
-    """Rebuild a RunError from its JSON; raise KeyError, TypeError or ValueError otherwise."""
+    """Rebuild a RunError from its JSON, or raise KeyError, TypeError or ValueError."""
     texts = {k: str(data[k]) for k in ("slug", "message", "hint", "stderr_tail", "file")}
     exception = str(data.get("exception", ""))  # an older version's says nothing of it
     return RunError(**texts, line=int(data["line"]), exception=exception)

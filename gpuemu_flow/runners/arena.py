@@ -38,7 +38,7 @@ class Slot:
 
     @classmethod
     def from_json(cls, data: Json) -> Slot:
-        """Rebuild from `to_json`'s result; raise TypeError or ValueError otherwise."""
+        """Rebuild from `to_json`'s result, or raise TypeError or ValueError."""
         offset, shape, strides, dtype = data
         slot = cls(int(offset), tuple(map(int, shape)), tuple(map(int, strides)), str(dtype))
         sizes_fit = len(slot.shape) == len(slot.strides) <= MAX_DIMS

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuemu_flow.runners.api import Program
+from gpuemu_flow.runners.grouping import joined
 from gpuemu_flow.types import Json
 
 Inputs = Mapping[str, np.ndarray]
@@ -16,6 +17,10 @@ Inputs = Mapping[str, np.ndarray]
 
 def arguments(program: Program, inputs: Inputs) -> dict[str, Any]:
     """Return the arguments of a call by name, in the order of the inputs."""
+    return joined(program, _single(program, inputs))
+
+
+def _single(program: Program, inputs: Inputs) -> dict[str, Any]:
     if not (program.scalars or program.optional):
         return dict(inputs)
     return {name: _argument(program, name, array) for name, array in inputs.items()}
@@ -23,7 +28,7 @@ def arguments(program: Program, inputs: Inputs) -> dict[str, Any]:
 
 def split(program: Program, inputs: Inputs) -> tuple[dict[str, np.ndarray], dict[str, Json]]:
     """Return the tensors, and the rest as keyword arguments."""
-    given = arguments(program, inputs)
+    given = _single(program, inputs)
     rest = {name: v for name, v in given.items() if v is not inputs[name]}
     return {name: array for name, array in inputs.items() if name not in rest}, rest
 

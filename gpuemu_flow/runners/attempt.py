@@ -275,7 +275,7 @@ class WorkerClient:
         Raises
         ------
         JobFailedError
-            With why: the reference crashed, hung, or raised.
+            The reference crashed, hung, or raised; the message says why.
         CancelledRunError
         """
         self._serial += 1

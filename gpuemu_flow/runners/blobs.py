@@ -173,8 +173,8 @@ def decode(data: Buffer) -> dict[str, np.ndarray]:
     ------
     BlobError
         ``blob-truncated``, ``blob-bad-header``, ``blob-bad-dtype``, ``blob-bad-shape``,
-        ``blob-bad-offsets``, ``blob-bad-values``: the bytes are no blob. Nothing is allocated on
-        the word of the header alone.
+        ``blob-bad-offsets``, ``blob-bad-values``: the bytes are no blob. Memory is never allocated
+        merely because the header claims a size.
     """
     header, view = _header(memoryview(data).cast("B").toreadonly())
     entries = sorted(_entries(header), key=lambda entry: (entry[3], entry[4]))

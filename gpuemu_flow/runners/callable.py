@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, OpError, Program, RunError
 from gpuemu_flow.runners.arguments import arguments
+from gpuemu_flow.runners.grouping import argument_names, changed_arguments, take_apart
 from gpuemu_flow.runners.imports import load_function
 from gpuemu_flow.runners.tensors import as_plain_array, name_outputs
 from gpuemu_flow.runners.watch import Watch
@@ -41,8 +42,9 @@ def call_style(function: Callable[..., Any], program: Program) -> str:
         return _POSITIONS
     takes_any = inspect.Parameter.VAR_KEYWORD in kinds
     names = {p.name for p in parameters if p.kind in _BY_NAME}
-    unknown = [name for name in needed if name not in program.input_names]
-    missing = [name for name in program.input_names if name not in names]
+    taken = argument_names(program)
+    unknown = [name for name in needed if name not in taken]
+    missing = [name for name in taken if name not in names]
     if len(needed) == 1 and unknown:
         style = _MAPPING
     elif not unknown and (takes_any or not missing):
@@ -52,7 +54,7 @@ def call_style(function: Callable[..., Any], program: Program) -> str:
             RunError(
                 "op-signature",
                 f"{program.function}({', '.join(names_in_order(parameters))}) does not take the "
-                f"inputs {', '.join(program.input_names)}",
+                f"inputs {', '.join(taken)}",
                 "name its parameters as in `input_names`, or take one mapping of inputs",
                 file=program.path,
                 line=_first_line(function),
@@ -103,7 +105,7 @@ class CallableRunner:
         self.hint = self._mapping_hint()
 
     def _mapping_hint(self) -> str:
-        names = self._program.input_names
+        names = argument_names(self._program)
         if self._style != _MAPPING or len(names) != 1:
             return ""
         return (
@@ -130,29 +132,30 @@ class CallableRunner:
             with watch:
                 returned = function(given, **kwargs)
         else:
-            ordered = [given[name] for name in self._program.input_names]
             with watch:
-                returned = function(*ordered, **kwargs)
-        return self._named(returned, inputs)
+                returned = function(*given.values(), **kwargs)
+        take_apart(self._program, given, inputs)
+        return self._named(returned, given)
 
-    def _named(self, returned: Any, inputs: Inputs) -> dict[str, np.ndarray]:
+    def _named(self, returned: Any, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the outputs by name, including the inputs that the program may change.
 
-        Those of the declared outputs that have the name of such an input, and are not returned, are
-        what the call left in it. A call that returns nothing has changed its outputs in place.
+        A declared output that has the name of such an input, and is not returned, is the content
+        that the call left in the input. A call that returns nothing has changed its outputs in
+        place.
         """
-        names, mutates = self._program.output_names, self._program.mutates
+        names, mutates = self._program.output_names, changed_arguments(self._program)
         changed = [name for name in names if name in mutates]
         rest = [name for name in names if name not in mutates]
         if returned is None and mutates:
             if not rest and len(changed) == len(names) > 0:
-                return {name: as_plain_array(inputs[name], name) for name in changed}
+                return {name: as_plain_array(given[name], name) for name in changed}
             if len(names or (DEFAULT_OUTPUT,)) == len(mutates):
                 pairs = zip(names or (DEFAULT_OUTPUT,), mutates, strict=True)
-                return {name: as_plain_array(inputs[source], name) for name, source in pairs}
+                return {name: as_plain_array(given[source], name) for name, source in pairs}
         if changed and rest and _number(returned) == len(rest):
             outputs = name_outputs(returned, rest)
-            left = {name: as_plain_array(inputs[name], name) for name in changed}
+            left = {name: as_plain_array(given[name], name) for name in changed}
             return {name: outputs[name] if name in rest else left[name] for name in names}
         return name_outputs(returned, names)
 

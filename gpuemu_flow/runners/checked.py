@@ -1,9 +1,9 @@
 """Run a case with checks: several calls, compared outside of the process that makes them.
 
 The inputs lie in memory that a worker shares with the coordinator, which keeps copies that the
-worker never had. What an op does to its inputs and to what lies round them, whether equal calls
-give equal bits, which elements nobody wrote: all of that is read here, from the memory and from
-the outputs. The op's process says nothing that counts besides.
+worker never had. Changes to the inputs and to the memory around them, differences between equal
+calls, and elements that nobody wrote are detected here, in the memory and the outputs. Nothing else
+that the op's process states counts.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class CheckedInputs:
     ----------
     index, seed : int
     case : Case or None
-        None: `values` as they lie, without decoys and guard zones.
+        None if `values` are used as they are, without decoys and guard zones.
     values : mapping of str to ndarray or None
-        None: those that follow from the case's seed.
+        None for those that follow from the case's seed.
     dtype : str
-        Of values without a case: the float type that is converted.
+        The float type that is converted, for values without a case.
     input_dtype : str or None
-        What to.
+        The type to which it is converted.
     """
 
     index: int
@@ -208,8 +208,9 @@ class CheckedCase:
     def _call(self, seed: int, fill: int, *, keep: bool = True) -> _Call:
         """Make a call, whose outputs are valid until the next one unless they are copied.
 
-        Those that are judged are: a thread that the program left could change them meanwhile. Of
-        outputs that are only compared with kept ones, that thread can choose the values anyway.
+        Outputs that are judged are copied, since a thread that the program left running could
+        change them meanwhile. Outputs that are only compared with stored ones are not: such a
+        thread could choose their values anyway.
         """
         failed = None if self._posted else self._post(seed, fill)
         self._posted = False

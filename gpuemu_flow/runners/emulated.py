@@ -58,8 +58,8 @@ def failure_of(
     ptx : PlainPtx or None
         The code, in which lines are numbered; those of the finding without it.
     ptx_file : str
-        Absolute path of PTX that is a source of its own: it is named where the code has no line
-        information, and a source beside it is taken for the one that it was made from elsewhere.
+        Absolute path of PTX that is itself a source. It is named where the code has no line
+        information, and a source file beside it counts as its original.
     """
     prefix = root + "/"
     code_line = int if ptx is None else ptx.number

@@ -18,8 +18,8 @@ MAX_BYTES = 1 << 27
 class Beforehand:
     """Cache of outputs of cases that were run before they were requested.
 
-    They are kept by the inputs' bytes, and each is given once, so that a call that is repeated
-    is made again.
+    Outputs are stored by the inputs' bytes, and each is returned once, so that a repeated call is
+    run again.
 
     Parameters
     ----------

@@ -67,7 +67,7 @@ def make_inputs(
     input_dtype : str, optional
         Float inputs of the case's own dtype are converted to this one, exactly when it is wider.
     guards : bool
-        Lay them between guard zones; not those that are converted.
+        Lay unconverted inputs between guard zones.
     values : mapping of str to ndarray, optional
         In place of those that follow from the case's seed.
     """
@@ -164,7 +164,7 @@ class Executor:
         ----------
         arrays : mapping of str to ndarray
         seed : int
-            What the global generators are seeded with.
+            Seed of the global generators.
         fill : int
             The byte that fresh memory holds; see `malloc.perturb`.
 

@@ -1,8 +1,9 @@
 """Observe calls that test the existence and kind of files: ``os.stat``, ``os.access`` and so on.
 
-They raise no audit event. Functions that tell take their places in ``os`` and in ``posix``, where
-all the standard library finds them, and in the sets of `os` that say what a function can. The
-import system, which asks often and is watched otherwise, keeps the plain ones.
+These calls raise no audit event. Functions that record each call replace them in ``os`` and
+``posix``, where the standard library finds them, and in the sets of `os` that list the abilities of
+functions. The import system, which makes such calls often and is observed in another way, keeps the
+originals.
 """
 
 from __future__ import annotations

@@ -68,6 +68,7 @@ class ForkServer:
         self._requests = channel.FrameReader(control, max_fds=_FDS_PER_SESSION, wait=False)
         self._sessions: dict[int, socket.socket] = {}
         self._scratch: dict[int, str] = {}
+        self._folder = enter.make_scratch()
         self._selector = selectors.DefaultSelector()
         self._wakeup, self._wakeup_end = os.pipe()
 
@@ -132,7 +133,7 @@ class ForkServer:
         given = replace(given, notices=outgoing.fileno())
         scratch = ""
         try:
-            scratch = enter.make_scratch()
+            scratch = enter.make_scratch(self._folder)
             pid = os.fork()
         except OSError as error:
             incoming.close()
@@ -203,8 +204,7 @@ class ForkServer:
                 os.waitpid(-1, 0)
             except ChildProcessError:
                 break
-        for scratch in self._scratch.values():
-            _remove(scratch)
+        _remove(self._folder)
 
 
 def _tell(lifeline: socket.socket, message: dict[str, object]) -> None:

@@ -1,11 +1,11 @@
 """Keep an op's process from reading the reference's files and the tool's own records.
 
-An op that runs its reference, or reads what an earlier run of it left in the cache, agrees with it
-and says nothing of itself. In the op's worker, Python's audit events (PEP 578) tell of every file
-that is opened and every program that is started, before it happens: what touches a forbidden path
-is refused and remembered, also by children that the process forks.
+An op that runs its reference, or reads what an earlier run of it left in the cache, always agrees
+with it, which proves nothing. In the op's worker, Python's audit events (PEP 578) tell of every
+file that is opened and every program that is started, before it happens: what touches a forbidden
+path is refused and remembered, also by children that the process forks.
 
-This is a fence and no wall: machine code that opens files itself (ctypes, C extensions, SQLite's
+The guard is not complete: machine code that opens files itself (ctypes, C extensions, SQLite's
 ATTACH), a program that the op starts and whose arguments do not name the reference, and a copy of
 the reference under another name are not seen.
 """
@@ -33,7 +33,10 @@ from gpuemu_flow.runners.imports import is_workspace_path
 from gpuemu_flow.runners.plain_paths import lexists, realpath
 from gpuemu_flow.runners.stand_in import StandIn, StandInFinder
 
-_HINT = "compute without it; what op and reference share belongs in a third module"
+_HINT = (
+    "compute without it; a module that op and reference share has to stand in an import statement "
+    "of the op, or under the op's `shared`"
+)
 _RECORD_BYTES = 4096
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _OTHERS_MEMORY = re.compile(r"/proc/(\d+)/(?:task/\d+/)?(?:mem|fd|map_files)(?:/|\Z)")
@@ -74,7 +77,7 @@ class Guard:
         Parameters
         ----------
         on_setattr : callable
-            Told of attributes of functions and classes that are set, where Python tells.
+            Called with attributes of functions and classes that are set, if Python reports them.
         """
         checks: dict[str, Callable[..., None]] = {
             "open": self._on_open,

@@ -27,7 +27,8 @@ _TRACKER = "from multiprocessing.resource_tracker import main"
 def spawns(group: int) -> bool:
     """Tell whether a worker's process group holds processes that `multiprocessing` spawned.
 
-    A pool starts those that die at once again and again: the tracker of what they share stays.
+    A pool restarts processes that die at once, again and again; the tracker of their shared objects
+    stays.
     """
     for pid in _processes():
         try:

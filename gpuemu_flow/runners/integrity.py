@@ -1,7 +1,7 @@
 """Check the integrity of our functions that watch a program in its own process.
 
-Values are judged in other processes. What is seen only here (inputs changed, guard zones
-overwritten, calls that differ) is told by Python code that the program could replace.
+Values are judged in other processes. Facts that are seen only here (changed inputs, overwritten
+guard zones, calls that differ) are reported by Python code that the program could replace.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ def run_job(target: str, payload: Json, evaluator: Evaluator) -> Json:
     Raises
     ------
     ValueError
-        When `target` is none of this package's functions.
+        When `target` is not a function of this package.
     """
     module, name = _ours(target)
     return getattr(importlib.import_module(module), name)(payload, evaluator)

@@ -1,7 +1,7 @@
 """Tune glibc's allocator for tensor loops, and make it expose memory that was never written.
 
-Page faults are dear on virtual machines: without these settings every large temporary is mapped and
-returned again. Elsewhere than on glibc all functions here do nothing.
+Page faults are expensive on virtual machines: without these settings every large temporary is
+mapped and returned again. Without glibc, the functions here do nothing.
 """
 
 from __future__ import annotations

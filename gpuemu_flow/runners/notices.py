@@ -1,9 +1,9 @@
 """Request, receive and answer Linux's notices of system calls (seccomp).
 
-A process asks for notices of the calls that name files; so do all that it starts from then on,
-whatever they are written in. Another process receives each notice while the caller waits, and
-lets the call go on as if nothing had been. No right is needed for it, and unlike ptrace it leaves
-signals, stopped processes and `wait` alone.
+A process requests notices of the calls that name files, for itself and for all processes that it
+starts from then on, whatever they are written in. Another process receives each notice while the
+caller waits, and lets the call go on as if nothing had been. No right is needed for it, and unlike
+ptrace it leaves signals, stopped processes and `wait` alone.
 """
 
 from __future__ import annotations
@@ -148,13 +148,13 @@ def _program(machine: Machine, numbers: Iterable[int]) -> bytes:
 def ask(*, looks: bool) -> int:
     """Request notices of this process and of all that it will start.
 
-    From now on each such call waits until the descriptor's holder lets it go on, and fails when
-    there is no holder: hand it over at once.
+    From now on each such call waits until the descriptor's holder lets it go on, and fails without
+    a holder. Hand the descriptor over at once.
 
     Parameters
     ----------
     looks : bool
-        Also of calls that only look whether there is a file.
+        Also request calls that only test whether a file exists.
 
     Returns
     -------
@@ -228,7 +228,7 @@ class Receiver:
         Raises
         ------
         OSError
-            The descriptor is none that `ask` gave.
+            The descriptor does not come from `ask`.
         """
         assert MACHINE is not None  # noqa: S101 - nobody could ask
         ctypes.memset(self._received, 0, _NOTICE.size)  # the kernel asks for it

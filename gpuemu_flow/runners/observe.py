@@ -59,7 +59,7 @@ class Observer:
     report : int
         Descriptor of the records, which appends.
     server : int
-        Descriptor of the socket on which the fork server takes what traces this process.
+        Socket over which the fork server gets the descriptor that traces this process.
     """
 
     def __init__(self, report: int, server: int) -> None:
@@ -348,7 +348,7 @@ def _source_of(path: str) -> str:
 def _is_ours(frame: FrameType | None) -> bool:
     """Return True if the caller is our own code, also through the standard library's helpers.
 
-    Reading a program's source for it does not count as our own.
+    A read of the program's source on its behalf counts as the program's.
     """
     while frame is not None and frame.f_code.co_filename.endswith(_HELPERS):
         frame = frame.f_back

@@ -27,7 +27,7 @@ class Located(Protocol):
 
 
 class OffLimits(TypedDict):
-    """The fields of `Program` of the same names."""
+    """Values for the fields of `Program` with the same names."""
 
     forbidden: tuple[str, ...]
     read_only: tuple[str, ...]
@@ -38,7 +38,13 @@ NOTHING = OffLimits(forbidden=(), read_only=(), forbidden_function="")
 
 
 def off_limits(
-    op: Located, reference: Located, sources: Iterable[Path], *, cache: Path, root: Path
+    op: Located,
+    reference: Located,
+    sources: Iterable[Path],
+    *,
+    alone: Iterable[Path] = (),
+    cache: Path,
+    root: Path,
 ) -> OffLimits:
     """List the files that an op's process may not touch.
 
@@ -48,6 +54,8 @@ def off_limits(
     sources : iterable of Path
         Absolute: what the reference is made of, files that the op shares with it included, and
         the configuration.
+    alone : iterable of Path
+        Absolute: modules that the reference is made of and the op is not.
     cache : Path
         The tool's folder.
     root : Path
@@ -56,7 +64,7 @@ def off_limits(
     shared = None not in (op.path, reference.path) and _real(op.path) == _real(reference.path)
     function = reference.function if shared and reference.function != op.function else ""
     return OffLimits(
-        forbidden=_forbidden(op.files, reference.files, cache, root),
+        forbidden=_forbidden(op.files, (*reference.files, *alone), cache, root),
         read_only=tuple(sorted(map(str, sources))),
         forbidden_function=function,
     )
@@ -80,8 +88,8 @@ def _forbidden(
 ) -> tuple[str, ...]:
     """Return the reference's own files and the cache folder.
 
-    Not a file that holds the op too, not a package that the op is part of, and nothing outside the
-    workspace: an interpreter that runs the reference, say.
+    Left out are files that also hold the op, packages that the op is part of, and everything
+    outside of the workspace, such as an interpreter that runs the reference.
     """
     own = set(map(_real, op_files))
     found = [

@@ -23,7 +23,7 @@ class OwnChanges:
     written : set of str
         All files that it may have written to.
     needed : set of str
-        Files that it created and read afterwards, in a way that would have shown an older content.
+        Files that it created, and whose earlier content a later read would have shown.
     """
 
     def __init__(self) -> None:

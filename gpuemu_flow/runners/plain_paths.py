@@ -14,7 +14,7 @@ stat, lstat, readlink = os.stat, os.lstat, os.readlink
 def _copies() -> dict[str, Any]:
     """Return the names of ``posixpath``, its functions bound to this copy of them.
 
-    What later replaces functions of ``os`` does not reach the copies.
+    Functions of ``os`` that are replaced later do not affect the copies.
     """
     plain = ModuleType("os")
     vars(plain).update(vars(os))

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import named
@@ -74,12 +73,7 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self) -> None:
@@ -256,7 +250,7 @@ class Pool:
         Raises
         ------
         RunnerError
-            ``worker-not-started``, ``staging-failed``: nothing that the program did.
+            ``worker-not-started``, ``staging-failed``: no fault of the program.
         """
         outcomes: list[Outcome] = []
         sightings = Sightings()

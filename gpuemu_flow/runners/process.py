@@ -309,7 +309,7 @@ class ServerHandle:
         fresh : bool
             A new interpreter instead of a fork.
         sandbox : Sandbox, optional
-            In force before anything else happens in it.
+            Restrictions that are in force before anything else happens in the process.
 
         Raises
         ------

@@ -32,7 +32,7 @@ from gpuemu_flow.types import Failure
 
 
 def function_in_script(program: Program) -> str:
-    """See `script_style.function_to_call`; OpError ``op-not-loadable`` when it does not parse."""
+    """Return `script_style.function_to_call`, or raise OpError ``op-not-loadable``."""
     source = read_source(program)
     try:
         return function_to_call(source, program.path)

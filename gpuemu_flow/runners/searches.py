@@ -33,8 +33,8 @@ class Searches:
     def missed(self) -> Iterator[str]:
         """Yield the files that the searches since the last call would have found, had they existed.
 
-        Not those in installed packages and the standard library, which change as a whole, unless
-        the module was found nowhere: a package that is installed later would be taken.
+        Files in installed packages and the standard library, which change as a whole, are left out,
+        unless the module was found nowhere: a package that is installed later would provide it.
         """
         asked, self._asked = self._asked, []
         names: dict[str, frozenset[str]] = {}

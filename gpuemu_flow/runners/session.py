@@ -75,8 +75,8 @@ class ProgramSession:
     def observed(self) -> Observation:
         """Return everything that the program was seen to use since it was loaded, loading included.
 
-        It grows only; the same object is returned while nothing new was seen. What a worker
-        reported before it was lost stays.
+        The result only grows, and the same object is returned while nothing new is seen. Reports of
+        a worker that was lost stay.
         """
         return self._sightings.observation()
 

@@ -30,6 +30,7 @@ from gpuemu_flow.runners.records import (
     UNTRACKED,
     VARIABLE,
 )
+from gpuemu_flow.runners.sandbox.spec import SCRATCH
 
 _END = b"\x01"
 _BYTECODE = "/__pycache__/"
@@ -42,8 +43,9 @@ _DAMAGED = "the program damaged the record of the files that it used"
 def framed(record: bytes) -> bytes:
     """Return a record in its written form.
 
-    Whoever writes may be killed in the middle of it while others write on. The zero byte in front
-    keeps the rest of such a record away from the next one; what lacks its end is known by that.
+    A writer may be killed in the middle of a record while others write on. The zero byte in front
+    separates such a torn record from the next one, and the missing zero byte at its end identifies
+    it.
     """
     return b"\0%b%b\0" % (record, _END)
 
@@ -70,11 +72,14 @@ class Sightings:
         ----------
         fd : int
         scratch : str
-            The worker's own folder: empty at first, and gone with it.
+            The worker's own folder: empty at first, and gone with it, as is the folder around it
+            that all workers of one server share.
         """
         self._followed.setdefault(fd, 0)
         if scratch:
-            self._scratch.add(scratch)
+            around = os.path.dirname(scratch)  # noqa: PTH120
+            shared = os.path.basename(around).startswith(SCRATCH)  # noqa: PTH119
+            self._scratch.add(around if shared else scratch)
 
     def leave(self, fd: int) -> None:
         """Read a worker's remaining records; the descriptor may be closed afterwards."""
@@ -165,7 +170,8 @@ class Sightings:
     def _take_path(self, kind: int, path: str) -> None:
         """Record one path, unless the program itself made the file.
 
-        What it asked for before it made it is one: another time it will be there.
+        A file that it asked for before it made the file is recorded, since the next run finds it
+        there.
         """
         changes = self._changes
         if _BYTECODE in path or path.endswith(_BYTECODE[:-1]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,25 @@ def _from_torch(value: Any) -> Any:
     return tensor.numpy()
 
 
+def _from_dlpack(value: Any, name: str) -> Any:
+    """Take over a tensor of any framework; bfloat16 and float8 go by PyTorch, where there is one.
+
+    Raises
+    ------
+    OpError
+        ``op-output-dtype``: it lies on a device, or has a dtype that nobody here knows.
+    """
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            with suppress(BufferError, RuntimeError, TypeError, ValueError):
+                return _from_torch(torch.from_dlpack(value))
+        text = f"output {name!r} cannot be taken over by DLPack: {error}"
+        raise _fail("op-output-dtype", text, "return a tensor on the CPU") from None
+
+
 def as_plain_array(value: Any, name: str) -> np.ndarray:
     """Return one returned value as a base-class ndarray of a known dtype in native byte order.
 
@@ -65,6 +85,8 @@ def as_plain_array(value: Any, name: str) -> np.ndarray:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
         value = _from_torch(value)
+    elif hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        value = _from_dlpack(value, name)
     is_scalar = isinstance(value, (bool, int, float, complex, np.generic))
     if not is_scalar and not hasattr(value, "__array__"):
         kind = type(value).__name__
@@ -92,7 +114,9 @@ def as_plain_array(value: Any, name: str) -> np.ndarray:
 
 
 def _is_array_like(value: Any) -> bool:
-    return hasattr(value, "__array__") or isinstance(value, (bool, int, float, complex, np.generic))
+    if hasattr(value, "__array__") or hasattr(value, "__dlpack__"):
+        return True
+    return isinstance(value, (bool, int, float, complex, np.generic))
 
 
 def name_outputs(returned: Any, output_names: Sequence[str]) -> dict[str, np.ndarray]:

@@ -43,7 +43,7 @@ class Tracer:
     report : int
         Descriptor to write records to; see `sightings`.
     worker : int
-        Process id of the worker, whose own listings Python tells of.
+        Process id of the worker, whose own listings Python reports.
     children_only : bool
         Leave out what the worker itself does: the program runs in other processes.
     """
@@ -308,8 +308,8 @@ class Incoming:
 def _is_bytecode(path: bytes) -> bool:
     """Return True for the bytecode of a module that is not installed.
 
-    Python takes bytecode for current by the source's size and its time in whole seconds. Where it
-    finds none it compiles the source, which is what results are kept under.
+    Python takes bytecode for current by the source's size and its time in whole seconds. Without
+    bytecode it compiles the source, whose digest is in the keys of results.
     """
     if not path.endswith(b".pyc") or b"/__pycache__/" not in path:
         return False

@@ -31,7 +31,7 @@ class Tracing:
         children_only : bool
             The program runs in other processes: leave this one out.
         looks : bool
-            Tell also of files that are only looked for, where this was not begun without.
+            Also report files that are only looked for, unless tracing began without them.
 
         Returns
         -------

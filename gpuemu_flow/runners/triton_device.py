@@ -52,14 +52,14 @@ class CpuDevice:
     ----------
     torch : module
     on_address : callable
-        Told of each tensor whose address the host function asks for.
+        Called with each tensor whose address the host function requests.
 
     Attributes
     ----------
     new : set of int
         Addresses of memory that was made without values.
     provenance : Provenance or None
-        Told of the functions that the host calls.
+        It records the functions that the host calls.
     """
 
     def __init__(

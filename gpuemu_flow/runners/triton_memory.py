@@ -40,7 +40,7 @@ class Region:
 
 @dataclass
 class _Trespass:
-    """The first access of a kernel's line outside of all tensors, and the number of such ones."""
+    """The first access outside of all tensors at a kernel's line, and the number of all."""
 
     message: str
     kind: FailureKind
@@ -57,9 +57,10 @@ class Memory:
     shared : list of Region
         Reachable from every launch: tensors whose address the host function asked for.
     on_store : callable or None
-        Told of each store: where the tensor's own memory begins, its bytes, offsets, bytes of each.
+        Called for each store with the start of the tensor's own memory, its bytes, the offsets, and
+        the bytes of each element.
     origins : dict of int to int
-        Where the memory begins that a region was moved from for the launch.
+        Start of the memory from which a region was moved for the launch.
     """
 
     shared: list[Region] = field(default_factory=list)

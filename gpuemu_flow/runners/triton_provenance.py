@@ -1,8 +1,8 @@
-"""Track which elements of an op's outputs a Triton kernel stored, and which functions others.
+"""Track which elements of an op's outputs Triton kernels stored, and which functions the others.
 
 A map of bytes goes with each piece of memory that a kernel stored to. Copies and conversions carry
-it along, every other call of torch that writes to the memory clears it, and what neither a kernel
-nor torch wrote shows, because the bytes differ from those that the kernel left.
+it along, and every other call of torch that writes to the memory clears it. Writes by anything else
+are noticed because the bytes differ from those that the kernel left.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Fill new memory with recognisable values, and find outputs that were never written.
 
-New memory of floats holds a signalling NaN, which no arithmetic gives: what meets or makes a NaN
-gives a quiet one. Memory of integers and float8 holds bytes that a result may hold by right, so
-what is found is looked at again after a second run with other bytes.
+New memory of floats holds a signalling NaN, which no arithmetic gives, since every NaN that
+arithmetic makes or passes on is quiet. Memory of integers and float8 holds bytes that a result may
+hold by right, so elements found there are checked again after a second run with other bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Observe which environment variables a program reads in its worker.
 
-``os.environ`` stays the object that it is; the dictionary below it is replaced by one that tells
-who reads what. Reads by C code (`getenv`) are not seen: for that of installed packages the
-variables count that begin as theirs do, and a library of the user's own that can read the
-environment counts as reading all of it.
+``os.environ`` stays the object that it is; the dictionary below it is replaced by one that records
+which file reads which variable. Reads by C code (`getenv`) are not seen. An installed package with
+such code counts as reading the variables with its own prefixes; a library of the user's that can
+read the environment counts as reading all of it.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _NOT_THE_USERS = (_PACKAGE, "<frozen")
 def is_noise(name: str, reader: str) -> bool:
     """Return True if a file's read of a variable does not count as an input.
 
-    These are variables whose values differ between two terminals, such as the width, if a library
-    reads them, which it does for its output; for the workspace's own code they count. A few
+    Variables whose values differ between two terminals, such as the width, count only if the
+    workspace's own code reads them: libraries read them for their output. A few
     variables differ in every process and never count.
     """
     if name in NEVER:
@@ -183,8 +183,7 @@ def watch(
     tell : callable
         Called with a name.
     tell_asked : callable
-        Called, besides, with the name of a variable that is not set and that code of the user's
-        asks for.
+        Also called with the name of an unset variable that the user's code reads.
     own : iterable of str
         Names that the tool itself has set.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 from gpuemu_flow.runners import memfd
 
@@ -34,12 +33,7 @@ class Watch:
         self._start = time.perf_counter()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.seconds = time.perf_counter() - self._start
         self._tell(memfd.FINISHING)
 

@@ -136,7 +136,7 @@ class CallInMemory:
     outputs : dict of str to ndarray
         After `finish`: read-only views, valid until the session's next call.
     arena, slots
-        The same as places, while the session lasts.
+        Their places in shared memory, valid while the session lasts.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import importlib
 import json
 import os
 import signal
@@ -52,6 +53,13 @@ _STORAGE_ERRORS = (
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOENT, errno.EIO,
 )  # fmt: skip
 _PLAIN = Checks(inputs_unchanged=False)
+_OWN_RUNNERS = {
+    "torch": ("torch_runner", "TorchRunner"),
+    "jax": ("jax_runner", "JaxRunner"),
+    "triton": ("triton_runner", "TritonRunner"),
+    **dict.fromkeys(EMULATED, ("emulated", "EmulatedRunner")),
+}
+"""Module and class of the runners that only some programs need."""
 _SHIM = Path(__file__).with_name("shim.py")
 
 
@@ -74,14 +82,11 @@ def _runner(program: Program, streams: StandardStreams) -> Runner:
     """Return the runner for a program's kind; OpError or the program's own exception."""
     if program.kind == "command":
         return CommandRunner(program, streams, [program.path, *program.argv])
-    if program.kind == "triton":
-        from gpuemu_flow.runners.triton_runner import TritonRunner  # noqa: PLC0415 - only for it
-
-        return TritonRunner(program)
-    if program.kind in EMULATED:
-        from gpuemu_flow.runners.emulated import EmulatedRunner  # noqa: PLC0415 - only for it
-
-        return EmulatedRunner(program)
+    if program.kind in _OWN_RUNNERS:
+        module, name = _OWN_RUNNERS[program.kind]
+        own = getattr(importlib.import_module(f"gpuemu_flow.runners.{module}"), name)
+        made: Runner = own(program)
+        return made
     function = program.function
     if program.kind == "script":
         function = script.function_in_script(program)

@@ -57,7 +57,7 @@ class ArtifactMetrics:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> ArtifactMetrics:
-        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
+        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
         own = None
         if "metric_source" in data:
             own = OwnFigures(data["registers"], str(data["metric_source"]), data["max_live"])

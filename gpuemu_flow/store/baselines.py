@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import field
-from datetime import datetime, timezone
 from pathlib import Path
 from urllib.parse import quote
 
@@ -57,7 +56,7 @@ class SubmittedResult:
 
     @classmethod
     def from_json(cls, data: Json) -> SubmittedResult:
-        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
+        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
         max_abs = float(number_from_json(data["max_abs"]))
         return cls(str(data["op"]), int(data["seed"]), bool(data["passed"]), max_abs)
 
@@ -112,7 +111,7 @@ class Baseline:
 
     @classmethod
     def from_json(cls, data: Json) -> Baseline:
-        """Rebuild from `to_json`'s result; raise ValueError otherwise."""
+        """Rebuild from `to_json`'s result, or raise ValueError."""
         if not isinstance(data, dict) or data.get("kind") != KIND:
             raise ValueError("is no baseline")
         if data.get("format") != FORMAT:
@@ -155,11 +154,6 @@ class Baseline:
             except (KeyError, TypeError) as error:
                 raise ValueError("its figures of kernels have another form") from error
         return cls(**values)
-
-
-def now() -> str:
-    """Return the present time in the form that baselines store."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def check_tag(tag: str) -> str:
@@ -274,7 +268,8 @@ class BaselineStore:
         keep : int
             0 = all.
         spared : str
-            Counts among them, however old it is: it may just have been imported.
+            Tag that is kept and counted, however old its baseline is, since it may just have been
+            imported.
         """
         others = [baseline.tag for baseline in self.list() if baseline.tag != spared]
         dropped = tuple(others[keep - 1 :] if keep else ())

@@ -1,20 +1,25 @@
-"""Content-addressed blobs: files named by their sha256, verified when read, collected by age."""
+"""Content-addressed blobs: named by a keyed digest, verified when read, collected by age."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 import os
 import re
+import secrets
 import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from gpuemu_flow.errors import StoreError
 from gpuemu_flow.store.atomic import disk_errors
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.private_files import PrivateFolder
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 SUFFIX = ".safetensors"
+_SALT, _SALT_BYTES = "salt", 32
 LARGEST = 1 << 40
 """Bytes of the largest blob that is read."""
 
@@ -22,18 +27,61 @@ LARGEST = 1 << 40
 class BlobStore:
     """Tensor files, two hex digits per folder: ``ab/ab12….safetensors``.
 
+    A name is a digest of the content's sha256 and of a secret of the cache. Names can be listed by
+    an op that may not read the files: they must not tell whether a tensor that it guesses is there.
+
     Parameters
     ----------
     folder : Path
         Lies in the cache folder.
     set_aside : callable
-        Called with a file whose content is not what its name says.
+        Called with a file whose content does not match its name.
     """
 
     def __init__(self, folder: Path, set_aside: Callable[[Path, str], None]) -> None:
         self.folder = folder
         self._files = PrivateFolder(folder.parent)
         self._set_aside = set_aside
+        self._salt = b""
+
+    def _name(self, digest: str) -> str:
+        self._salt = self._salt or self._stored_salt() or self._draw_salt()
+        return hmac.digest(self._salt, digest.encode(), hashlib.sha256).hex()
+
+    def _stored_salt(self) -> bytes:
+        """Return the secret of this cache; empty if there is none."""
+        path = self.folder / _SALT
+        try:
+            found = self._files.read(path, LARGEST)
+        except (FileNotFoundError, NotADirectoryError):
+            return b""
+        if len(found) == _SALT_BYTES:
+            return found
+        self._set_aside(path, "it is no salt of a cache")
+        return b""
+
+    def _draw_salt(self) -> bytes:
+        """Draw the secret of this cache, unless another process does so first."""
+        path = self.folder / _SALT
+        drawn = path.with_name(f"{_SALT}-{os.getpid()}-{secrets.token_hex(8)}")
+        self._files.write(drawn, secrets.token_bytes(_SALT_BYTES))
+        with disk_errors(path):
+            try:
+                os.link(drawn, path, follow_symlinks=False)
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without second names
+                drawn.replace(path)
+            drawn.unlink(missing_ok=True)
+        return self._files.read(path, LARGEST)
+
+    def _is_new(self) -> bool:
+        """Tell whether nothing can have been stored; unlike `path`, this writes nothing."""
+        try:
+            self._salt = self._salt or self._stored_salt()
+        except StoreError:
+            return True
+        return not self._salt
 
     def path(self, digest: str) -> Path:
         """Return the path of a blob, whether it exists or not.
@@ -45,7 +93,8 @@ class BlobStore:
         """
         if not _DIGEST.fullmatch(digest):
             raise ValueError(f"not a sha256: {digest!r}")
-        return self.folder / digest[:2] / (digest + SUFFIX)
+        name = self._name(digest)
+        return self.folder / name[:2] / (name + SUFFIX)
 
     def has(self, digest: str) -> bool:
         """Tell whether a file of that name exists; its content is verified by `read`."""
@@ -53,6 +102,8 @@ class BlobStore:
 
     def size(self, digest: str) -> int:
         """Return the size of a blob in bytes; 0 if there is none."""
+        if self._is_new():
+            return 0
         try:
             return self.path(digest).lstat().st_size
         except (FileNotFoundError, NotADirectoryError):
@@ -60,9 +111,13 @@ class BlobStore:
 
     def delete(self, digest: str) -> None:
         """Remove one blob; silent when there is none."""
+        if self._is_new():
+            return
         self._files.remove(self.path(digest))
 
     def _mode(self, digest: str) -> int:
+        if self._is_new():
+            return 0
         try:
             return self.path(digest).lstat().st_mode
         except (FileNotFoundError, NotADirectoryError):
@@ -70,6 +125,8 @@ class BlobStore:
 
     def read(self, digest: str) -> bytes | None:
         """Return the content, or None if it is absent or damaged (then it is set aside)."""
+        if not self._salt and not self._stored_salt():
+            return None
         path = self.path(digest)
         try:
             data = self._files.read(path, LARGEST)
@@ -113,7 +170,7 @@ class BlobStore:
         (int, int)
             Files and bytes deleted.
         """
-        kept = set(keep)
+        kept = set() if self._is_new() else {self._name(digest) for digest in keep}
         files: list[tuple[float, int, Path]] = []
         total = 0
         for path in self._files.list_files(self.folder, SUFFIX, depth=1):
@@ -138,9 +195,20 @@ class BlobStore:
         return sum(path.lstat().st_size for path in found)
 
     def verify(self) -> list[str]:
-        """Read every blob, and list the digests of those that were damaged and set aside."""
+        """Read every blob, and list the names of those that were damaged and set aside."""
         return [
             path.stem
             for path in sorted(self._files.list_files(self.folder, SUFFIX, depth=1))
-            if not _DIGEST.fullmatch(path.stem) or self.read(path.stem) is None
+            if not self._is_whole(path)
         ]
+
+    def _is_whole(self, path: Path) -> bool:
+        """Tell whether a file holds what its name says; set it aside if not."""
+        try:
+            data = self._files.read(path, LARGEST)
+        except FileNotFoundError:
+            return False
+        if self.path(digest_bytes(data)) == path:
+            return True
+        self._set_aside(path, "content does not match its digest")
+        return False

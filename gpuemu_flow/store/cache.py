@@ -162,7 +162,7 @@ class JsonStore:
         Raises
         ------
         ForeignRecordError
-            When one record is not ours; the others stand.
+            When one record is not ours; the others are not affected.
         StoreError
             ``cache-disk-full``, ``cache-not-writable``, or ``cache-busy`` when the database stays
             locked or is damaged again and again.

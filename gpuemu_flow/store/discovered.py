@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Protocol, TypeVar
 
+from gpuemu_flow.let_through import ANY, is_general, is_named
 from gpuemu_flow.observed import Given, Observation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.cache import JsonStore
@@ -15,6 +16,8 @@ from gpuemu_flow.types import Json
 
 T = TypeVar("T")
 VERSION = 1
+ALL_NAMED = "**"
+"""At the end of a name that a configuration lets through, with all that begin so."""
 MAX_SETS = 8
 """Sets of inputs that are kept per program: each branch that is switched back to needs one."""
 
@@ -33,7 +36,7 @@ class Discovered:
     modules, sized : frozenset of str
         Paths of folders: listed for the modules in them; listed with the sizes of their entries.
     looked : frozenset of str
-        Paths of what was there when it was asked for.
+        Paths that existed when a program asked for them.
     packages : frozenset of str
         ``SITE|NAME`` of distributions that files belong to.
     pythons : frozenset of str
@@ -91,6 +94,19 @@ class Discovered:
         return cls(**{name: frozenset(values) for name, values in data.items()})
 
 
+def visible(name: str, names: Iterable[str]) -> bool:
+    """Tell whether a program may see a variable of a set, or all that begin as its stars say.
+
+    Parameters
+    ----------
+    names : iterable of str
+        What the configuration lets through.
+    """
+    if name.endswith(ALL_NAMED):
+        return name[: -len(ANY)] in names
+    return name.endswith(ANY) or is_general(name) or is_named(name, names)
+
+
 class Lookup(Protocol):
     """A lookup of the present states of the inputs that a set names."""
 
@@ -121,19 +137,24 @@ class KnownInputs:
     static : str
         Digest of all that is known before a program runs.
     lookup : Lookup
+
+    Attributes
+    ----------
+    place : str
+        Key of the sets in the action cache.
     """
 
     def __init__(self, actions: JsonStore, static: str, lookup: Lookup) -> None:
         self._actions = actions
         self._static = static
         self._lookup = lookup
-        self._place = digest_json(["inputs", VERSION, static])
+        self.place = digest_json(["inputs", VERSION, static])
         self._sets: list[Discovered] | None = None
 
     def sets(self) -> list[Discovered]:
         """Return the known sets, newest first."""
         if self._sets is None:
-            found = self._actions.get(self._place)
+            found = self._actions.get(self.place)
             try:
                 self._sets = [Discovered.from_json(d) for d in found] if found else []
             except (TypeError, ValueError):
@@ -153,7 +174,7 @@ class KnownInputs:
         known = self.sets()
         if not known or known[0] != names:
             self._sets = [names, *(k for k in known if k != names)][:MAX_SETS]
-            self._actions.put(self._place, [k.to_json() for k in self._sets])
+            self._actions.put(self.place, [k.to_json() for k in self._sets])
         return self.key(names)
 
 
@@ -175,7 +196,7 @@ class SeenInputs:
     Attributes
     ----------
     used : Discovered
-        All that the results depend on that were found or computed.
+        Everything that the found or computed results depend on.
     """
 
     def __init__(
@@ -205,6 +226,31 @@ class SeenInputs:
                 return found
         return None
 
+    @property
+    def place(self) -> str:
+        """Return the key of the sets in the action cache."""
+        return self._known.place
+
+    def key_of(self, names: Discovered) -> str:
+        """Return the key of results that depend on the present state of these inputs."""
+        return self._known.key(names)
+
+    @property
+    def names(self) -> Discovered:
+        """Return the inputs under which new results are kept."""
+        return self._names
+
+    def moved(self) -> bool:
+        """Tell whether an input of the results was written to since this object was made."""
+        with self._lock:
+            return bool(self._lookup.moved(self._names, self._begun))
+
+    def add(self, names: Discovered) -> None:
+        """Add the inputs of results that came from elsewhere, and keep them as a known set."""
+        self.join(names)
+        with self._lock:
+            self._known.add(names)
+
     def learn(self, who: str, seen: Observation, given: Given) -> None:
         """Add the inputs that one program was seen to use so far; known ones change nothing."""
         with self._lock:
@@ -225,7 +271,7 @@ class SeenInputs:
     def key(self) -> str | None:
         """Return the key of results computed until now; None if an input changed meanwhile.
 
-        That is so when something was written to an input since this object was made.
+        An input counts as changed if it was written to since this object was made.
         """
         with self._lock:
             if self._lookup.moved(self._names, self._begun):

@@ -24,7 +24,8 @@ class BytesDisk(Disk):  # type: ignore[misc]
     """Keys are str, values are bytes, and nothing else is ever read.
 
     diskcache's own Disk unpickles whatever a row says is a pickle and opens whatever file name a
-    row holds, ``../x`` included; a cache folder that someone else can write to would run code.
+    row holds, ``../x`` included; in a cache folder that someone else can write to, that would run
+    their code.
     """
 
     def __init__(self, directory: str, **settings: Any) -> None:

@@ -74,6 +74,8 @@ class FailureRecord:
         Short hex; filled in by the store.
     inputs_dropped : bool
         The blob was deleted to stay within the limit; see `failure_limit`.
+    mended : bool
+        Its case passed when it was last run again by itself.
     """
 
     op: str
@@ -106,6 +108,7 @@ class FailureRecord:
     minimized_from: str | None = None
     id: str = ""
     inputs_dropped: bool = False
+    mended: bool = False
 
     @classmethod
     def of(
@@ -173,7 +176,7 @@ class FailureRecord:
         """Return a sha256 over op, case and kind, equal only for the same failure seen again.
 
         The inputs are part of it where they do not follow from the case: a shrunk case has its
-        original's seed, and clients send what they like.
+        original's seed, and clients may send any inputs.
         """
         case = Case.from_json(self.case).identity()
         own = "" if self.source in GENERATED else self.inputs
@@ -190,7 +193,7 @@ class FailureRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> FailureRecord:
-        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
+        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
         values = dict(data)
         if values.pop("version") != VERSION:
             raise ValueError("a failure record of another version")
@@ -206,6 +209,7 @@ class FailureRecord:
         """Return a failure as commands print it: no inputs, no configuration, no paths."""
         inner = (
             "version", "case", "result", "inputs", "inputs_dropped", "provenance", "environment",
+            "mended",
         )  # fmt: skip
         out = {name: value for name, value in self.to_json().items() if name not in inner}
         return {**out, "seed_str": str(self.seed), "reproduce": self.reproduce}

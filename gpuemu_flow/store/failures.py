@@ -69,8 +69,8 @@ class FailureStore:
         Parameters
         ----------
         record : FailureRecord
-            Its `id` and `inputs` are filled in. When it has a `minimized_from`, that record is told
-            of it.
+            Its `id` and `inputs` are filled in. If it has a `minimized_from`, that record gets its
+            id.
         input_tensors : bytes
             Safetensors file with the values of every input in C order.
 
@@ -205,6 +205,12 @@ class FailureStore:
             record = replace(record, cause=cause)
             self._write(record)
         return record
+
+    def set_mended(self, failure_id: str, mended: bool) -> None:
+        """Remember of a failure, if it is recorded, whether its case passes by now."""
+        record = self._read(failure_id)
+        if record is not None and record.mended != mended:
+            self._write(replace(record, mended=mended))
 
     def delete(self, failure_id: str) -> None:
         """Delete a failure if it exists; the next collection removes its blob."""

@@ -268,7 +268,7 @@ class PrivateFolder:
     def remove_tree(self, path: Path) -> None:
         """Delete a folder below the cache with its content, or any other entry in its place.
 
-        A link is deleted, not what it leads to. What cannot be deleted stays.
+        A link is deleted, not its target. Entries that cannot be deleted stay.
 
         Raises
         ------

@@ -70,7 +70,7 @@ class Judged:
 
     @classmethod
     def from_json(cls, data: Json) -> Judged:
-        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
+        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
         return cls(
             Verdict(data["verdict"]),
             Elements.from_json(data["elements"]),
@@ -96,7 +96,8 @@ class StoredResult:
     source : str
         ``validate`` or ``submit``.
     judged_by : str
-        Digest of what decided the verdict; an older one says that reference or rules changed.
+        Digest of what decided the verdict; another digest means that the reference or the rules
+        have changed.
     judged : Judged
     result : JSON
         The reply as the wire has it; it is only handed out again.
@@ -104,7 +105,7 @@ class StoredResult:
         Who submitted it, as far as it is known: ``id`` of the process, ``name``, ``pid``, ``host``,
         ``user``; ``origin`` and ``code``: which code computed the output, and a digest of it.
     files : str
-        What `ResultStore.files_of` knows the code's files by; empty where none were named.
+        Key of the code's files in `ResultStore.files_of`; empty if none were named.
     """
 
     key: str

@@ -70,12 +70,12 @@ def assemble(
         For what ptxas reads and writes.
     cancel : threading.Event
     wall : Wall or None
-        PTX and cubins are anybody's, and what reads them is not made for hostile ones.
+        PTX and cubins are untrusted, and the tools that read them are not made for hostile ones.
 
     Returns
     -------
     Assembled or None
-        None when there is no ptxas, or no PTX to begin with; its reader says what is wrong.
+        None if there is no ptxas, or no valid PTX, which its reader reports.
     """
     head = ptx[:_HEAD]
     version, target = _PTX_VERSION.search(head), _PTX_TARGET.search(head)
@@ -112,8 +112,8 @@ def disassemble(
     Returns
     -------
     MachineCode, Problem or None
-        None when there is no disassembler, or no intact cubin; its reader says what is wrong. A
-        problem is a warning: all other figures stand.
+        None if there is no disassembler, or the cubin is damaged, which its reader reports. A
+        problem is only a warning: all other figures stay valid.
     """
     if tools and isinstance(read_cubin(cubin), Problem):
         return None

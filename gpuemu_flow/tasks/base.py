@@ -22,6 +22,7 @@ from gpuemu_flow.types import Json
 
 if TYPE_CHECKING:
     from gpuemu_flow.runners.pool import Pool
+    from gpuemu_flow.store.remote.shared import SharedCache
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,10 @@ class StageContext:
     unchanged : callable
         Tells whether the task's sources are still those of its key. Only then is an outcome kept
         for other runs: someone may edit the sources while they run.
+    shared : SharedCache or None
+        The cache that several machines share, where there is one.
+    only_restore : bool
+        True: nothing is run or compiled; see `about_to_run`.
     """
 
     root: Path
@@ -161,6 +166,13 @@ class StageContext:
     on_progress: Callable[[Progress], None] = lambda _: None
     force: bool = False
     unchanged: Callable[[], bool] = lambda: True
+    shared: SharedCache | None = None
+    only_restore: bool = False
+
+    def about_to_run(self) -> None:
+        """Raise NotKept where no program may run; stages call it before they run one."""
+        if self.only_restore:
+            raise NotKept
 
 
 @dataclass(frozen=True)
@@ -199,6 +211,10 @@ def resolved(program: Program) -> Program:
     if not program.path or program.kind == "command":
         return program  # an executable may ask by which link it was called
     return replace(program, path=os.path.realpath(program.path))
+
+
+class NotKept(Exception):  # noqa: N818 - an event, not an error
+    """Raised when a result is in no cache, and nothing is to be run."""
 
 
 class Interrupted(Exception):  # noqa: N818 - an event, not an error

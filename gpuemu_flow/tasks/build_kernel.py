@@ -1,8 +1,8 @@
 """Stage ``build``: from a kernel's source to its PTX and cubin for one architecture.
 
 Reads the source and what it includes. Writes copies of the artifacts beside a manifest of their
-digests: nothing of the source is in it but the comments that allow lint findings, so that a build
-that gives the same bytes again lets the lint stand.
+digests: the manifest contains nothing of the source but comments that allow lint findings, so that
+the lint need not run again if a build gives the same bytes again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from gpuemu_flow.artifacts.sass import MachineCode
 from gpuemu_flow.artifacts.toolchain import Tool, tool_missing
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.store.keys import KeyParts, digest_bytes, digest_json
 from gpuemu_flow.tasks import compilers, stages
 from gpuemu_flow.tasks.assemble import assemble, disassemble
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, write_manifest
+from gpuemu_flow.tasks.machine_results import MachineResults, machine_results
 from gpuemu_flow.tasks.params import BuildParams, params_of
 from gpuemu_flow.types import Json
 
@@ -73,13 +74,20 @@ class Built:
     again: bool = False
 
 
-def run(spec: TaskSpec, context: StageContext) -> StageResult:
+def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     """Build one kernel for one architecture.
 
-    What a compiler says of the user's source is part of the manifest, not an error of the task: it
-    is shown until the source is mended, and the other kernels go on.
+    A compiler's errors in the user's source are part of the manifest and no error of the task: they
+    are shown until the source is fixed, and the other kernels go on.
     """
     params = params_of(BuildParams, spec.params)
+    # A command also makes files that its user wants to find in the workspace.
+    shared = None if params.kind == "command" else machine_results(spec, context)
+    key = digest_json([parts.key(), spec.settings["tool_problems"]])
+    kept = None if shared is None else _restored(spec, context, shared, key)
+    if kept is not None:
+        return StageResult(write_manifest(context.cache.folder / spec.target, kept), executed=False)
+    context.about_to_run()
     with context.cache.files.temporary(context.cache.staging, prefix="build-") as folder:
         built = _MAKERS[params.kind](spec, context, folder)
         if built.cubin is not None and not built.cubin_name:
@@ -102,7 +110,43 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
         "allowances": allowances(spec.sources, context.root),
         "problems": [asdict(problem) for problem in built.problems],
     }
+    if shared is not None and not built.again and not built.skipped and context.unchanged():
+        made = [context.cache.blobs.write(data) for data in (built.ptx, built.cubin) if data]
+        shared.store(key, content, made)
     return StageResult(write_manifest(target, content), complete=not built.again)
+
+
+def _restored(
+    spec: TaskSpec, context: StageContext, shared: MachineResults, key: str
+) -> dict[str, Json] | None:
+    """Put artifacts from a shared cache in their places; None if it does not have them all."""
+    content = shared.fetch(key)
+    if not isinstance(content, dict) or content.get("stage") != STAGE:
+        return None
+    target = context.cache.folder / spec.target
+    found: dict[Path, bytes | None] = {}
+    for kind in ("ptx", "cubin"):
+        entry, path = content.get(kind), target.with_suffix(f".{kind}")
+        if entry is None:
+            found[path] = None
+            continue
+        place = path.relative_to(context.cache.folder).as_posix()
+        if not isinstance(entry, dict) or entry.get("path") != place:
+            return None
+        digest = str(entry.get("digest"))
+        shared.fetch_blobs([digest])
+        try:
+            found[path] = context.cache.blobs.read(digest)
+        except ValueError:  # a stranger's digest
+            return None
+        if found[path] is None:
+            return None
+    for path, data in found.items():
+        if data is None:
+            context.cache.files.remove(path)
+        else:
+            context.cache.files.write(path, data)
+    return content
 
 
 def _keep(path: Path, data: bytes | None, name: str, context: StageContext) -> Json:
@@ -122,7 +166,7 @@ def read_artifact(entry: Json, context: StageContext) -> bytes | None:
     Raises
     ------
     StoreError
-        ``cache-artifact`` when it is not there any more, or not what was kept.
+        ``cache-artifact`` when it is missing or was changed.
     """
     if entry is None:
         return None
@@ -151,7 +195,7 @@ def allowances(sources: Iterable[str], root: Path) -> dict[str, dict[str, str]]:
     Returns
     -------
     dict
-        File to line number to text; the text of code is left out, for it is not the lint's.
+        By file and line number: the text, without code, which the lint does not need.
     """
     found: dict[str, dict[str, str]] = {}
     for name in sources:

@@ -1,7 +1,7 @@
 """Stage of ``[[rules]]``: a command that makes files of the workspace, which ops then need.
 
-Writes the outputs, and a manifest of their digests. Nothing of the inputs is in the manifest: a
-command that gives the same bytes again lets all that needs them stand. The outputs are kept in the
+Writes the outputs, and a manifest of their digests. The manifest contains nothing of the inputs, so
+that no other task runs again if the command gives the same bytes again. The outputs are kept in the
 content-addressed store, and restored from it when the key of the action is known.
 """
 
@@ -24,6 +24,7 @@ from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.tasks import compilers, stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, output_state, write_manifest
 from gpuemu_flow.tasks.build_kernel import placeholders
+from gpuemu_flow.tasks.machine_results import MachineResults, machine_results
 from gpuemu_flow.tasks.params import RuleParams, params_of
 from gpuemu_flow.types import Json
 
@@ -97,13 +98,22 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
         _uses(spec, context.root, environment), Given(names=tuple(params.env_names))
     )
     known = KnownInputs(context.cache.actions, parts.key(), context.inputs)
+    begun = context.inputs.now()
     made = None if context.force else _restored(spec, context, known)
     executed = made is None
+    shared = machine_results(spec, context)
+    if made is None and shared is not None:
+        made = _fetched(spec, context, shared, known.key(used))
+        executed = made is None
     if made is None:
-        begun = context.inputs.now()
+        context.about_to_run()
         made = _execute(spec, context, environment)
-        if context.unchanged() and not context.inputs.moved(used, begun):
+    if context.unchanged() and not context.inputs.moved(used, begun):
+        if executed:
             context.cache.actions.put(known.add(used), made.to_json())
+        if shared is not None:
+            digests = [output.digest for output in made.outputs.values()]
+            shared.store(known.key(used), made.to_json(), digests)
     _let_the_clock_pass(context, spec)
     states = {name: output.state for name, output in made.outputs.items()}
     content = {"stage": STAGE, "version": VERSION, "outputs": states}
@@ -154,11 +164,24 @@ def _uses(spec: TaskSpec, root: Path, environment: Mapping[str, str]) -> Observa
 
 
 def _restored(spec: TaskSpec, context: StageContext, known: KnownInputs) -> _Made | None:
-    """Put back what the command gave for these inputs; None if it is not known, or not kept."""
+    """Restore the outputs for these inputs from the store; return None if it lacks any of them."""
     for _, key in known.candidates():
         made = _Made.from_json(context.cache.actions.get(key), spec.outputs)
         if made is not None and all(_restore(spec, context, n, o) for n, o in made.outputs.items()):
             return made
+    return None
+
+
+def _fetched(
+    spec: TaskSpec, context: StageContext, shared: MachineResults, key: str
+) -> _Made | None:
+    """Take the outputs from a shared cache; None if it does not have them all."""
+    made = _Made.from_json(shared.fetch(key), spec.outputs)
+    if made is None:
+        return None
+    shared.fetch_blobs(output.digest for output in made.outputs.values())
+    if all(_restore(spec, context, name, output) for name, output in made.outputs.items()):
+        return made
     return None
 
 
@@ -199,7 +222,7 @@ def _write(path: Path, data: bytes, *, executable: bool) -> None:
 
 
 def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, str]) -> _Made:
-    """Run the command, and take what it made."""
+    """Run the command, and take its outputs."""
     params = params_of(RuleParams, spec.params)
     arguments = ["sh", "-c", params.command[0]] if params.shell else params.command
     paths = [_checked(spec, context.root, name) for name in spec.outputs]
@@ -217,7 +240,13 @@ def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, st
         wall = None if sandbox is None else compilers.Wall(folder, sandbox)
         with placeholders(paths, wall):
             failure = compilers.command(
-                arguments, context.root, cancel=context.cancel, wall=wall, environment=environment
+                arguments,
+                context.root,
+                cancel=context.cancel,
+                wall=wall,
+                environment=environment,
+                timeout=spec.settings["timeout"],
+                if_slow="make it faster, or raise the rule's timeout",
             )
     if failure is not None:
         message = f"{spec.name}: {failure.message}"
@@ -302,7 +331,7 @@ def _look(spec: TaskSpec, root: Path) -> Stamps:
 
 
 def _files(folder: Path, *, deep: bool) -> Iterator[Path]:
-    """Yield the files of a folder, with those of all folders in it where that is asked for."""
+    """Yield the files of a folder and, on request, of all folders in it."""
     pending = [folder]
     while pending:
         try:
@@ -322,8 +351,8 @@ def _files(folder: Path, *, deep: bool) -> Iterator[Path]:
 def _let_the_clock_pass(context: StageContext, spec: TaskSpec) -> None:
     """Wait until the file system's clock is later than each output's time of change.
 
-    It counts in ticks of some ms. To what reads an output in the same tick, it would look as if it
-    were written meanwhile.
+    The clock counts in ticks of some ms. A task that reads an output in the same tick would take it
+    for written meanwhile.
     """
     newest = _newest(context, spec)
     for _ in range(_TICKS):

@@ -10,12 +10,14 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.stored import StoredCase, StoredJudge
 from gpuemu_flow.judging.summary import summarise
 from gpuemu_flow.observed import Observation
+from gpuemu_flow.runners.api import Program
 from gpuemu_flow.store.discovered import SeenInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -39,6 +41,9 @@ from gpuemu_flow.types import (
     Json,
     Verdict,
 )
+
+if TYPE_CHECKING:
+    from gpuemu_flow.store.remote.shared import SharedCache
 
 STAGE = stages.COMPARE
 VERSION = stages.VERSIONS[STAGE]
@@ -91,20 +96,28 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
             results[index] = known
         else:
             todo.append(stored)
+    is_shared = False
+    if todo and context.shared is not None and not context.force:
+        is_shared = _take_shared(context, context.shared, inputs, program, parts, results)
+        todo = [stored for stored in todo if stored.case.index not in results]
     context.on_progress(Progress(spec.name, len(results), len(cases), 0))
+    if todo:
+        context.about_to_run()
     judge = StoredJudge(
         context.pool,
         program,
         params_of(CompareParams, spec.params),
         expected_dtypes,
         samples,
-        context.cache.blobs.folder,
+        context.cache.blobs.path,
         context.cancel,
         lambda seen: inputs.learn("reference", seen, program.given),
     )
     _judge(
         spec, context, judge, todo, total=len(cases), parts=parts, inputs=inputs, results=results
     )
+    if context.shared is not None and context.shared.writes and not is_shared:
+        _share(context, context.shared, inputs, program, parts, results)
     verdicts = [(case, results[case.index]) for case in cases]
     summary = summarise(verdicts)
     content = {
@@ -142,12 +155,59 @@ def cached_verdict(cache: WorkspaceCache, key: str) -> CheckResult | None:
         return None
     try:
         return CheckResult.from_json(record)
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 
 def _known(cache: WorkspaceCache, about: list[Json], shared: str) -> CheckResult | None:
     return cached_verdict(cache, digest_json([shared, *about]))
+
+
+def _take_shared(
+    context: StageContext,
+    shared: SharedCache,
+    inputs: SeenInputs,
+    program: Program,
+    parts: Mapping[int, list[Json]],
+    results: dict[int, CheckResult],
+) -> bool:
+    """Add the verdicts that a shared cache has for the present inputs; tell if it has all."""
+    for names in shared.sets(inputs.place, program.given.names):
+        key = inputs.key_of(names)
+        whole = shared.fetch([digest_json([key, *about]) for about in parts.values()])
+        before = len(results)
+        for index, about in parts.items():
+            if index not in results:
+                known = _known(context.cache, about, key)
+                if known is not None:
+                    results[index] = known
+        if len(results) > before:
+            inputs.add(names)
+        if all(index in results for index in parts):
+            return whole
+    return False
+
+
+def _share(
+    context: StageContext,
+    shared: SharedCache,
+    inputs: SeenInputs,
+    program: Program,
+    parts: Mapping[int, list[Json]],
+    results: Mapping[int, CheckResult],
+) -> None:
+    """Store the verdicts in a shared cache; those of a reference that was not seen whole are not.
+
+    A case that ended in an error has no verdict to keep.
+    """
+    names = inputs.names
+    if names.untracked or not parts or not context.unchanged() or inputs.moved():
+        return
+    key = inputs.key_of(names)
+    keys = {index: digest_json([key, *about]) for index, about in parts.items()}
+    found = {keys[n]: results[n] for n in keys if results[n].verdict is not Verdict.ERROR}
+    shared.store_set(inputs.place, names, program.given.names)
+    shared.store(list(keys.values()), {key: each.to_json() for key, each in found.items()}, [])
 
 
 def _judge(

@@ -179,20 +179,28 @@ def command(
     cancel: threading.Event,
     wall: Wall | None = None,
     environment: Mapping[str, str] | None = None,
+    timeout: float = COMMAND_TIMEOUT,
+    if_slow: str = "",
 ) -> Problem | None:
     """Run the user's command in the workspace, and report what went wrong.
 
     Parameters
     ----------
     environment : mapping of str to str, optional
-        All of it; else what reaches compilers.
+        The whole environment; by default, the variables that reach compilers.
+    timeout : float
+        Seconds that the command may take.
+    if_slow : str
+        The hint for a command that takes longer.
     """
-    run = _run(list(arguments), root, COMMAND_TIMEOUT, cancel, wall=wall, environment=environment)
+    run = _run(list(arguments), root, timeout, cancel, wall=wall, environment=environment)
     if run.ok:
         return None
     text = _text(run)
     found = _errors(text, "", root)
     problem = found[0] if found else _failed(run, arguments[0], "", text)
+    if run.stopped and if_slow:
+        problem = replace(problem, hint=if_slow)
     if wall is not None and not problem.hint and any(sign in text for sign in _REFUSED):
         return replace(problem, hint=_REFUSED_HINT)
     return problem

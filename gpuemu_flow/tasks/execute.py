@@ -94,7 +94,9 @@ def execute(
     missing = [n for n in range(len(requests)) if n not in batch.found]
     context.on_progress(Progress(spec.name, len(batch.found), len(requests), 0))
     if missing:
+        context.about_to_run()
         batch.run(missing, checks)
+    batch.share()
     return Execution(
         list(requests),
         [batch.found[n] for n in range(len(requests))],
@@ -123,6 +125,8 @@ class _Batch:
         sources = frozenset(str(context.root / path) for path in spec.sources)
         self._static = context.inputs.discover(Observation(files=sources), program.given)
         self._cached_under: dict[int, Discovered] = {}
+        self._begun = context.inputs.now()
+        self._is_shared = False
         self.found: dict[int, Outcome] = {}
         self.used = Discovered()
 
@@ -136,15 +140,39 @@ class _Batch:
     def look_up(self) -> None:
         """Take the outcomes in the action cache for the present inputs."""
         for names, shared in self._known.candidates():
-            for n, request in enumerate(self._requests):
-                if n in self.found:
-                    continue
-                outcome = _cached(self._context, _case_key(shared, request), request)
-                if outcome is not None:
-                    self.found[n] = outcome
-                    self._cached_under[n] = names
-                    self.used |= names
-            if len(self.found) == len(self._requests):
+            self._take(names, shared)
+            if self._is_complete():
+                return
+        self._look_up_shared()
+
+    def _take(self, names: Discovered, shared: str) -> bool:
+        """Take the outcomes in the action cache for one set of inputs; tell if there were any."""
+        before = len(self.found)
+        for n, request in enumerate(self._requests):
+            if n in self.found:
+                continue
+            outcome = _cached(self._context, _case_key(shared, request), request)
+            if outcome is not None:
+                self.found[n] = outcome
+                self._cached_under[n] = names
+                self.used |= names
+        return len(self.found) > before
+
+    def _is_complete(self) -> bool:
+        return len(self.found) == len(self._requests)
+
+    def _look_up_shared(self) -> None:
+        """Take the outcomes that a shared cache has for the present inputs."""
+        cache = self._context.shared
+        if cache is None:
+            return
+        for names in cache.sets(self._known.place, self._program.given.names):
+            shared = self._known.key(names)
+            whole = cache.fetch([_case_key(shared, request) for request in self._requests])
+            if self._take(names, shared):
+                self._known.add(names)
+                self._is_shared = whole
+            if self._is_complete():
                 return
 
     def run(self, missing: Sequence[int], checks: Checks) -> None:
@@ -186,6 +214,26 @@ class _Batch:
         if self._cached_under and any(kept != self.used for kept in self._cached_under.values()):
             self._join(begun)
 
+    def share(self) -> None:
+        """Store the outcomes in a shared cache that may be written to.
+
+        Results of a program that may have used more than was seen stay on this machine, where its
+        user knows what changed.
+        """
+        cache, context, names = self._context.shared, self._context, self.used
+        if cache is None or not cache.writes or self._is_shared or not self._cached_under:
+            return
+        if names.untracked or not context.unchanged() or context.inputs.moved(names, self._begun):
+            return
+        shared = self._known.key(names)
+        found = {n: self.found[n] for n in self._cached_under}
+        cache.store_set(self._known.place, names, self._program.given.names)
+        cache.store(
+            [_case_key(shared, request) for request in self._requests],
+            {_case_key(shared, self._requests[n]): out.to_json() for n, out in found.items()},
+            [outcome.blob for outcome in found.values()],
+        )
+
     def _keep(self, n: int, outcome: Outcome, names: Discovered, shared: str) -> None:
         self._context.cache.actions.put(_case_key(shared, self._requests[n]), outcome.to_json())
         self._cached_under[n] = names
@@ -214,6 +262,8 @@ def _cached(context: StageContext, key: str, request: Request) -> Outcome | None
         return None
     try:
         outcome = Outcome.from_json({**record, "index": request.case.index})
-    except (KeyError, TypeError, ValueError):
+        there = context.cache.blobs.has(outcome.blob)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return None
-    return outcome if context.cache.blobs.has(outcome.blob) else None
+    promised = context.shared is not None and context.shared.promises(outcome.blob)
+    return outcome if there or promised else None

@@ -7,7 +7,7 @@ the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpuemu_flow.cases.given import case_fault
 from gpuemu_flow.cases.op_schema import schema_from_json
@@ -17,7 +17,8 @@ from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.judging.generated import usable, with_generated
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Program
-from gpuemu_flow.store.discovered import Discovered
+from gpuemu_flow.store.discovered import Discovered, KnownInputs
+from gpuemu_flow.store.keys import KeyParts, digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
     Interrupted,
@@ -35,7 +36,7 @@ STAGE = stages.GENERATE
 VERSION = stages.VERSIONS[STAGE]
 
 
-def run(spec: TaskSpec, context: StageContext) -> StageResult:
+def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     """Plan the cases of one op and dtype."""
     params = params_of(GenerateParams, spec.params)
     schema = schema_from_json(spec.settings["schema"])
@@ -55,8 +56,15 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
         layouts=params.layouts,
     )
     used = Discovered()
+    executed = True
     generators = generators_of(spec.settings)
-    if generators:
+    kept = _SharedCases(spec, context, parts, generators) if generators and context.shared else None
+    known = None if kept is None else kept.find()
+    if kept is not None and known is not None:
+        cases, samples = known
+        used, executed = kept.used, False
+    elif generators:
+        context.about_to_run()
         seen: list[Observation] = []
         try:
             filled = with_generated(
@@ -73,6 +81,8 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
         given = next(iter(generators.values())).given
         for each in (sources, *seen):
             used |= context.inputs.discover(each, given)
+        if kept is not None:
+            kept.store(cases, samples, used)
     content = {
         "stage": STAGE,
         "version": VERSION,
@@ -83,9 +93,63 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
     return StageResult(
         digest,
         complete=not any(case_fault(case) for case in cases),
+        executed=executed,
         values={"cases": len(cases)},
         discovered=used,
     )
+
+
+class _SharedCases:
+    """The cases of one task whose values programs returned, in a shared cache."""
+
+    def __init__(
+        self,
+        spec: TaskSpec,
+        context: StageContext,
+        parts: KeyParts,
+        generators: Mapping[str, Program],
+    ) -> None:
+        self._context = context
+        self._inputs = context.inputs
+        self._known = KnownInputs(
+            context.cache.actions,
+            digest_json([parts.key(), spec.dtype, spec.settings["schema"]]),
+            context.inputs,
+        )
+        self._names = next(iter(generators.values())).given.names
+        self._begun = context.inputs.now()
+        self.used = Discovered()
+
+    def find(self) -> tuple[list[Case], list[Case]] | None:
+        """Return cases and samples for the present inputs; None if they are not known."""
+        cache = self._context.shared
+        if cache is None or self._context.force:
+            return None
+        for names in cache.sets(self._known.place, self._names):
+            key = self._known.key(names)
+            cache.fetch([key])
+            data = self._context.cache.actions.get(key)
+            try:
+                if data is not None:
+                    found = [[Case.from_json(each) for each in part] for part in data]
+                    self.used = names
+                    return found[0], found[1]
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+                continue
+        return None
+
+    def store(self, cases: Sequence[Case], samples: Sequence[Case], used: Discovered) -> None:
+        """Store cases that are all sound, unless something changed since this object was made."""
+        cache, context = self._context.shared, self._context
+        sound = not any(map(case_fault, [*cases, *samples])) and not used.untracked
+        if cache is None or not cache.writes or not sound:
+            return
+        if not context.unchanged() or self._inputs.moved(used, self._begun):
+            return
+        key = self._known.key(used)
+        content = [[case.to_json() for case in part] for part in (cases, samples)]
+        cache.store_set(self._known.place, used, self._names)
+        cache.store([key], {key: content}, [])
 
 
 def generators_of(settings: Mapping[str, Json]) -> dict[str, Program]:

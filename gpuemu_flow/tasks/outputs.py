@@ -18,8 +18,9 @@ def heal_missing(
 ) -> list[StoredCase]:
     """Return `batch` with every blob present and verified.
 
-    A blob that was collected, deleted or damaged is made again by running its program on its
-    case; a program that then gives other bytes keeps its new record, and is judged by it.
+    A blob that was collected, deleted or damaged comes from a shared cache that has it. Else it is
+    made again by running its program on its case; a program that then gives other bytes keeps its
+    new record, and is judged by it.
 
     Raises
     ------
@@ -33,6 +34,13 @@ def heal_missing(
             for stored in healed.values()
             if context.cache.blobs.read(getattr(stored, role)["blob"]) is None
         ]
+        if lost and context.shared is not None:
+            context.shared.fetch_blobs(getattr(stored, role)["blob"] for stored in lost)
+            lost = [
+                stored
+                for stored in lost
+                if context.cache.blobs.read(getattr(stored, role)["blob"]) is None
+            ]
         if lost:
             healed.update(_run_again(role, spec.settings[role], context, lost))
     return list(healed.values())

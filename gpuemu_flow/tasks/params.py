@@ -1,6 +1,6 @@
 """Parts of the configuration that decide a task's result, typed by stage; see `base.TaskSpec`.
 
-Each field holds plain JSON, for action keys and snapshots are made of it, here and nowhere else.
+Each field holds plain JSON, since action keys and snapshots are made of it here.
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ class ProgramParams(_Plain):
         Variables that are let through besides those that reach every program.
     python : str or None
         Another interpreter than ours.
+    groups : JSON or None
+        Arguments that are made of several inputs.
     """
 
     ref: Json
@@ -82,6 +84,7 @@ class ProgramParams(_Plain):
     env: dict[str, str]
     env_names: list[str]
     python: str | None = None
+    groups: Json = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +151,7 @@ class BuildParams(_Plain):
         Target of a Triton kernel's compilation; None for others.
     triton_version : str or None
     sandbox : JSON
-        The level that the compiler runs at; None for what is not compiled by ours.
+        The level that the compiler runs at; None if our compilers are not used.
     """
 
     STAGE = stages.BUILD

@@ -18,6 +18,9 @@ VERSIONS: dict[str, int] = {
 }  # fmt: skip
 """Versions of the manifests. What re-runs tasks is the digest of our own code, not these."""
 
+SHARED = frozenset({GENERATE, OP, REFERENCE, COMPARE, BUILD, RULE})
+"""Stages that run programs, and whose results machines share."""
+
 
 def is_made(role: str) -> bool:
     """Tell whether a manifest of this role says what a program consists of: compiled or built."""
@@ -25,5 +28,5 @@ def is_made(role: str) -> bool:
 
 
 def is_needed(role: str) -> bool:
-    """Tell whether what this manifest tells of has to be there before a program is run."""
+    """Tell whether the outputs that this manifest lists must exist before a program is run."""
     return is_made(role) or role.startswith(AFTER)

@@ -30,9 +30,9 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
     result : CheckResult or None
         Set by `check`: the worst verdict, where it was called several times.
     error : Exception or None
-        What the first `check` raised that did not pass, whatever the test made of it.
+        Exception of the first `check` that did not pass, even if the test caught it.
     reported : bool
-        The test's own report says so.
+        True if the test's own report shows the failure.
     """
 
     def __init__(self, session: Session, item: Item, test: str) -> None:
@@ -154,8 +154,8 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         atol, rtol : float, optional
             Tolerance of this case instead of the configured one; one alone makes the other 0.
 
-        Threads may call it; they take turns. The test fails with what is raised here, or is
-        skipped, also where the thread or the test lets that pass.
+        Threads may call it; they take turns. The test fails with the exception that is raised here,
+        or is skipped, even if the thread or the test catches it.
 
         Raises
         ------
@@ -235,7 +235,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
     def raised(self, error: BaseException) -> None:
         """Record an exception of the op or of its test as a failure of the case.
 
-        Our own exceptions say nothing of the op, and are not recorded.
+        Our own exceptions say nothing about the op, and are not recorded.
         """
         self.result = self._session.outputs.raised(self.op, self._case, error)
         if not isinstance(error, FlowError):

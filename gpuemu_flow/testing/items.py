@@ -20,7 +20,7 @@ SHOWN_CASES = 5
 
 
 def parametrize(metafunc: pytest.Metafunc, *, asks: bool) -> None:
-    """Make items of a function's marks; a wrong mark is an error of its collection."""
+    """Make items from a function's marks; raise an error of its collection for a wrong mark."""
     marks = list(metafunc.definition.iter_markers(MARK))
     try:
         session = session_of(metafunc.config)

@@ -1,7 +1,7 @@
 """Large tensors passed as files when both sides share a machine, without base64.
 
-The daemon owns one private folder, in shared memory where the system has it. A message names a
-file in it by a random name and never by a path; who takes a file deletes it.
+The daemon owns one private folder, in shared memory where the system has it. A message names a file
+in it by a random name and never by a path; whoever takes a file deletes it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Exchange:
         Raises
         ------
         WireError
-            It is not there, or not what the message says.
+            The file is missing, or differs from the message.
         """
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise WireError(f"{where}.file is not the name of an exchanged file")

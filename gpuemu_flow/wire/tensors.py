@@ -41,7 +41,7 @@ def encode_tensor(
     array : ndarray
         Any layout; a dtype of `types.DTYPES`.
     strides : sequence of int, optional
-        In elements; by default those of the C order, in which the data are. Nothing reads them.
+        In elements; by default those of C order, the order of the data. No reader uses them.
     exchange : Exchange, optional
         Takes large tensors, if the other side knows it too.
 

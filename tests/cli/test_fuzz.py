@@ -36,6 +36,7 @@ def test_without_names_all_ops_are_fuzzed(mini: Mini) -> None:
 
 
 def test_the_same_seed_gives_the_same_cases_whatever_the_number_of_jobs(mini: Mini) -> None:
+    mini.without_causes()
     plant(mini)
     one = fuzz(mini, "total", "-n", "60", "-j", "1", "--seed", "5", code=1)
     two = fuzz(mini, "total", "-n", "60", "-j", "3", "--seed", "5", "--force", code=1)
@@ -78,6 +79,7 @@ def test_a_planted_bug_is_found_grouped_reproduced_and_minimised(mini: Mini) -> 
 
 
 def test_two_ops_do_not_overwrite_one_anothers_failures(mini: Mini) -> None:
+    mini.without_causes()
     plant(mini)
     mini.edit("scripts/scale.py", "* 3)", "* 3.1)")
     fuzz(mini, "-n", "60", code=1)
@@ -157,6 +159,7 @@ def test_shapes_strategies_layouts_and_dtypes_are_obeyed(mini: Mini) -> None:
 
 
 def test_fail_fast_and_time_stop_early(mini: Mini) -> None:
+    mini.without_causes()
     plant(mini)
     report = fuzz(mini, "total", "-n", "500", "--fail-fast", "-j", "1", code=1)
     assert report["failed"] == 1
@@ -191,9 +194,10 @@ def _kept(mini: Mini) -> int:
 
 
 def test_failures_of_a_run_are_recorded_too(mini: Mini) -> None:
+    mini.without_causes()
     plant(mini)
     mini.edit("gpuemu.toml", "cases = 4", "cases = 24")
-    report = mini.run(code=1)
+    report = mini.run("total", code=1)
     failure = report["failures"][0]
     start = f"gpuemu-flow reproduce {failure['seed']} --op total --case {failure['dtype']}/x="
     assert failure["reproduce"].startswith(start)

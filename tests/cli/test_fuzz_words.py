@@ -7,6 +7,8 @@ from mini_workspace import Mini
 
 OPTIONS = ("--strategy", "special")
 
+CAUSES = False
+
 
 def test_the_judged_calls_words_alone_are_shown(mini: Mini) -> None:
     mini.write(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -74,7 +75,7 @@ def failing(mini: Mini, body: str, slug: str) -> str:
     assert re.search(r"route +float32 +error", shown), shown
     # It is neither the op nor the reference that failed, and no kind says so.
     assert "GeneratorError" in shown and "ReferenceError" not in shown, shown
-    found = mini.run(code=3)["failures"]
+    found = json.loads(mini.command("report", "--format", "json").stdout)["failures"]
     assert {failure["kind"] for failure in found} == {"GeneratorError"}
     return shown
 
@@ -171,6 +172,20 @@ def test_what_is_wrong_with_it_costs_the_case_an_error(
     shown = failing(mini, body, slug)
     assert re.search(said, shown), shown
     assert not (mini.root / "planted.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "slug"),
+    [
+        ("def routes():\n    return None\n", "generate-result"),
+        ("def routes():\n    import os\n\n    os.abort()\n", "generate-failed"),
+    ],
+    ids=["result", "crash"],
+)
+def test_a_case_without_inputs_is_recorded_and_passes_once_they_are_made(
+    mini: Mini, body: str, slug: str
+) -> None:
+    failing(mini, body, slug)
     seed = mini.command("failures").stdout.split()[0]
     assert slug in mini.command("reproduce", seed, "--op", "route", code=1).stdout
     assert "not-minimizable" in mini.command("minimize", seed, "--op", "route", code=3).stderr
@@ -182,7 +197,8 @@ def test_what_is_wrong_with_it_costs_the_case_an_error(
 def test_one_that_hangs_ends(mini: Mini) -> None:
     mini.edit("gpuemu.toml", "cases = 6", "cases = 1")
     mini.edit("gpuemu.toml", 'name = "route"', 'name = "route"\ntimeout = 0.1')
-    shown = failing(mini, "def routes():\n    while True:\n        pass\n", "generate-failed")
+    body = "import time\n\n\ndef routes():\n    time.sleep(1000)\n"
+    shown = failing(mini, body, "generate-failed")
     assert "no result" in shown
 
 

@@ -16,6 +16,9 @@ CONFIG = """
 [project]
 name = "rules"
 
+[validation]
+cause_budget = 0
+
 [[ops]]
 name = "gather"
 op = "scripts/gather.py:gather"
@@ -110,7 +113,7 @@ def test_a_bug_at_the_edge_is_found_shrunk_and_made_again(mini: Mini, tmp_path: 
 
 def test_a_case_with_scalars_is_exported(mini: Mini) -> None:
     mini.run(code=1)
-    failure = re.findall(r"id: (\w+)", mini.command("failures").stdout)[0]
+    failure = mini.command("failures").stdout.split()[0]
     mini.command("failures", "export", failure, "--pytest", "-o", "test_out.py")
     exported = mini.root / "test_out.py"
     ran = subprocess.run(
@@ -161,3 +164,14 @@ def test_another_range_runs_anew(mini: Mini) -> None:
     assert not mini.run()["results"][0]["cached"]
     shutil.rmtree(mini.root / ".gpuemu-cache")
     mini.run()
+
+
+def test_many_ops_without_a_nan_have_one_line(mini: Mini) -> None:
+    head, mark, op = CONFIG.partition("[[ops]]")
+    op = op.replace("range = [0.5, 2.0], nonfinite = false", "range = [0.5, 2.0]")
+    ops = [mark + op.replace('"gather"', f'"gather_{number}"', 1) for number in range(4)]
+    mini.write("gpuemu.toml", head + "".join(ops))
+    mini.edit("scripts/gather.py", "np.minimum(index, table.shape[0] - 2)", "index")
+    shown = mini.command("run", "--cases", "8").stdout
+    assert shown.count("nonfinite-untried") == 1
+    assert "in inputs of 4 ops (gather_0, gather_1, gather_2, …)" in shown

@@ -130,6 +130,19 @@ def test_explain_names_what_changed(checked_mini: Mini) -> None:
     assert "configuration changed: schema.dims" in text
 
 
+def test_explain_without_words_explains_what_is_stale(checked_mini: Mini) -> None:
+    mini = checked_mini
+    mini.run()
+    assert mini.command("explain").stdout == "nothing is stale: 19 tasks are current\n"
+    mini.edit("scripts/scale.py", "* 3)", "* 3.5)")
+    text = mini.command("explain").stdout
+    assert "op:scale:float32" in text
+    assert "relu" not in text
+    found = json.loads(mini.command("explain", "--format", "json").stdout)["tasks"]
+    assert found[0]["task"] == "op:scale:float32"
+    assert not any(task["current"] for task in found)
+
+
 def test_run_explain_says_why_and_then_runs(mini: Mini) -> None:
     done = mini.command("run", "--explain", "scale")
     assert "never finished" in done.stdout

@@ -98,12 +98,12 @@ def test_a_save_runs_what_it_affects(mini: Mini, how: tuple[str, ...]) -> None:
         assert "relu   float32  passed" in said
         assert "failed scale" in said, "what is not right yet stays in sight"
         save(mini, "scripts/scale.py", "* 2", "* 3")
-        assert "passed     4/4" in it.turn()
+        assert "passed   4 of 4" in it.turn()
         save(mini, "scripts/common.py", "return x.", "return  x.")
         said = it.turn()
         assert "scale" in said and "total" in said and "relu" not in said
         save(mini, "gpuemu.toml", "cases = 4", "cases = 5")
-        assert said.count("5/5") == 0 and it.turn().count("5/5") == 4
+        assert said.count("5 of 5") == 0 and it.turn().count("5 of 5") == 4
         assert it.end() == 0
         assert it.errors() == ""
     assert not mini.run()["executed"]

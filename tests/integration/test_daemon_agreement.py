@@ -20,6 +20,7 @@ name = "agree"
 [validation]
 dtypes = ["float32"]
 cases = 2
+cause_budget = 0
 
 [[ops]]
 name = "softmax"

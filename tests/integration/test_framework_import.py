@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from import_commands import command
 
 pytest.importorskip("torch", reason="no torch")
 
@@ -40,19 +41,6 @@ WRONG = {
     "absolute": "self.linear(x).abs()",
     "half": "torch.relu(self.linear(x).bfloat16().float())",
 }
-
-
-def command(folder: Path, *words: str, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuemu_flow", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=850,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_a_right_candidate_is_told_from_four_wrong_ones(tmp_path: Path) -> None:

@@ -194,6 +194,18 @@ def test_a_command_that_fails_says_why(built: Mini) -> None:
     assert "no-such-program" in problem["message"]
 
 
+def test_a_command_that_takes_too_long_is_ended(built: Mini) -> None:
+    built.write("make.py", "import threading\nthreading.Event().wait()\n")
+    built.edit("gpuemu.toml", 'outputs = ["build/', 'timeout = 0.5\noutputs = ["build/')
+    (problem,) = [p for p in built.run(code=3)["problems"] if p["slug"] == "build-failed"]
+    assert "timeout" in problem["hint"]
+    built.write("make.py", MAKE)
+    built.edit("gpuemu.toml", "timeout = 0.5", "timeout = 600")
+    assert built.run()["results"][0]["verdict"] == "passed"
+    built.edit("gpuemu.toml", "timeout = 600", "timeout = 500")
+    assert built.run()["executed"] == []
+
+
 DEEDS = {
     "writes an op": 'Path("ops/it.py").write_text("secret")',
     "writes the configuration": 'Path("gpuemu.toml").write_text("secret")',

@@ -14,7 +14,6 @@ from hypothesis.extra import numpy as hnp
 from gpuemu_flow.numerics import blocked, statistics
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.shadow import shadow_source
-from gpuemu_flow.numerics.tolerances import parse_table
 from gpuemu_flow.numerics.ulp import ulp_distance
 from gpuemu_flow.types import CheckResult, FailureKind, Tolerance, Verdict
 
@@ -181,20 +180,3 @@ def test_shadow_of_any_text_neither_raises_nor_moves_lines(source: str) -> None:
         assert shadow != source
         assert shadow.count("\n") == source.count("\n")
         compile(shadow, "shadow", "exec", dont_inherit=True)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
-    max_leaves=6,
-)
-
-
-@given(st.dictionaries(st.sampled_from(["float32", "f16", "half", "flot", ""]), JSON, max_size=4))
-def test_any_table_gives_finite_tolerances_or_problems(table: dict[str, Any]) -> None:
-    parsed, problems = parse_table(table, "validation.tolerances")
-    for tolerance in parsed.values():
-        for member in (tolerance.atol, tolerance.rtol):
-            assert member is None or (math.isfinite(member) and member >= 0)
-    if len(parsed) < len(table):
-        assert problems

@@ -47,7 +47,7 @@ def spoilt(value: Any, rng: random.Random) -> Any:
             if rng.random() < 0.3:
                 del part[key]
             else:
-                part[key] = rng.choice(ODD)
+                part[key] = copy.deepcopy(rng.choice(ODD))
             break
     return value
 

@@ -2,7 +2,7 @@
 
 ``run``, ``fuzz``, a daemon, the pytest plugin and ``reproduce`` judge the same cases of random
 small ops with planted faults, and of ops whose outputs have contracts. GPUEMU_PLANTED_OPS says how
-many random ops, six cases each; GPUEMU_PLANTED_SEED draws others.
+many random ops, three cases each, or six: see `whole`; GPUEMU_PLANTED_SEED draws others.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from contract_ops import contract_ops
 from planted_ops import PlantedOp, planted_ops
+from whole import WHOLE
 
 from gpuemu_flow.client import Client
 from gpuemu_flow.daemon.control import stop_daemon
@@ -30,7 +31,7 @@ from gpuemu_flow.wire.launch import start_daemon
 
 OPS = int(os.environ.get("GPUEMU_PLANTED_OPS", "34"))
 SEED = int(os.environ.get("GPUEMU_PLANTED_SEED", "11"))
-CASES, REPRODUCED = 6, 2
+CASES, REPRODUCED = (6, 2) if WHOLE else (3, 1)
 
 CONFIG = f"""\
 [project]
@@ -153,7 +154,7 @@ class Planted:
     def reproduce(self, results: Results) -> Results:
         workspace = self.workspace()
         log = FailureLog(workspace)
-        """Of two cases of each op that failed: each is run again in several settings."""
+        """Of the first cases of each op that failed: each is run again in several settings."""
         failing = {
             key: result
             for key, result in results.items()

@@ -138,6 +138,7 @@ def test_annotations_are_our_own_and_no_others(text: str) -> None:
 
 
 @given(text=hostile)
+@example(":\x1b[31m:\n::stop-commands::x")  # colours between the halves
 @examples
 def test_the_guard_leaves_nothing_and_changes_nothing_twice(text: str) -> None:
     assert_harmless(printable(text))

@@ -1,7 +1,7 @@
 """Right ops get a verdict on every case of a default run: what a newcomer sees is no riddle.
 
-The suite takes two seeds (`test_oracle.py` has others); ``JUDGED_SEEDS=all`` in the environment
-takes five.
+The suite takes the usual seed (`test_oracle.py` has another one); ``JUDGED_SEEDS=all`` in the
+environment takes five.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpuemu_flow.types import Verdict
 
 pytestmark = pytest.mark.timeout(1800)
 
-SEEDS = (42, 1, 2, 3, 4) if os.environ.get("JUDGED_SEEDS") == "all" else (42, 3)
+SEEDS = (42, 1, 2, 3, 4) if os.environ.get("JUDGED_SEEDS") == "all" else (42,)
 FRAMEWORKS = {
     "numpy": "numpy",
     "pytorch": "torch",

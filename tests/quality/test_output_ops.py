@@ -1,4 +1,7 @@
-"""Ops whose outputs need a contract: right in three styles, wrong in five ways at its edges."""
+"""Ops whose outputs need a contract: right in three styles, wrong in five ways at its edges.
+
+The suite runs one right and two wrong ones of each op: see `whole`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from warm import warm_command
+from whole import rotated
 
 FOLDER = Path(__file__).parent / "output_ops"
 OPS = sorted(path.stem for path in FOLDER.glob("*.toml"))
@@ -75,7 +79,7 @@ def test_each_op_has_three_right_ones_and_five_bugs(op: str) -> None:
 
 @pytest.mark.parametrize("seed", range(42, 42 + SEEDS))
 def test_no_right_one_fails(tmp_path: Path, seed: int) -> None:
-    names = {op: functions(op, "right_") for op in OPS}
+    names = {op: rotated(functions(op, "right_"), 1, n) for n, op in enumerate(OPS)}
     judged = run(tmp_path / "w", names, seed, CASES)
     alarms = {
         name: (verdicts, judged.words[name][:2])
@@ -88,7 +92,7 @@ def test_no_right_one_fails(tmp_path: Path, seed: int) -> None:
 
 def test_a_run_finds_every_bug(tmp_path: Path) -> None:
     """Most bugs need the first cases only; the others get all cases of a default run."""
-    names = {op: functions(op, "bug_") for op in OPS}
+    names = {op: rotated(functions(op, "bug_"), 2, n) for n, op in enumerate(OPS)}
     first = run(tmp_path / "few", names, 42, FEW)
     assert len(first.verdicts) == sum(map(len, names.values()))
     missed = left(first)

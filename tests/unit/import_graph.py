@@ -55,6 +55,36 @@ def source_files(root: Path = ROOT) -> dict[str, Path]:
     return found
 
 
+def every_node(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree, in no order: `ast.walk` for many trees, at half its cost.
+
+    The marks ``Load``, ``Store`` and ``Del`` are left out.
+    """
+    left = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        for value in node.__dict__.values():
+            if value.__class__ is list:
+                left += [part for part in value if isinstance(part, ast.AST)]
+            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                left.append(value)
+
+
+def every_statement(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that are not below an expression: no definition stands in one."""
+    left = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        for value in node.__dict__.values():
+            if value.__class__ is list:
+                left += [part for part in value if isinstance(part, _HOLD_STATEMENTS)]
+
+
+_HOLD_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
+
+
 def read_imports(files: dict[str, Path], modules: Iterable[str] | None = None) -> list[Import]:
     """All imports of `modules`, by default of all `files`, ordered by module and line."""
     found: list[Import] = []

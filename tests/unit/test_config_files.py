@@ -10,7 +10,6 @@ import pytest
 import tomli
 from config_workspace import INVALID, VALID, ConfigWorkspace, expected
 
-from gpuemu_flow.config.docs_export import config_page
 from gpuemu_flow.config.keys import Section, Tables
 from gpuemu_flow.config.schema_export import json_schema, schema_text
 from gpuemu_flow.config.tables import FILE
@@ -110,11 +109,6 @@ def test_the_checked_in_json_schema_is_the_one_generated() -> None:
     path = REPOSITORY / "schemas" / "gpuemu.schema.json"
     assert path.read_text() == schema_text(), "run python -m gpuemu_flow.config.schema_export"
     json.loads(path.read_text())
-
-
-def test_the_checked_in_reference_page_is_the_one_generated() -> None:
-    path = REPOSITORY / "docs" / "config.md"
-    assert path.read_text() == config_page(), "run python -m gpuemu_flow.config.docs_export"
 
 
 def test_every_key_is_exercised_by_the_valid_examples() -> None:

@@ -100,7 +100,7 @@ def test_kinds_spelled_out_mean_the_same_as_the_short_forms(workspace: ConfigWor
 def test_an_unknown_kind_names_the_known_ones(workspace: ConfigWorkspace) -> None:
     problem = problem_of({"kind": "sass", "path": "scripts/gelu.py"}, workspace)
     assert problem.slug == "config-unknown-kind"
-    assert problem.hint == "known: callable, command, cuda, ptx, script, triton"
+    assert problem.hint == "known: callable, command, cuda, jax, numpy, ptx, script, torch, triton"
 
 
 def test_a_missing_script_names_the_one_beside_it(workspace: ConfigWorkspace) -> None:

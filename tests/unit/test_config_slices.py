@@ -61,7 +61,6 @@ def changed_parts(workspace: ConfigWorkspace, keys: str, rest: str = "") -> set[
         ('tolerance = "auto"', set()),
         ('dtypes = ["float32", "float16"]', set()),
         ('tolerance = "auto"\ntolerances = { float16 = 1 }', set()),
-        ('frameworks = ["jax"]', set()),
         ('depends = ["scripts/*.py"]', set()),
         ("fuzz_iterations = 3", set()),
         ("# a comment\n\n\n", set()),

@@ -40,7 +40,7 @@ def test_the_kind(key: str, workspace: ConfigWorkspace) -> None:
         ('{ kind = "tritonn", file = "scripts/gelu.py", function = "run" }', "config-unknown-kind",
          "did you mean 'triton'"),
         ('{ kind = "sass", file = "x.cu" }', "config-unknown-kind",
-         "command, cuda, ptx, script, triton"),
+         "command, cuda, jax, numpy, ptx, script, torch, triton"),
         ('{ kind = "triton", function = "run" }', "config-missing-key", "'file'"),
         ('{ kind = "triton", file = "scripts/gelu.py" }', "config-missing-key", "'function'"),
         ('{ kind = "triton", file = "scripts/none.py", function = "run" }', "config-path-missing",

@@ -6,10 +6,11 @@ import ast
 import itertools
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
-from import_graph import ROOT
+from import_graph import ROOT, every_statement
 
 FREE_RELATIVE = re.compile(r"(What|Whether|Which|How|Why|Where|Who|When|Return what|Tell what)\b")
 HANGING = re.compile(r"; (its|their) (\w+|\w+ and [\w ]+)\.$|; how many\.$")
@@ -31,14 +32,24 @@ def constant_summaries(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
                 yield node.lineno, value.value.partition("\n")[0]
 
 
-def summaries(text: str) -> Iterator[tuple[int, str]]:
+def summaries(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield the line and the first line of every docstring, those of constants included."""
-    for node in ast.walk(ast.parse(text)):
+    for node in every_statement(tree):
         if isinstance(node, DEFINITIONS):
             first = (ast.get_docstring(node) or "").partition("\n")[0]
             if first:
                 yield getattr(node, "lineno", 1), first
             yield from constant_summaries(node.body)
+
+
+@cache
+def package() -> dict[str, tuple[bool, list[tuple[int, str]]]]:
+    """Tell of each module of the package whether it has a docstring, and list its first lines."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found[str(path.relative_to(ROOT))] = (bool(ast.get_docstring(tree)), [*summaries(tree)])
+    return found
 
 
 def sources_beside() -> list[Path]:
@@ -54,9 +65,9 @@ def offending(first: str) -> bool:
 
 def test_no_first_line_is_a_riddle() -> None:
     found = [
-        f"{path.relative_to(ROOT)}:{line}: {first}"
-        for path in sorted(ROOT.rglob("*.py"))
-        for line, first in summaries(path.read_text(encoding="utf-8"))
+        f"{module}:{line}: {first}"
+        for module, (_, firsts) in package().items()
+        for line, first in firsts
         if offending(first)
     ]
     assert found == []
@@ -68,18 +79,14 @@ def test_no_first_line_beside_the_package_begins_with_a_free_relative() -> None:
     found = [
         f"{path.relative_to(REPOSITORY)}:{line}: {first}"
         for path in files
-        for line, first in summaries(path.read_text(encoding="utf-8"))
+        for line, first in summaries(ast.parse(path.read_text(encoding="utf-8")))
         if FREE_RELATIVE.match(first)
     ]
     assert found == []
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    bare = [
-        str(path.relative_to(ROOT))
-        for path in sorted(ROOT.rglob("*.py"))
-        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    ]
+    bare = [module for module, (documented, _) in package().items() if not documented]
     assert bare == []
 
 
@@ -96,4 +103,4 @@ def test_riddles_are_seen(first: str) -> None:
 
 def test_docstrings_of_constants_are_read() -> None:
     text = '"""A module."""\nLIMIT = 3\n"""How many there are."""\n'
-    assert list(summaries(text)) == [(1, "A module."), (3, "How many there are.")]
+    assert list(summaries(ast.parse(text))) == [(1, "A module."), (3, "How many there are.")]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections.abc import Iterable, Iterator
 
 import pytest
-from import_graph import ROOT, source_files
+from import_graph import ROOT, every_node, source_files
 
 DOCUMENT = ROOT.parent / "docs" / "errors.md"
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
@@ -19,17 +20,21 @@ Tree = dict[str, ast.Module]
 @pytest.fixture(scope="module")
 def trees() -> Tree:
     """Module name to syntax tree."""
-    return {
-        module: ast.parse(path.read_text(encoding="utf-8"))
-        for module, path in source_files().items()
-    }
+    gc.disable()  # half a million nodes are made, and none of them is garbage
+    try:
+        return {
+            module: ast.parse(path.read_text(encoding="utf-8"))
+            for module, path in source_files().items()
+        }
+    finally:
+        gc.enable()
 
 
 def reporters(trees: Tree) -> dict[str, set[int]]:
     """Functions and classes that take a slug, and its place among the arguments of a call."""
     found: dict[str, set[int]] = {}
     for tree in trees.values():
-        for node in ast.walk(tree):
+        for node in every_node(tree):
             if isinstance(node, ast.FunctionDef):
                 arguments = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
                 names = arguments[1:] if arguments[:1] in (["self"], ["cls"]) else arguments
@@ -72,7 +77,7 @@ def _mentions_slug(targets: Iterable[ast.AST]) -> bool:
 
 def slugs_in(tree: ast.Module, known: dict[str, set[int]]) -> Iterator[tuple[str, int]]:
     """Literals that are handed to a reporter, or kept under a name that says ``slug``."""
-    for node in ast.walk(tree):
+    for node in every_node(tree):
         if isinstance(node, ast.Call):
             for argument in slug_arguments(node, known):
                 yield from words(argument)
@@ -132,7 +137,7 @@ def test_slugs_are_literals(trees: Tree) -> None:
     built = [
         f"{module}:{node.lineno}"
         for module, tree in trees.items()
-        for node in ast.walk(tree)
+        for node in every_node(tree)
         if isinstance(node, ast.Call)
         and any(isinstance(argument, ast.JoinedStr) for argument in slug_arguments(node, known))
     ]
@@ -141,7 +146,7 @@ def test_slugs_are_literals(trees: Tree) -> None:
 
 def test_slugs_have_one_form(trees: Tree) -> None:
     for module, tree in trees.items():
-        for node in ast.walk(tree):
+        for node in every_node(tree):
             named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
             if named and node.func.id in ("Problem", "RunError") and node.args:
                 first = node.args[0]

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gpuemu_flow.cases.beliefs import Belief
 from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS
 from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.cases.predicates import Predicate
 from gpuemu_flow.cases.variants import Variants
-from gpuemu_flow.fuzz.experiment import FEWEST_CASES, SECONDS, Budget, Experiment
+from gpuemu_flow.fuzz.budget import FEWEST_CASES, SECONDS, Budget
+from gpuemu_flow.fuzz.experiment import Experiment, _is_vague
 from gpuemu_flow.fuzz.relating import Relater, Tried
 from gpuemu_flow.types import STRATEGIES, Case
 
@@ -127,3 +130,22 @@ def test_causes_travel_as_json() -> None:
     cause, _ = experiment(last_column)
     assert cause is not None
     assert Cause.from_json(cause.to_json()) == cause
+
+
+BOUNDS = {
+    "an element of most inputs": (Predicate("lowest_below", "a", 10.0), True),
+    "an element of most inputs, too": (Predicate("largest_above", "a", -3.0), True),
+    "a low element": (Predicate("lowest_below", "a", -3.0), False),
+    "a high element": (Predicate("largest_above", "a", 90.0), False),
+    "a zero": (Predicate("lowest_below", "a", 0.0), False),
+    "a size": (Predicate("above", "N", 32), False),
+    "two strategies": (Predicate("strategy", "a", ("wide", "zeros")), False),
+    "four strategies": (Predicate("strategy", "a", ("wide", "zeros", "small", "ties")), True),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_what_says_next_to_nothing_is_vague(name: str) -> None:
+    predicate, vague = BOUNDS[name]
+    belief = Belief((predicate,), 1.0, 9, 9, 0, 9, 0.0, 1)
+    assert _is_vague(belief) is vague

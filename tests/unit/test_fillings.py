@@ -102,3 +102,48 @@ def test_other_conditions_are_not_challenged(predicate: tuple[str, str, str | in
     given = np.zeros((4, 9), np.float32)
     x = InputSpec("x", given.shape, "float32")
     assert list(fillings(Predicate(*predicate), case_of(x), given, 7)) == []
+
+
+MARKED = {"zero": 0.0, "negative": -2.0, "nan": np.nan, "infinite": -np.inf, "not_finite": np.inf}
+
+
+@pytest.mark.parametrize("mark", MARKED)
+def test_marked_elements_are_taken_out_and_one_is_put_in(mark: str) -> None:
+    given = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
+    given[1] = given[2, 0] = MARKED[mark]
+    found = list(fillings(Predicate("holds", "x", mark), case_of(spec_of(given)), given, 7))
+    assert [inside for inside, _ in found] == [False, True, False, True]
+    for inside, values in found:
+        new = ~np.isin(values, given[0]) & ~np.isin(values, given[2])
+        assert np.count_nonzero(new | (values == MARKED[mark]) | ~np.isfinite(values)) == inside
+        assert values.shape == given.shape and values.dtype == given.dtype
+
+
+def spec_of(given: NDArray[np.generic], rule: ValueRule | None = None) -> InputSpec:
+    return InputSpec("x", given.shape, str(given.dtype), rule=rule)
+
+
+def test_lengths_are_exchanged_for_other_lengths() -> None:
+    given = np.array([0, 5, 3, 0], np.int64)
+    spec = spec_of(given, ValueRule(kind="lengths", to="S"))
+    found = list(fillings(Predicate("holds", "x", "zero"), case_of(spec), given, 7))
+    assert [np.count_nonzero(values == 0) for _, values in found] == [0, 1, 0, 1]
+    assert {int(n) for _, values in found for n in values} <= {0, 3, 5}
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ValueRule(kind="offsets"),
+        ValueRule(kind="lengths", total="T"),
+        ValueRule(generate="g.py:f"),
+        ValueRule(optional=True),
+    ],
+)
+def test_marked_elements_that_others_depend_on_stay(rule: ValueRule) -> None:
+    given = np.array([0, 1, 3, 3], np.int64)
+    assert not list(
+        fillings(Predicate("holds", "x", "zero"), case_of(spec_of(given, rule)), given, 7)
+    )
+    zeros = np.zeros(4, np.int64)
+    assert not list(fillings(Predicate("holds", "x", "zero"), case_of(spec_of(zeros)), zeros, 7))

@@ -6,9 +6,8 @@ import random
 from fractions import Fraction
 
 import exact_floats as ef
-import pytest
 from exact_floats import FORMATS
-from known_answers import MODES, compare, edges
+from known_answers import MODES, compare, edges, together
 
 FLOAT_CONVERSIONS = [
     ("f64", "f32"), ("f32", "f16"), ("f64", "f16"), ("f32", "bf16"), ("f16", "f32"),
@@ -16,8 +15,9 @@ FLOAT_CONVERSIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("source", "to"), FLOAT_CONVERSIONS)
-def test_conversions_between_floats(source: str, to: str) -> None:
+@together(pair=FLOAT_CONVERSIONS)
+def test_conversions_between_floats(pair: tuple[str, str]) -> None:
+    source, to = pair
     before, after = FORMATS[source], FORMATS[to]
     narrowing = after.width < before.width
     rng = random.Random(11)
@@ -50,8 +50,7 @@ def bounds(kind: str) -> tuple[int, int]:
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if kind[0] == "s" else (0, (1 << bits) - 1)
 
 
-@pytest.mark.parametrize("source", ["f16", "f32", "f64"])
-@pytest.mark.parametrize("to", ["s16", "u16", "s32", "u32", "s64", "u64"])
+@together(to=["s16", "u16", "s32", "u32", "s64", "u64"], source=["f16", "f32", "f64"])
 def test_conversions_to_integers(source: str, to: str) -> None:
     form, bits = FORMATS[source], int(to[1:])
     low, high = bounds(to)
@@ -81,8 +80,7 @@ def test_conversions_to_integers(source: str, to: str) -> None:
         compare(f"cvt.{mode}.{to}.{source}", (source,), to, rows, answer)
 
 
-@pytest.mark.parametrize("source", ["s16", "u16", "s32", "u32", "s64", "u64"])
-@pytest.mark.parametrize("to", ["f16", "f32", "f64"])
+@together(to=["f16", "f32", "f64"], source=["s16", "u16", "s32", "u32", "s64", "u64"])
 def test_conversions_from_integers(source: str, to: str) -> None:
     form, bits = FORMATS[to], int(source[1:])
     low, _ = bounds(source)

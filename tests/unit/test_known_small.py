@@ -9,9 +9,8 @@ from fractions import Fraction
 import exact_floats as ef
 import ml_dtypes
 import numpy as np
-import pytest
 from exact_floats import FORMATS, Format
-from known_answers import compare, edges, pairs
+from known_answers import compare, edges, pairs, together
 
 SMALL = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
 F32 = FORMATS["f32"]
@@ -30,8 +29,7 @@ def eight_bits(kind: str, x: float) -> int:
     return int(np.array(min(max(x, -top), top), "f8").astype(SMALL[kind]).view("u1"))
 
 
-@pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("kind", SMALL)
+@together(kind=SMALL, relu=[False, True])
 def test_to_eight_bits(kind: str, relu: bool) -> None:
     rng = random.Random(3)
     codes = [np.array(c, "u1").view(SMALL[kind]).astype("f4").view("u4") for c in range(256)]
@@ -51,7 +49,7 @@ def test_to_eight_bits(kind: str, relu: bool) -> None:
     compare(f"cvt.rn.satfinite{word}.{kind}x2.f32", ("f32", "f32"), "b16", rows, answer)
 
 
-@pytest.mark.parametrize("kind", SMALL)
+@together(kind=SMALL)
 def test_from_eight_bits(kind: str) -> None:
     rows: list[tuple[int, ...]] = [(c | (255 - c) << 8,) for c in range(256)]
 
@@ -70,7 +68,7 @@ def test_from_eight_bits(kind: str) -> None:
     compare(f"cvt.rn.f16x2.{kind}x2", ("b16",), "b32", rows, answer)
 
 
-@pytest.mark.parametrize("mode", ["rna", "rn", "rz"])
+@together(mode=["rna", "rn", "rz"])
 def test_to_tf32(mode: str) -> None:
     rng = random.Random(5)
     rows: list[tuple[int, ...]] = [(e,) for e in edges(F32)]
@@ -96,7 +94,7 @@ def test_to_tf32(mode: str) -> None:
     compare(f"cvt.{mode}.tf32.f32", ("f32",), "b32", rows, answer)
 
 
-@pytest.mark.parametrize("kind", ["f32", "f64"])
+@together(kind=["f32", "f64"])
 def test_signs(kind: str) -> None:
     form = FORMATS[kind]
     top = 1 << (form.width - 1)

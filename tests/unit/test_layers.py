@@ -44,6 +44,7 @@ BESIDE = {
     # Op schemas are parsed and checked where cases are planned; these modules need no numpy.
     # How a compiled kernel is launched is checked with the rest of a configuration.
     "config": (
+        "gpuemu_flow.cases.grouped",
         "gpuemu_flow.cases.schema",
         "gpuemu_flow.cases.op_schema",
         "gpuemu_flow.cases.output_contracts",

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from gpuemu_flow.frameworks.local import compare, reference_of
-from gpuemu_flow.frameworks.local_fuzz import fuzz_locally, widened
+from gpuemu_flow.frameworks.local_fuzz import fuzz_locally
 from gpuemu_flow.fuzzing import FuzzConfig, SeededFuzzer
+from gpuemu_flow.numerics.dtypes import widened
 
 
 def product(a: Any, b: Any) -> Any:

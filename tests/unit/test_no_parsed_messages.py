@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from import_graph import ROOT
+from import_graph import ROOT, every_node
 
 from gpuemu_flow.reports.text import MAX_WRITTEN, note_lines
 from gpuemu_flow.types import CheckResult, Verdict
@@ -42,7 +42,7 @@ def _name(node: ast.expr) -> str:
 def parsed(text: str) -> list[int]:
     """Find the lines that look into a sentence."""
     found = []
-    for node in ast.walk(ast.parse(text)):
+    for node in every_node(ast.parse(text)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             called, words = node.func, [_name(argument) for argument in node.args[:2]]
             own = called.attr in METHODS and _name(called.value) in SENTENCES

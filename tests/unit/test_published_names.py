@@ -18,6 +18,8 @@ from gpuemu_flow import (
     ToleranceConfig,
     ToleranceProfile,
 )
+from gpuemu_flow.client import calls
+from gpuemu_flow.client.errors import ClientError
 
 SIGNATURES = {
     "validate_op": "op_name inputs output dtype seed",
@@ -99,6 +101,12 @@ def test_a_daemon_that_does_not_answer_is_a_connection_error() -> None:
     assert gpuemu_flow.GpuemuClient is Client
     assert issubclass(ConnectionError, gpuemu_flow.ClientError)
     assert inspect.signature(Client.minimize).parameters["strategy"].default is None
+
+
+def test_an_output_that_is_missing_is_named() -> None:
+    with pytest.raises(ClientError) as raised:
+        calls.validate("softmax", {}, None, {}, seed=None, dtype=None)
+    assert raised.value.slug == "client-no-output"
 
 
 def test_validate_is_a_module_with_functions() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -150,3 +151,16 @@ def test_what_is_looked_at_counts_by_its_kind_even_when_it_is_written_to(
     assert seen.looked == {"/f/log", "/f"}
     assert (seen.sized, seen.modules, seen.listed) == ({"/f"}, {"/g"}, {"/h"})
     assert seen.files == set()
+
+
+@pytest.mark.parametrize("folder", ["/tmp/gpuemu-scratch-ab/w1", "/elsewhere/w1"])
+def test_a_workers_own_folder_is_no_input(report: int, folder: str) -> None:
+    made = Sightings()
+    made.follow(report, folder)
+    around = str(Path(folder).parent)
+    os.write(report, framed(f"r{folder}/x".encode()) + framed(f"m{folder}".encode()))
+    os.write(report, framed(f"m{around}".encode()) + framed(b"r/tmp/gpuemu-scratch-other"))
+    seen = made.observation()
+    shared = "gpuemu-scratch-" in folder
+    assert seen.missed == (set() if shared else {around})
+    assert seen.files == {"/tmp/gpuemu-scratch-other"}

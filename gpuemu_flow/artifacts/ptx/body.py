@@ -47,7 +47,7 @@ _STRING = re.compile(r'"([^"\n]*)"', re.ASCII)
 def read_body(function: Function) -> Body:
     """Read the statements between a function's braces into a new `Body`.
 
-    Never raises on malformed text: what is no statement is skipped up to the next ``;`` and
+    Never raises on malformed text: an invalid statement is skipped up to the next ``;`` and
     recorded in `Body.problems`.
     """
     source = function.module.source
@@ -97,7 +97,7 @@ def read_body(function: Function) -> Body:
 
 
 def _skip(function: Function, body: Body, position: int) -> int:
-    """Record text that is no statement at `position`; return the position to continue from."""
+    """Record an invalid statement at `position`; return the position to continue from."""
     source = function.module.source
     while source.text[position : position + 1].isspace():
         position += 1

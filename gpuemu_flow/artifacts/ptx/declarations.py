@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from gpuemu_flow.artifacts.ptx.model import (
@@ -113,11 +114,11 @@ def parse_bounds(header: str) -> LaunchBounds:
         values[name] = [int(n) for n in numbers.split(",")]
     threads = values.get("reqntid") or values.get("maxntid") or [0]
     return LaunchBounds(
-        max_threads=_product(threads),
+        max_threads=math.prod(threads),
         required="reqntid" in values,
         min_blocks=values.get("minnctapersm", [0])[0],
         max_registers=values.get("maxnreg", [0])[0],
-        cluster=_product(values.get("reqnctapercluster", [0])),
+        cluster=math.prod(values.get("reqnctapercluster", [0])),
     )
 
 
@@ -127,10 +128,3 @@ def linkage_of(header: str) -> str:
         if word.startswith(".") and word[1:] in _LINKAGE:
             return word[1:]
     return ""
-
-
-def _product(numbers: list[int]) -> int:
-    product = 1
-    for number in numbers:
-        product *= number
-    return product

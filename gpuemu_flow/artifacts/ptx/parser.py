@@ -45,7 +45,7 @@ def read_ptx(data: bytes, file: str = "") -> PtxFile:
     Returns
     -------
     PtxFile
-        Without modules, and with a problem, when the input is no PTX. Never raises on bad input.
+        Without modules, and with a problem, if the input is not PTX. Never raises on bad input.
     """
     source = read_source(data, file)
     if isinstance(source, Problem):

@@ -19,7 +19,7 @@ class PlainPtx:
     ----------
     text : bytes
     lines : tuple of int
-        For each line of `text` the 1-based line of the file that it stands in.
+        For each line of `text`, its 1-based line number in the file.
     """
 
     text: bytes

@@ -24,9 +24,9 @@ class Rule:
     number : int
         Place in the order of value.
     id : str
-        Stable, kebab-case; what users write to allow or to silence it.
+        Stable name in kebab-case, by which users allow or silence the rule.
     severity : str
-        ``error``, ``warning`` or ``info``: what its violations have unless they say otherwise.
+        ``error``, ``warning`` or ``info``: the default of its violations.
     what, why, example, instead : str
         For people: what it looks for, why that matters, a kernel that has it, what to do.
     check : callable
@@ -34,7 +34,7 @@ class Rule:
     find : callable or None
         Looks into the PTX once, whatever the policy; its findings are kept in the view.
     unchecked : callable or None
-        Reason why the rule can say nothing about a view, or an empty string.
+        Returns the reason why the rule cannot judge a view, or an empty string.
     legacy_kind : str
         Name of the violation in wire protocol v1, for the rules that it knows.
     """

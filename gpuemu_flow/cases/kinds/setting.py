@@ -33,7 +33,7 @@ class Setting:
     low, high : int, float or None
         Bounds, both included.
     to : int or None
-        Where offsets end; the largest length.
+        The last offset, or the largest length.
     total : int or None
         Sum of the values.
     size : int or None
@@ -102,9 +102,9 @@ class Kind:
     Attributes
     ----------
     draw : callable
-        From a setting to values as rows or in the whole shape, exact in int64 or float64.
+        Draws values for a setting, as rows or in the whole shape, exact in int64 or float64.
     settle : callable
-        From values to the nearest ones that keep the rule; None where it cannot.
+        Returns the nearest values that satisfy the rule; None if there are none.
     """
 
     draw: Callable[[Setting], Array]

@@ -72,7 +72,7 @@ def operands_problem(step: Step, types: tuple[str, ...], result: str = "") -> st
 
 
 def address_problem(operand: Operand) -> str:
-    """Return the reason why an operand is no supported address, or an empty string."""
+    """Return the reason why an operand is not a supported address, or an empty string."""
     if not isinstance(operand, Memory):
         return "its address has an unknown form"
     base = operand.base

@@ -23,7 +23,7 @@ class Effect:
     Attributes
     ----------
     problem : callable
-        From a step to why it cannot be run, an empty string when it can.
+        Returns the reason why a step cannot be run, or an empty string.
     emit : callable
         Writes the step's code; called only for steps without a problem.
     section : str

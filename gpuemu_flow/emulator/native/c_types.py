@@ -38,7 +38,7 @@ def as_bits(expression: str, type_name: str) -> str:
 
 
 def from_bits(expression: str, type_name: str) -> str:
-    """Write the expression that reads bits of the type's own size as a value of it."""
+    """Write the expression that interprets bits of the type's size as a value of the type."""
     code = DTYPES[type_name]
     if code == "f4":
         return f"asf({expression})"

@@ -1,9 +1,9 @@
 """C that every generated file begins with: state, checked memory, integer helpers.
 
-Nothing of a PTX file stands in generated C but numbers and names made here. Every access of
-emulated memory goes through ``at_load`` or ``at_store``: an offset that is outside, misaligned,
-unwritten or constant sets ``err`` and becomes offset 0, whose 64 bytes belong to nobody. A launch
-that set ``err`` is thrown away and repeated by numpy, which words the findings.
+Of a PTX file, generated C contains only numbers and names made here. Every access of emulated
+memory goes through ``at_load`` or ``at_store``: an offset that is outside, misaligned, unwritten or
+constant sets ``err`` and becomes offset 0, whose 64 bytes belong to nobody. A launch that set
+``err`` is thrown away and repeated by numpy, which words the findings.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ gpuemu-flow.
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from adapters import files
 from adapters.stand_in import on_cpu
 from adapters.tensors import as_tensor, seed_all
 
@@ -23,7 +22,7 @@ Described = Mapping[str, Any]
 
 def reference(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
     """Make the function that runs a definition's `run`, in the dtype of its inputs."""
-    described = _described(folder)
+    described = files.described(folder)
 
     def run(all_inputs: Mapping[str, Any]) -> Any:
         given = {name: as_tensor(value) for name, value in all_inputs.items()}
@@ -37,18 +36,13 @@ def reference(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
 
 def candidate(folder: str, name: str) -> Callable[..., Any]:
     """Make the function that runs the entry point of a solution."""
-    described = _described(folder)
+    described = files.described(folder)
     solution = described["solutions"][name]
     place = Path(folder, "candidates", name)
     sys.path.insert(0, str(place))
     here = on_cpu if solution["gpu"] else nullcontext
     with here():
-        spec = importlib.util.spec_from_file_location("solution", place / solution["file"])
-        assert spec is not None  # noqa: S101 - the path ends in .py
-        assert spec.loader is not None  # noqa: S101
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["solution"] = module
-        spec.loader.exec_module(module)
+        module = files.loaded("solution", place / solution["file"], listed=True)
     function = getattr(module, solution["function"])
 
     def run(all_inputs: Mapping[str, Any]) -> Any:
@@ -71,7 +65,7 @@ def _arguments(described: Described, given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _destinations(described: Described, given: Mapping[str, Any]) -> list[Any]:
-    """Return the outputs to be written, filled with what no right program leaves there."""
+    """Return the outputs to be written, filled with values that no right program leaves there."""
     sizes = dict(described["consts"])
     for name, axes in described["inputs"].items():
         for at, axis in enumerate(axes or ()):
@@ -94,7 +88,3 @@ def in_order(returned: Any, described: Described) -> Any:
     if isinstance(returned, (tuple, list)):
         return tuple(returned) if len(returned) > 1 else returned[0]
     return returned
-
-
-def _described(folder: str) -> Any:
-    return json.loads(Path(folder, "problem.json").read_text(encoding="utf-8"))

@@ -1,39 +1,21 @@
-"""Try a definition of FlashInfer-Bench with given sizes. Runs in a fenced worker alone.
-
-A request is JSON in an array of bytes, and so is the answer.
-"""
+"""Try a definition of FlashInfer-Bench with given sizes. Runs in a fenced worker alone."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from adapters.flashinfer import in_order
+from adapters.probe_envelope import Asked, NotTakenError, answers
 from adapters.stand_in import on_cpu
 from adapters.tensors import seed_all
 
 _KNOWN: dict[str, Any] = {}
 
 
-class NotTakenError(Exception):
-    """Raised for a problem in a form that no workspace can express."""
-
-
-def probe(request: Any) -> Any:
-    """Answer one request; what the problem itself raises goes through."""
-    asked = json.loads(bytes(request))
-    torch.set_num_threads(1)
-    try:
-        found = _answer(asked)
-    except NotTakenError as error:
-        found = {"not_taken": str(error)}
-    return np.frombuffer(json.dumps(found).encode(), np.uint8).copy()
-
-
-def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+def _answer(asked: Asked) -> dict[str, Any]:
+    """Answer one request; let exceptions of the problem's code propagate."""
     names = _load()
     seed_all(asked["seed"])
     given = {name: _made(one) for name, one in asked["inputs"].items()}
@@ -46,6 +28,9 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(one, torch.Tensor):
             raise NotTakenError(f"output {name} is a {type(one).__name__}, no tensor")
     return {"shapes": [list(one.shape) for one in outputs]}
+
+
+probe = answers(_answer)
 
 
 def _load() -> dict[str, Any]:

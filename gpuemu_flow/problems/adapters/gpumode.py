@@ -5,14 +5,14 @@ Written by ``gpuemu-flow import gpumode``; needs numpy and torch, and nothing of
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-import json
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from adapters import files
 from adapters.stand_in import on_cpu
 from adapters.tensors import as_array, as_tensor, copied, leaves, outputs_of, seed_all
 
@@ -22,7 +22,7 @@ SEEDS = 1 << 31
 
 def reference(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
     """Make the function that runs `ref_kernel`, in the dtype of its inputs."""
-    described = _described(folder)
+    described = files.described(folder)
 
     def run(all_inputs: Mapping[str, Any]) -> Any:
         with torch.no_grad(), on_cpu():
@@ -40,25 +40,17 @@ def candidate(path: str, folder: str, *, gpu: bool) -> Callable[..., Any]:
     gpu : bool
         Stand in for a GPU; Triton's interpreter does so itself.
     """
-    described = _described(folder)
-    spec = importlib.util.spec_from_file_location("submission", path)
-    assert spec is not None  # noqa: S101 - the path ends in .py
-    assert spec.loader is not None  # noqa: S101
-    module = importlib.util.module_from_spec(spec)
-    if gpu:
-        with on_cpu():
-            spec.loader.exec_module(module)
-    else:
-        spec.loader.exec_module(module)
+    described = files.described(folder)
+    here = on_cpu if gpu else nullcontext
+    with here():
+        module = files.loaded("submission", Path(path))
 
     def run(all_inputs: Mapping[str, Any]) -> Any:
         # Its writes into inputs are its own affair: the problem's check compares what it returns.
         data = assembled(described, all_inputs)
         with torch.no_grad():
             seed_all(0)
-            if not gpu:
-                return outputs_of(module.custom_kernel(data))
-            with on_cpu():
+            with here():
                 return outputs_of(module.custom_kernel(data))
 
     return run
@@ -66,7 +58,7 @@ def candidate(path: str, folder: str, *, gpu: bool) -> Callable[..., Any]:
 
 def generator(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
     """Make the function that returns one tensor of `generate_input`'s answer."""
-    described = _described(folder)
+    described = files.described(folder)
     known = [one["name"] for one in described["inputs"]]
 
     def generate(name: str, dims: Mapping[str, int], case_seed: int) -> Any:
@@ -81,7 +73,7 @@ def generator(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
 
 def checker(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
     """Make the function that asks `check_implementation` about an output."""
-    described = _described(folder)
+    described = files.described(folder)
 
     def check(actual: Any, expected: Any, inputs: Mapping[str, Any], tolerance: Any) -> list[str]:
         with torch.no_grad(), on_cpu():
@@ -140,7 +132,3 @@ def _argument(name: str, described: Described, given: Mapping[str, Any]) -> Any:
         return described["calls"][0][name]
     tensor, axis = found
     return given[tensor].shape[axis]
-
-
-def _described(folder: str) -> Any:
-    return json.loads(Path(folder, "problem.json").read_text(encoding="utf-8"))

@@ -1,7 +1,4 @@
-"""Try a problem of GPU MODE: its inputs and outputs. Runs in a fenced worker alone.
-
-A request is JSON in an array of bytes, and so is the answer.
-"""
+"""Try a problem of GPU MODE: its inputs and outputs. Runs in a fenced worker alone."""
 
 from __future__ import annotations
 
@@ -11,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from adapters.gpumode import made_inputs, verdict
+from adapters.probe_envelope import Asked, NotTakenError, answers
 from adapters.stand_in import on_cpu
 from adapters.tensors import MOST_LEAVES, copied, outputs_of, seed_all
 
@@ -21,22 +18,8 @@ LARGEST = 1 << 24
 _KNOWN: dict[str, Any] = {}
 
 
-class NotTakenError(Exception):
-    """Raised for a problem in a form that no workspace can express."""
-
-
-def probe(request: Any) -> Any:
-    """Answer one request; what the problem itself raises goes through."""
-    asked = json.loads(bytes(request))
-    torch.set_num_threads(1)
-    try:
-        found = _answer(asked)
-    except NotTakenError as error:
-        found = {"not_taken": str(error)}
-    return np.frombuffer(json.dumps(found).encode(), np.uint8).copy()
-
-
-def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+def _answer(asked: Asked) -> dict[str, Any]:
+    """Answer one request; let exceptions of the problem's code propagate."""
     names = _load()
     made = made_inputs(names["generate_input"], asked["arguments"], asked["seed"])
     inputs: list[dict[str, Any]] = []
@@ -67,6 +50,9 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
             {"rank": one.dim(), "float": one.is_floating_point(), "finite": True} for one in outputs
         ],
     }
+
+
+probe = answers(_answer)
 
 
 def _load() -> Mapping[str, Any]:

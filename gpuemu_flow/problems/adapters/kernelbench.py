@@ -5,15 +5,14 @@ Written by ``gpuemu-flow import kernelbench``; needs numpy and torch, and nothin
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from adapters import files
+from adapters.tensors import seed_all
 
 MOST_WEIGHTS = 256 << 20
 
@@ -24,24 +23,19 @@ def reference(names: dict[str, Any], folder: str) -> Callable[..., Any]:
     Parameters
     ----------
     names : dict
-        The globals of the problem's module; sizes that were scaled are changed there.
+        The globals of the problem's module, in which scaled sizes are replaced.
     folder : str
         Holds ``problem.json`` and ``weights.npz``.
     """
-    described = json.loads(Path(folder, "problem.json").read_text(encoding="utf-8"))
+    described = files.described(folder)
     names.update({name: plain(value) for name, value in described["globals"].items()})
     return Caller(names["Model"], described, folder)
 
 
 def candidate(path: str, folder: str) -> Callable[..., Any]:
     """Make the function that runs `ModelNew` of a candidate's file."""
-    described = json.loads(Path(folder, "problem.json").read_text(encoding="utf-8"))
-    spec = importlib.util.spec_from_file_location("candidate", path)
-    assert spec is not None  # noqa: S101 - the path ends in .py
-    assert spec.loader is not None  # noqa: S101
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return Caller(module.ModelNew, described, folder)
+    module = files.loaded("candidate", Path(path))
+    return Caller(module.ModelNew, files.described(folder), folder)
 
 
 class Caller:
@@ -93,13 +87,6 @@ def share(model: Any, path: Path) -> None:
             if name in own and tuple(own[name].shape) == kept[name].shape:
                 with torch.no_grad():
                     own[name].copy_(torch.from_numpy(kept[name]))
-
-
-def seed_all(seed: int) -> None:
-    """Seed every generator that a model may draw its weights from."""
-    torch.manual_seed(seed)
-    np.random.seed(seed)
-    random.seed(seed)
 
 
 def as_tensor(value: Any) -> Any:

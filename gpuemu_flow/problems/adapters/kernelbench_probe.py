@@ -1,14 +1,10 @@
-"""Try a KernelBench problem: its sizes, inputs and weights. Runs only in a sandboxed worker.
-
-A request is JSON in an array of bytes, and so is the answer.
-"""
+"""Try a KernelBench problem: its sizes, inputs and weights. Runs only in a sandboxed worker."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import io
-import json
 import keyword
 from pathlib import Path
 from types import ModuleType
@@ -16,31 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
-
-from gpuemu_flow.problems.adapters.kernelbench import MOST_WEIGHTS, as_outputs, seed_all
+from adapters.kernelbench import MOST_WEIGHTS, as_outputs
+from adapters.probe_envelope import Asked, NotTakenError, answers
+from adapters.tensors import seed_all
 
 FILE = "reference.py"
 LARGEST = 1 << 26
 """Elements of an input beyond which nothing is tried."""
 
 
-class NotTakenError(Exception):
-    """Raised for a problem in a form that no workspace can express."""
-
-
-def probe(request: Any) -> Any:
+def _answer(asked: Asked) -> Any:
     """Answer one request; let exceptions of the problem's code propagate."""
-    asked = json.loads(bytes(request))
-    torch.set_num_threads(1)
-    try:
-        found = _answer(asked)
-    except NotTakenError as error:
-        found = {"not_taken": str(error)}
-    data = found if isinstance(found, bytes) else json.dumps(found).encode()
-    return np.frombuffer(data, np.uint8).copy()
-
-
-def _answer(asked: dict[str, Any]) -> Any:
     seed = asked["seed"]
     module = load(asked["constants"])
     seed_all(seed)
@@ -77,6 +59,9 @@ def _answer(asked: dict[str, Any]) -> Any:
         if one.get("float") and asked.get("values") and _takes_any(model, inputs, at)
     ]
     return found
+
+
+probe = answers(_answer)
 
 
 def load(constants: dict[str, int]) -> ModuleType:
@@ -188,7 +173,7 @@ def describe(value: Any, name: str, drawn: Drawn) -> dict[str, Any]:
 
 
 def structure(value: Any) -> tuple[str, str]:
-    """Return the kind of an argument's values, and the triangle outside of which they are 0."""
+    """Return the kind of an argument's values, and the triangle that alone holds non-zero ones."""
     if value.dim() >= 1 and value.shape[-1] > 1 and bool((value >= 0).all()):
         sums = value.sum(-1)
         if bool(((sums - 1).abs() < 1e-4).all()):

@@ -1,4 +1,4 @@
-"""Stand in for a GPU: tensors asked for on ``cuda`` are made on the CPU, and say nothing of it.
+"""Stand in for a GPU: tensors requested on ``cuda`` are silently made on the CPU.
 
 Written by ``gpuemu-flow import``; needs torch, and nothing of gpuemu-flow.
 """
@@ -30,7 +30,7 @@ _ANSWERS = {
 
 
 class _Nothing(contextlib.AbstractContextManager[None]):
-    """A device or a stream, as a context or an object of which nothing is asked."""
+    """A device or a stream that does nothing, as a context manager or an object."""
 
     cuda_stream = 0
 

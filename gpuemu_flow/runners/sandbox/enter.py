@@ -6,12 +6,13 @@ import ctypes
 import os
 import struct
 import tempfile
+from contextlib import suppress
 from typing import Any
 
 from gpuemu_flow.let_through import USER_CACHE, keep_user_cache
 from gpuemu_flow.runners.sandbox import filters, landlock, syscalls
-from gpuemu_flow.runners.sandbox.rules import rules_for
-from gpuemu_flow.runners.sandbox.spec import NONE, Sandbox, has_seccomp, landlock_version
+from gpuemu_flow.runners.sandbox.rules import outermost, rules_for
+from gpuemu_flow.runners.sandbox.spec import NONE, SCRATCH, Sandbox, has_seccomp, landlock_version
 
 CACHES = {
     "CUDA_CACHE_PATH": "cuda",
@@ -43,7 +44,6 @@ COMPILED_BELOW_HOME = {
     "TRITON_CACHE_DIR": ".triton/cache",
 }
 """Those of `CACHES` that lie in the home folder, which trusted programs go on to use."""
-PREFIX = "gpuemu-scratch-"
 _KEPT_CAPABILITIES = (1 << 1) | (1 << 3)  # files of others: read and written, and their modes
 _CAPABILITIES_VERSION = 0x20080522
 _HIGHEST_CAPABILITY = 63
@@ -53,9 +53,10 @@ class SandboxError(Exception):
     """Raised if the sandbox cannot be enforced."""
 
 
-def make_scratch() -> str:
-    """Make a worker's own folder; raise OSError if that is impossible."""
-    return os.path.realpath(tempfile.mkdtemp(prefix=PREFIX))
+def make_scratch(folder: str = "") -> str:
+    """Make a worker's own folder in `folder`, or the folder of all; OSError if it is impossible."""
+    made = tempfile.mkdtemp(dir=folder) if folder else tempfile.mkdtemp(prefix=SCRATCH)
+    return os.path.realpath(made)
 
 
 def move_in(scratch: str, *, trusted: bool) -> str:
@@ -73,6 +74,11 @@ def move_in(scratch: str, *, trusted: bool) -> str:
         The user's home folder; empty where none is known.
     """
     keep_user_cache(os.environ.pop(USER_CACHE, ""))
+    if trusted:
+        # Beside its other temporary files, which an op need not see.
+        inductor = f"{tempfile.gettempdir()}/torchinductor_{os.environ.get('USER') or os.getuid()}"
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", inductor)
+    _use_for_temporary_files(scratch)
     home = os.environ.get("HOME", "")
     os.environ["HOME"] = scratch
     if not os.path.isdir(home):  # noqa: PTH112
@@ -100,15 +106,16 @@ def enter(sandbox: Sandbox, scratch: str, home: str) -> None:
     Raises
     ------
     SandboxError
-        Nothing may run then: its level is part of what results are kept under.
+        Nothing may run then, since the keys of results contain the sandbox's level.
     """
     known = landlock_version(sandbox.level)
     try:
-        for path in sandbox.writable:
+        for path in outermost(sandbox.writable):
             if not os.path.lexists(path):
                 _make(path)
         _point_to(scratch, sandbox)
         if sandbox.level == NONE:
+            _make_inner(sandbox)
             return
         libc = syscalls.library()
         if len(os.listdir("/proc/self/task")) != 1:  # noqa: PTH208
@@ -119,6 +126,7 @@ def enter(sandbox: Sandbox, scratch: str, home: str) -> None:
             _restrict_files(libc, sandbox, scratch, home, known)
         if has_seccomp(sandbox.level):
             filters.enforce(libc)
+        _make_inner(sandbox)
     except (OSError, AttributeError) as error:
         raise SandboxError(str(error)) from None
 
@@ -130,6 +138,14 @@ def _make(path: str) -> None:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
     else:
         os.makedirs(path, exist_ok=True)  # noqa: PTH103
+
+
+def _make_inner(sandbox: Sandbox) -> None:
+    """Make writable paths below others from inside the sandbox: an op may have put links there."""
+    for path in sandbox.writable:
+        with suppress(OSError):  # the op meets the same error where it needs the path
+            if not os.path.lexists(path):
+                _make(path)
 
 
 def _restrict_files(libc: Any, sandbox: Sandbox, scratch: str, home: str, known: int) -> None:
@@ -144,12 +160,15 @@ def _restrict_files(libc: Any, sandbox: Sandbox, scratch: str, home: str, known:
     ruleset.enforce()
 
 
-def _point_to(scratch: str, sandbox: Sandbox) -> None:
-    """Direct temporary files and frameworks' compiler caches to a writable folder."""
-    os.environ["TMPDIR"] = scratch
+def _use_for_temporary_files(folder: str) -> None:
+    os.environ["TMPDIR"] = folder
     for name in ("TMP", "TEMP"):
         os.environ.pop(name, None)
     tempfile.tempdir = None
+
+
+def _point_to(scratch: str, sandbox: Sandbox) -> None:
+    """Direct frameworks' compiler caches to a writable folder."""
     writable = tuple(os.path.realpath(path) for path in sandbox.writable)
     for name, folder in CACHES.items():
         given = os.environ.get(name, "")

@@ -1,7 +1,7 @@
 """A filter of system calls (seccomp) that refuses those by which a program could break out.
 
-The program for the kernel's little machine is written by hand. It looks at numbers only: what a
-pointer leads to cannot be trusted there.
+The program for the kernel's little machine is written by hand. It checks numbers only, since the
+memory behind a pointer cannot be trusted there.
 """
 
 from __future__ import annotations
@@ -45,6 +45,11 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "unshare": (272, 97), "setns": (308, 268),
     # keys that are not the op's
     "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
+    # memory, messages and locks by number or name, which processes outside may use as well
+    "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190),
+    "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186),
+    "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187), "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
     # calls that are made without a call
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
 }  # fmt: skip
@@ -93,8 +98,8 @@ def _on_argument(number: int, position: int, code: _Code) -> _Code:
 def program(processor: str) -> bytes:
     """Return the filter program for a processor.
 
-    Sockets are refused altogether, pairs of them aside: a Unix socket with a name leads to whoever
-    listens, and starts programs for those who ask, outside of every wall.
+    All sockets but socket pairs are refused: a service that listens on a named Unix socket may
+    start programs on request, outside of the sandbox.
     """
     machine = _MACHINES[processor]
     allow = (_RETURN, 0, 0, _ALLOW)

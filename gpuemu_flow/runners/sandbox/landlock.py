@@ -52,7 +52,7 @@ class Ruleset:
     libc : object
         See `syscalls.library`.
     known : int
-        The version whose rights are handled.
+        The version of Landlock whose rights are handled.
     """
 
     def __init__(self, libc: Any, known: int) -> None:

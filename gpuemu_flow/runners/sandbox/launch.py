@@ -1,8 +1,8 @@
 """Start a compiler in the sandbox of ops: ``launch.py FOLDER SANDBOX PROGRAM ARGUMENT...``.
 
-What is compiled is as foreign as an op is, and may ask the compiler for any file, or is imported by
-it. FOLDER is where it writes; SANDBOX is the wall as JSON. Runs as a script, for the interpreter's
-path is not the workspace's.
+Sources are as untrusted as ops: they may make the compiler read any file, or are imported by it.
+The compiler writes into FOLDER; SANDBOX is the sandbox as JSON. The file runs as a script, which
+keeps the workspace off the interpreter's path.
 """
 
 from __future__ import annotations

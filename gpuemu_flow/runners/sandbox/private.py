@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 OF_USER = (
@@ -25,8 +25,38 @@ OF_USER = (
     ".mozilla", ".thunderbird", ".local/share/keyrings", ".local/share/kwalletd",
     ".bash_history", ".zsh_history", ".python_history", ".local/share/fish", ".psql_history",
     ".codex", ".claude", ".claude.json", ".gemini", ".gpuemu",
+    ".gitconfig", ".config/git", ".subversion", ".hgrc", ".condarc", ".terraformrc",
+    ".m2", ".gradle", ".composer", ".nuget", ".config/NuGet", ".ivy2", ".sbt", ".ansible",
+    ".wgetrc", ".curlrc", ".fly", ".config/heroku", ".config/hcloud", ".config/configstore",
+    ".config/gpuemu", ".Xauthority", ".ICEauthority", ".mutt", ".muttrc",
+    ".mysql_history", ".sqlite_history", ".node_repl_history", ".lesshst", ".local/state/bash",
 )  # fmt: skip
 """Below a home folder."""
+_OF_EDITORS = (
+    ".viminfo",
+    ".vim/undo",
+    ".vim/swap",
+    ".vim/backup",
+    ".vim/undodir",
+    ".vimbackup",
+    ".vimundo",
+    ".local/state/nvim",
+    ".local/share/nvim",
+    ".emacs.d/auto-save-list",
+    ".emacs.d/backups",
+    ".config/Code",
+    ".config/Code - OSS",
+    ".config/VSCodium",
+    ".config/Cursor",
+    ".vscode-server",
+    ".cursor-server",
+    ".cursor",
+    ".cache/JetBrains",
+    ".config/JetBrains",
+    ".local/share/zed",
+    ".config/sublime-text",
+)
+"""Below a home folder: what editors keep of files, sessions and tokens."""
 
 _OF_SYSTEM = (
     "/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers",
@@ -38,6 +68,7 @@ _OF_SYSTEM = (
 )  # fmt: skip
 _VERSION_CONTROL = (".git", ".hg", ".svn", ".jj", ".bzr", ".sl")
 """Hold the sources of the reference once more."""
+_BACKUP_ENDS = ("~", ".bak", ".orig", ".old", ".save", ".rej", ".swp", ".tmp")
 _MOST_BYTES = 4096
 
 
@@ -54,12 +85,13 @@ def private_paths(root: str, home: str) -> Iterator[str]:
     yield from filter(os.path.lexists, _OF_SYSTEM)
     homes = {home, _own_home()} - {"", "/"}
     for folder in homes:
-        for name in OF_USER:
+        for name in (*OF_USER, *_OF_EDITORS):
             path = f"{folder}/{name}"
             if os.path.lexists(path):
                 yield path
     yield from _others_homes(homes, root)
-    yield from _histories(root)
+    yield from (path for path in (f"{root}/.env", f"{root}/.envrc") if os.path.isfile(path))  # noqa: PTH113
+    yield from _histories((Path(root), *Path(root).parents))
 
 
 def _own_home() -> str:
@@ -84,9 +116,53 @@ def _others_homes(own: set[str], root: str) -> Iterator[str]:
             yield folder
 
 
-def _histories(root: str) -> Iterator[str]:
-    """Return the version control folders of the workspace and of the folders above it."""
-    for folder in (Path(root), *Path(root).parents):
+def copies_of(path: str, root: str) -> Iterator[str]:
+    """Yield existing files that hold a hidden file of the workspace once more.
+
+    They are an editor's, bytecode, the history of a repository inside of the workspace, and the
+    same file in other working trees of the workspace's repository.
+    """
+    file = Path(path)
+    folder, name, stem = file.parent, file.name, file.stem
+    beside = [f"{name}{end}" for end in _BACKUP_ENDS] + [
+        f".{name}.swp", f".{name}.swo", f".{name}.un~", f"#{name}#", f".#{name}", f"{stem}.pyc",
+        f".ipynb_checkpoints/{stem}-checkpoint{file.suffix}",
+    ]  # fmt: skip
+    yield from (str(folder / other) for other in beside if os.path.lexists(folder / other))
+    if not _is_below(path, root):
+        return
+    yield from _histories(above for above in file.parents if _is_below(str(above), f"{root}/"))
+    for tree in _working_trees(Path(root)):
+        other = str(tree[0] / os.path.relpath(path, tree[1]))
+        if os.path.lexists(other):
+            yield other
+
+
+def _working_trees(root: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield the other working trees of the workspace's repository, each with this one's folder."""
+    above = (root, *root.parents)
+    here = next((folder for folder in above if os.path.lexists(folder / ".git")), None)
+    if here is None:
+        return
+    pointed = [Path(path) for path in _worktree(here / ".git")]
+    common = Path(os.path.normpath(pointed[-1])) if pointed else here / ".git"
+    found = {common.parent} if common.name == ".git" else set()
+    try:
+        names = sorted(os.listdir(common / "worktrees"))  # noqa: PTH208
+    except OSError:
+        names = []
+    for name in names:
+        try:
+            with (common / "worktrees" / name / "gitdir").open("rb") as stream:
+                found.add(Path(os.fsdecode(stream.read(_MOST_BYTES)).strip()).parent)
+        except (OSError, ValueError):
+            continue
+    yield from ((tree, here) for tree in sorted(found - {here}))
+
+
+def _histories(folders: Iterable[Path]) -> Iterator[str]:
+    """Yield the version control folders that lie in these folders."""
+    for folder in folders:
         for name in _VERSION_CONTROL:
             path = folder / name
             if os.path.lexists(path):

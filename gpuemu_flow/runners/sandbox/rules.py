@@ -12,11 +12,11 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.sandbox.private import private_paths
-from gpuemu_flow.runners.sandbox.spec import Sandbox
+from gpuemu_flow.runners.sandbox.private import copies_of, private_paths
+from gpuemu_flow.runners.sandbox.spec import SCRATCH, Sandbox
 
 DEVICES = ("null", "zero", "full", "random", "urandom")
-_PROCESSORS = ("nvidia", "dri", "kfd", "dxg", "accel", "infiniband")
+_PROCESSORS = ("nvidia", "dri", "kfd", "dxg", "accel")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - semaphores and shared arrays lie there
 _MOST_LOOKED = 200_000
 
@@ -47,19 +47,44 @@ def rules_for(sandbox: Sandbox, scratch: str, home: str) -> Rules:
     home : str
         The value of ``HOME``.
     """
-    hidden = _Excluded([*_with_copies(sandbox), *private_paths(sandbox.root, home), "/dev"])
+    private = (*private_paths(sandbox.root, home), *_others_scratch(scratch), "/dev")
+    hidden = _Excluded([*_with_copies(sandbox), *private])
     kept = _Excluded([*hidden.paths, *sandbox.kept])
     read = [*hidden.rest("/")]
     for path in _needed():
         # A home folder that is another's, or that cannot be listed, may hold the interpreter.
         read += hidden.without_own(path)
-    write = [path for start in sandbox.writable for path in kept.rest(os.path.realpath(start))]
+    write = [p for start in outermost(sandbox.writable) for p in kept.rest(os.path.realpath(start))]
     devices, below_dev = _devices()
     return Rules(
         read=(*read, *below_dev, *map(os.path.realpath, sandbox.shown)),
         write=(scratch, _SHARED_MEMORY, *write),
         devices=devices,
     )
+
+
+def _others_scratch(scratch: str) -> list[str]:
+    """Return the folders that hold the scratch folders of all workers, the reference's too.
+
+    What else appears beside them later is hidden as well, since the rest is named.
+    """
+    folder, name = os.path.split(os.path.dirname(scratch))  # noqa: PTH120
+    if not name.startswith(SCRATCH):
+        return []
+    try:
+        names = os.listdir(folder)  # noqa: PTH208
+    except OSError:
+        names = [name]
+    return [f"{folder}/{n}" for n in names if n.startswith(SCRATCH)]
+
+
+def outermost(paths: Iterable[str]) -> list[str]:
+    """Leave out paths that lie below others.
+
+    An op that may write around such a path could put a link there, which would lead it elsewhere.
+    """
+    found = sorted({os.path.normpath(path) for path in paths})
+    return [p for p in found if not any(above in found for above in _above(p))]
 
 
 def _needed() -> list[str]:
@@ -85,6 +110,7 @@ def _with_copies(sandbox: Sandbox) -> Iterator[str]:
     linked: set[tuple[int, int]] = set()
     for path in sandbox.hidden:
         yield path
+        yield from copies_of(path, sandbox.root)
         if path.endswith(".py"):
             yield from {os.path.dirname(path) + "/__pycache__", _bytecode_folder(path)}  # noqa: PTH120
         found = _stat(path)

@@ -8,6 +8,8 @@ from typing import Any
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.quick_dataclass import dataclass
 
+SCRATCH = "gpuemu-scratch-"
+"""Start of the names of folders below which workers have folders of their own."""
 MODES = ("off", "auto", "require")
 OFF = "off"
 """The level of an op that nothing keeps from anything."""
@@ -26,7 +28,7 @@ class Sandbox:
     Attributes
     ----------
     level : str
-        Parts to be enforced, all or nothing runs; see `level.system_level`.
+        Parts to be enforced; if one cannot be, nothing runs. See `level.system_level`.
     root : str
         The workspace, absolute.
     hidden : tuple of str
@@ -35,11 +37,11 @@ class Sandbox:
     shown : tuple of str
         Absolute paths of files that are read in spite of that.
     kept : tuple of str
-        Absolute paths of files that are not written, also where something around them is.
+        Absolute paths of files that are not written, even if folders around them are.
     writable : tuple of str
         Absolute paths that are written, beside a scratch folder.
     required : bool
-        Nothing runs where the level lacks a part.
+        True if nothing may run when the level lacks a part.
     """
 
     level: str

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
+
+import tomli
 
 
 class Bug(NamedTuple):
@@ -15,3 +18,13 @@ class Bug(NamedTuple):
     cause: str
     true: tuple[str, ...]
     dtypes: tuple[str, ...] = ("float32",)
+
+
+def read_set(folder: Path) -> tuple[tuple[Bug, ...], dict[str, str]]:
+    """Read the bugs of a set and their schemas from its ``truths.toml``."""
+    found = tomli.loads((folder / "truths.toml").read_text(encoding="utf-8"))
+    bugs = (
+        Bug(folder.name, b["name"], b["reference"], b["schema"], b["cause"], tuple(b["true"]))
+        for b in found["bugs"]
+    )
+    return tuple(bugs), found["schemas"]

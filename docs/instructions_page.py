@@ -1,15 +1,15 @@
-"""The table of supported instructions, made from what the emulator registers."""
+"""Makes the table of instructions in ``docs/emulator.md`` from the emulator's registry."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.effects import effect_sections, matrices, wgmma, wmma
 from gpuemu_flow.emulator.effects.atomics import OPERATIONS
 from gpuemu_flow.emulator.forms import find_form, lane_wise_bases
 from gpuemu_flow.emulator.types import DTYPES
-from gpuemu_flow.quick_dataclass import dataclass
 
 _WORDS = (
     "", "rn", "lo", "wide", "approx", "hi", "wrap", "clamp", "l.wrap", "r.clamp", "finite", "full",
@@ -21,8 +21,7 @@ _MODES = ("rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "rna")
 _FLAGS = ("ftz", "sat", "NaN", "relu", "satfinite")
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One line of the table: an instruction, its types and modifiers, its section of the ISA."""
 
     name: str

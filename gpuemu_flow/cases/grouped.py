@@ -1,0 +1,125 @@
+"""Inputs that are several tensors and one argument: complex numbers, and lists of tensors.
+
+All that draws, lays out, moves, shrinks and reports inputs sees the members, which are tensors like
+any other; the program gets them joined. See `runners.grouping`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.types import COMPLEX, Json
+
+KeyPath = tuple[str | int, ...]
+Report = Callable[[KeyPath, str, str, str], None]
+
+LIST = "list"
+MOST_MEMBERS = 16
+PARTS = ("real", "imag")
+_PART_DTYPES = {"complex64": "float32", "complex128": "float64"}
+_KEPT = ("dims", "dtype", "range", "nonfinite", "strategy")
+"""Keys that an input of complex numbers has; a range is that of both parts."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """One argument that is made of several inputs.
+
+    Attributes
+    ----------
+    kind : str
+        ``list``, ``complex64`` or ``complex128``.
+    members : tuple of str
+        Names of the inputs, in order.
+    """
+
+    kind: str
+    members: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain JSON."""
+        return {"kind": self.kind, "members": list(self.members)}
+
+
+def spread(
+    schema: Json, names: Sequence[str], report: Report
+) -> tuple[Json, tuple[str, ...], dict[str, Group]]:
+    """Return a schema and input names with members in place of groups, and the groups by name.
+
+    Parameters
+    ----------
+    schema : JSON
+        As it stands in the file; only tables that map names to inputs have groups.
+    names : sequence of str
+        The op's ``input_names``, or none.
+    report : callable
+        See `schema.parse_schema`.
+    """
+    inputs = schema.get("inputs") if isinstance(schema, Mapping) else None
+    if not isinstance(inputs, Mapping):
+        return schema, tuple(names), {}
+    groups: dict[str, Group] = {}
+    told: dict[object, object] = {}
+    for name, value in inputs.items():
+        members = _members(name, value, report)
+        if members is None:
+            told[name] = value
+            continue
+        for member in members:
+            if member in inputs:
+                text = f"{name!r} has a member {member!r}, and so is an input called"
+                report(("inputs", member), "schema-duplicate", text, "rename the input")
+        told.update(members)
+        kind = LIST if "list" in value else str(value["dtype"])
+        groups[str(name)] = Group(kind, tuple(members))
+    if not groups:
+        return schema, tuple(names), {}
+    spread_names = [m for n in names for m in (groups[n].members if n in groups else (n,))]
+    return {**schema, "inputs": told}, tuple(spread_names), groups
+
+
+def _members(name: object, value: Any, report: Report) -> dict[str, object] | None:
+    """Return the tables of an input's members; None for an input that is one tensor."""
+    if not isinstance(value, Mapping):
+        return None
+    path: KeyPath = ("inputs", str(name))
+    is_complex = isinstance(value.get("dtype"), str) and value["dtype"] in COMPLEX
+    if "list" not in value:
+        return _parts(str(name), value, path, report) if is_complex else None
+    counts = value["list"]
+    counts = [counts, counts] if isinstance(counts, int) else counts
+    plain = {key: one for key, one in value.items() if key != "list"}
+    right = (
+        isinstance(counts, list)
+        and len(counts) == 2
+        and all(type(n) is int for n in counts)
+        and 0 < counts[0] <= counts[1] <= MOST_MEMBERS
+    )
+    if not right:
+        text = f"{name!r}: list is a number of tensors, or the fewest and the most of them"
+        hint = f"for example list = [1, 4]; from 1 to {MOST_MEMBERS}"
+        report((*path, "list"), "schema-group", text, hint)
+        counts = [1, 1]
+    if is_complex or "optional" in value:
+        text = f"{name!r}: a list has no {'complex numbers' if is_complex else 'optional'}"
+        hint = "make each an input of its own" if is_complex else "list = [1, 4] varies the number"
+        report(path, "schema-group", text, hint)
+        plain = {key: one for key, one in plain.items() if key not in ("optional", "dtype")}
+    fewest, most = counts
+    return {
+        f"{name}.{n}": {**plain, **({"optional": True} if n >= fewest else {})} for n in range(most)
+    }
+
+
+def _parts(
+    name: str, value: Mapping[str, object], path: KeyPath, report: Report
+) -> dict[str, object]:
+    for key in value:
+        if key not in _KEPT:
+            text = f"{name!r} is an input of complex numbers, which has no {key!r}"
+            report((*path, key), "schema-group", text, f"its keys are {', '.join(_KEPT)}")
+    plain = {key: one for key, one in value.items() if key in _KEPT}
+    plain["dtype"] = _PART_DTYPES[str(value["dtype"])]
+    return {f"{name}.{part}": plain for part in PARTS}

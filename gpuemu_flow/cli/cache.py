@@ -1,0 +1,192 @@
+"""``gpuemu-flow cache``: look after the workspace's own cache and the one that machines share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuemu_flow.cli.grants import add_grants
+from gpuemu_flow.cli.options import format_option, wants_color
+from gpuemu_flow.cli.say import say
+
+if TYPE_CHECKING:
+    from gpuemu_flow.engine.session import RunOutcome
+    from gpuemu_flow.reporting.caches import Checked, Size
+
+_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_SHOWN = 20
+
+_remote = click.option("--remote", is_flag=True, help="The shared cache instead: a folder.")
+
+
+@click.group(short_help="Look after the caches; push and pull results.")
+def cache() -> None:
+    """Look after the workspace's own cache, and after one that machines share.
+
+    `[cache] remote` or GPUEMU_CACHE_REMOTE names a shared cache.
+    """
+
+
+@cache.command()
+@format_option("text", "json")
+def stats(output_format: str) -> None:
+    """Show what the caches hold, and whether the shared one answers."""
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reporting.caches import cache_facts  # noqa: PLC0415
+    from gpuemu_flow.reports import json_writer  # noqa: PLC0415
+
+    facts = cache_facts(Workspace())
+    if output_format == "json":
+        say(json_writer.dumps(facts.to_json()))
+        return
+    limit = f", of at most {_bytes(facts.limit)}" if facts.limit else ""
+    say(f"own cache: {facts.folder}")
+    say(f"  {_size(facts.own)}{limit}")
+    if not facts.remote:
+        say("shared cache: none")
+        return
+    say(f"shared cache: {facts.remote} ({facts.mode}{', signed' if facts.signed else ''})")
+    known = facts.shared.entries is not None
+    answer = "answers" if facts.answers == "yes" else f"does not answer: {facts.answers}"
+    say(f"  {answer}" + (f"; {_size(facts.shared)}" if known else ""))
+
+
+@cache.command()
+@_remote
+@click.option("--size", metavar="SIZE", help="Size that may stay, such as 2GB; 0 for nothing.")
+def gc(remote: bool, size: str | None) -> None:
+    """Delete what was not used for longest, until the rest fits.
+
+    Without --size, the workspace's own cache keeps [cache] size_limit.
+    """
+    from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
+    from gpuemu_flow.config.keys import ByteSize  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reporting.caches import collect, collect_shared  # noqa: PLC0415
+
+    wanted = None if size is None else ByteSize.parse(size)
+    if size is not None and wanted is None:
+        raise click.BadParameter(f"{size!r} is no size such as 2GB or 512MiB", param_hint="--size")
+    workspace = Workspace()
+    if remote:
+        if wanted is None:
+            raise click.UsageError("--remote needs --size")
+        deleted, freed = collect_shared(workspace, wanted)
+    else:
+        limit = workspace.settings.size_limit if wanted is None else wanted
+        deleted, freed = collect(workspace, limit, say_waiting)
+    say(f"deleted {deleted} files, {_bytes(freed)}")
+
+
+@cache.command()
+@_remote
+def verify(remote: bool) -> None:
+    """Read all that a cache holds; exit code 1 where something is not what it should be.
+
+    What is damaged is set aside, or deleted from a shared folder that may be written to.
+    """
+    from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reporting import caches  # noqa: PLC0415
+
+    workspace = Workspace()
+    checked = caches.verify_shared(workspace) if remote else caches.verify(workspace, say_waiting)
+    _say_checked(checked)
+    raise SystemExit(1 if checked.damaged else 0)
+
+
+@cache.command()
+@_remote
+def clear(remote: bool) -> None:
+    """Delete all that a cache holds; recorded failures and baselines stay."""
+    from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reporting.caches import clear_shared  # noqa: PLC0415
+    from gpuemu_flow.reporting.inspect import clean_workspace  # noqa: PLC0415
+
+    workspace = Workspace()
+    if remote:
+        say(f"deleted {clear_shared(workspace)} files of the shared cache")
+        return
+    count = clean_workspace(workspace, (), whole_cache=True, on_wait=say_waiting)
+    say(f"forgot {count} tasks and emptied the cache")
+
+
+@cache.command()
+@click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
+def push(words: tuple[str, ...]) -> None:
+    """Bring results up to date, as run does, and store all of them in the shared cache."""
+    from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
+    from gpuemu_flow.engine.push import push as push_all  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+
+    workspace = Workspace()
+    with make_listener(live=wants_color()) as listener:
+        outcome, counts = push_all(workspace, words, listener)
+    _say_problems(outcome)
+    if outcome.interrupted or counts is None:
+        raise SystemExit(130)
+    failed = sum(status == "failed" for status in outcome.status.values())
+    left = f"; {failed} tasks failed" if failed else ""
+    say(f"stored {counts.stored} entries, {_bytes(counts.bytes_out)} new{left}")
+    if any(problem.slug in _NOT_STORED for problem in outcome.problems):
+        raise SystemExit(3)
+    raise SystemExit(4 if failed else 0)
+
+
+@cache.command()
+@click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
+def pull(words: tuple[str, ...]) -> None:
+    """Take the results that the shared cache has for the present state; run nothing."""
+    from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
+    from gpuemu_flow.engine import session  # noqa: PLC0415
+    from gpuemu_flow.engine.shared_place import place_for  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+
+    workspace = Workspace()
+    place_for(workspace)
+    with make_listener(live=wants_color()) as listener:
+        options = session.RunOptions(words=words, only_restore=True)
+        outcome = session.run(workspace, options, listener)
+    _say_problems(outcome)
+    if outcome.interrupted:
+        raise SystemExit(130)
+    there = sum(status in ("current", "restored", "ran") for status in outcome.status.values())
+    left = len(outcome.selected) - there
+    say(f"{there} tasks have results" + (f", {left} would run" if left else ""))
+
+
+_NOT_STORED = ("cache-remote-unreachable", "cache-remote-refused", "cache-remote-ungranted")
+"""Warnings of a run after which a push has not stored all."""
+
+for _command in (push, pull):
+    add_grants(_command)
+
+
+def _say_problems(outcome: RunOutcome) -> None:
+    for problem in outcome.problems:
+        say(str(problem), err=True)
+
+
+def _say_checked(checked: Checked) -> None:
+    for name in checked.damaged[:_SHOWN]:
+        say(f"damaged: {name}", err=True)
+    if len(checked.damaged) > _SHOWN:
+        say(f"and {len(checked.damaged) - _SHOWN} more", err=True)
+    wrong = f"{len(checked.damaged)} damaged, {checked.removed} removed"
+    say(f"read {checked.entries} entries and {checked.blobs} blobs: {wrong}")
+
+
+def _size(size: Size) -> str:
+    return (
+        f"{size.entries} entries, {_bytes(size.entry_bytes or 0)}; "
+        f"{size.blobs} blobs, {_bytes(size.blob_bytes or 0)}"
+    )
+
+
+def _bytes(count: int) -> str:
+    for unit, name in _UNITS:
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} bytes"

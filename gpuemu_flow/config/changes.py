@@ -1,0 +1,117 @@
+"""Changes of one command to the configuration: ``--profile`` and ``--config``, laid over it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import tomli
+
+from gpuemu_flow.config.merge import merged
+from gpuemu_flow.config.positions import MAX_DEPTH
+from gpuemu_flow.config.read import Source
+from gpuemu_flow.config.report import Reporter, dotted, shortened
+from gpuemu_flow.config.tables import CHANGEABLE
+from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.types import Json
+
+MAX_SETTING = 10_000
+_KEY = re.compile(r"[A-Za-z0-9_-]{1,200}(\.[A-Za-z0-9_-]{1,200})*")
+_BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes of one command to the configuration.
+
+    Attributes
+    ----------
+    profile : str
+        A table of ``[profiles]``; empty for none.
+    settings : tuple of str
+        Each ``key.of.a.table=value``; a later one prevails.
+    """
+
+    profile: str = ""
+    settings: tuple[str, ...] = ()
+
+
+NO_CHANGES = Changes()
+
+
+def layers(sources: Sequence[Source], changes: Changes) -> list[Source]:
+    """Return the changes as sources, from the highest priority to the lowest.
+
+    Raises
+    ------
+    UsageError
+        ``unknown-profile``; ``bad-setting`` for what is not ``key=value``, and the configuration's
+        own errors for a key that is unknown and a value that is wrong.
+    """
+    found = []
+    if changes.settings:
+        found.append(_of_settings(sources[0], changes.settings))
+    if changes.profile:
+        found.append(_of_profile(sources, changes.profile))
+    return found
+
+
+def _of_profile(sources: Sequence[Source], name: str) -> Source:
+    known = merged(sources).get("profiles") or {}
+    if name not in known:
+        message = f"there is no profile {shortened(name)!r}"
+        hint = did_you_mean(name, list(known)) if known else f"write a table [profiles.{name}]"
+        raise UsageError(Problem("unknown-profile", message, shortened(hint)))
+    own = sources[0].out
+    out = Reporter(own.file, own.positions)
+    for section in known[name]:
+        out.aliases[(section,)] = ("profiles", name, section)
+    return Source(sources[0].path, out, tree=known[name])
+
+
+def _of_settings(project: Source, settings: Sequence[str]) -> Source:
+    raw: dict[str, Json] = {}
+    for setting in settings:
+        _put(raw, setting)
+    out = Reporter("--config")
+    tree = CHANGEABLE.check(raw, (), out)
+    problems = out.collected(strict=True)
+    if problems:
+        raise UsageError(*problems)
+    return Source(project.path, out, tree=tree)
+
+
+def _put(raw: dict[str, Json], setting: str) -> None:
+    """Put one setting into a tree of tables."""
+    key, equals, text = (part.strip() for part in setting[:MAX_SETTING].partition("="))
+    path = key.split(".")
+    if not equals or not _KEY.fullmatch(key) or len(path) > MAX_DEPTH:
+        raise _bad(setting, "is not of the form table.key=value")
+    value = _value(setting, text)
+    table = raw
+    for place, part in enumerate(path[:-1]):
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise _bad(setting, f"sets a key of {dotted(tuple(path[: place + 1]))}, a value")
+    table[path[-1]] = value
+
+
+def _value(setting: str, text: str) -> Json:
+    """Read a value of TOML; a bare word stands for itself, as shells take away quotes."""
+    if len(setting) > MAX_SETTING:
+        raise _bad(setting, f"has more than {MAX_SETTING} characters")
+    if _BARE.fullmatch(text) and text not in ("true", "false", "inf", "nan"):
+        return text
+    if "\n" in text or "\r" in text:
+        raise _bad(setting, "holds a line break")
+    try:
+        found = tomli.loads(f"value = {text}")
+    except (ValueError, RecursionError, OverflowError):
+        raise _bad(setting, 'has no value of TOML: 4, 0.5, true, word, ["a", "b"]') from None
+    return found["value"]
+
+
+def _bad(setting: str, fault: str) -> UsageError:
+    hint = "for instance --config validation.cases=100"
+    return UsageError(Problem("bad-setting", f"--config {shortened(setting)!r} {fault}", hint))

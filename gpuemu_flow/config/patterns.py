@@ -1,0 +1,29 @@
+"""Glob patterns of files as a workspace's files write them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import PurePosixPath
+
+
+def plain_glob(written: str) -> tuple[PurePosixPath, str]:
+    """Return a glob without ``.`` and ``..``, and what is wrong with it.
+
+    Parameters
+    ----------
+    written : str
+        The glob, relative to the workspace.
+
+    Returns
+    -------
+    path : PurePosixPath
+        The glob, one part per folder.
+    fault : str
+        The end of a sentence about the glob; empty where nothing is wrong.
+    """
+    path = PurePosixPath(os.path.normpath(written))
+    if path.is_absolute() or ".." in PurePosixPath(written).parts:
+        return path, "leads out of the workspace"
+    if any("**" in part and part != "**" for part in path.parts):
+        return path, "has a '**' that does not stand alone between slashes"
+    return path, ""

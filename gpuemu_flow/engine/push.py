@@ -1,0 +1,56 @@
+"""Store all results of a workspace in the cache that machines share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpuemu_flow.engine import session
+from gpuemu_flow.engine.events import Listener, Quiet
+from gpuemu_flow.engine.run import Executor
+from gpuemu_flow.engine.session import RunOutcome
+from gpuemu_flow.engine.shared_place import place_for, shared
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.store.lock import RunLock
+
+if TYPE_CHECKING:
+    from gpuemu_flow.store.remote.shared import Counts
+
+
+def push(
+    workspace: Workspace, words: Sequence[str] = (), listener: Listener | None = None
+) -> tuple[RunOutcome, Counts | None]:
+    """Bring tasks up to date, then store all of their results in the shared cache.
+
+    Returns
+    -------
+    RunOutcome
+    Counts or None
+        What was stored the second time; None for a run that was interrupted.
+
+    Raises
+    ------
+    UsageError
+        ``cache-remote-none``, and as `session.run`.
+    """
+    place_for(workspace, writing=True)
+    outcome = session.run(workspace, session.RunOptions(tuple(words)), listener)
+    if outcome.interrupted:
+        return outcome, None
+    cache, quiet, counts = workspace.cache, Quiet(), None
+    told = len(cache.problems)
+    done = [name for name, status in outcome.ordered_status().items() if status != "failed"]
+    with RunLock(cache.lock_path, (listener or quiet).on_wait):
+        try:
+            with (
+                session.open_context(workspace, outcome.options, 1, quiet, None) as context,
+                shared(workspace, context),
+            ):
+                states = workspace.states()
+                Executor(workspace.graph, context, states, quiet, jobs=1).store_again(done)
+                counts = None if context.shared is None else context.shared.counts
+                outcome.interrupted = context.cancel.is_set()
+            outcome.problems += cache.problems[told:]
+        finally:
+            cache.close()
+    return outcome, counts

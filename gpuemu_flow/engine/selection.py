@@ -1,0 +1,104 @@
+"""The tasks that a command line selects: words, and sets such as ``@changed``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from gpuemu_flow.errors import Problem, StoreError, UsageError, did_you_mean
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskSpec, read_manifest
+from gpuemu_flow.types import BAD
+
+if TYPE_CHECKING:
+    from gpuemu_flow.engine.workspace import Workspace
+
+
+def select(workspace: Workspace, words: Iterable[str], dtypes: Iterable[str] = ()) -> set[str]:
+    """Return the tasks that words name, without their dependencies.
+
+    Parameters
+    ----------
+    words : iterable of str
+        As `Graph.select` takes them, and the names in `SETS`; none means all.
+    dtypes : iterable of str
+        Keep only tasks of these dtypes; none means all.
+
+    Raises
+    ------
+    UsageError
+        As `Graph.select` does; ``unknown-set`` for another word that begins with ``@``.
+    """
+    graph, words = workspace.graph, list(words)
+    named = [word for word in words if not is_set(word) or word in graph.groups]
+    sets = [word for word in words if word not in named]
+    unknown = [word for word in sets if word not in SETS]
+    if unknown:
+        raise UsageError(*map(_unknown, unknown))
+    chosen = graph.select(named, dtypes) if named or not sets else set()
+    if sets:
+        wanted = graph.select((), dtypes)
+        for word in sets:
+            chosen |= SETS[word](workspace) & wanted
+    return chosen
+
+
+def is_set(word: str) -> bool:
+    """Tell whether a word names a set of tasks by their states, or is meant to."""
+    return word.startswith("@")
+
+
+def _unknown(word: str) -> Problem:
+    return Problem("unknown-set", f"there is no set {word!r}", did_you_mean(word, list(SETS)))
+
+
+def _changed(workspace: Workspace) -> set[str]:
+    """Return the tasks that something changed for, or that never finished, and what follows."""
+    return workspace.stale(set(workspace.graph.tasks))
+
+
+def _new(workspace: Workspace) -> set[str]:
+    """Return the tasks that were never tried."""
+    states = workspace.states()
+    return {
+        name
+        for name in workspace.graph.tasks
+        if states.record(name) is None and not states.has_failed(name)
+    }
+
+
+def _failed(workspace: Workspace) -> set[str]:
+    """Return the tasks whose last verdict was failed or error, and those that made nothing."""
+    states, graph = workspace.states(), workspace.graph
+    broken = {
+        name for name in graph.tasks if states.has_failed(name) and states.record(name) is None
+    }
+    bad = {
+        name
+        for name, spec in graph.tasks.items()
+        if states.record(name) is not None and _verdict(workspace, spec) in _BAD
+    }
+    return bad | graph.downstream(broken)
+
+
+_BAD = frozenset(verdict.value for verdict in BAD)
+
+
+def _verdict(workspace: Workspace, spec: TaskSpec) -> str:
+    """Return the verdict in the manifest of a comparison or a lint; empty if there is none."""
+    if spec.stage not in (stages.COMPARE, stages.LINT):
+        return ""
+    try:
+        manifest = read_manifest(workspace.cache.folder / spec.target, spec.stage)
+    except StoreError:
+        return ""
+    found = manifest["summary"] if spec.stage == stages.COMPARE else manifest
+    return str(found["verdict"])
+
+
+SETS: dict[str, Callable[[Workspace], set[str]]] = {
+    "@changed": _changed,
+    "@failed": _failed,
+    "@new": _new,
+}
+"""Sets of tasks by their states."""

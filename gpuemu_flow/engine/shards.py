@@ -1,0 +1,126 @@
+"""Split a workspace's ops into shards, alike on every machine that sees the same files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import median
+
+from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.store.keys import digest_json
+
+DURATIONS_NAME = "gpuemu.durations.json"
+MAX_BYTES = 16 << 20
+MAX_SHARDS = 10_000
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of several parts of a workspace: the `index`-th, counted from 1, of `count`."""
+
+    index: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+
+def subjects(graph: Graph) -> set[str]:
+    """Return the ops, kernels and rules of a graph, those that cannot be run here included."""
+    return {spec.subject for spec in graph.tasks.values()} | {skip.op for skip in graph.skips}
+
+
+def split(names: Iterable[str], seconds: Mapping[str, float], count: int) -> dict[str, int]:
+    """Return the shard, from 1 to `count`, of each name.
+
+    Nothing counts but the arguments: neither a cache nor a machine. Names with known durations are
+    dealt out by these, the longest first, each to the shard that has least to do; one without
+    counts as the median. Where no duration is known, the name alone decides, so that a further name
+    moves no other.
+    """
+    names = sorted(names)
+    known = [seconds[name] for name in names if name in seconds]
+    if not known:
+        return {name: _hash(name) % count + 1 for name in names}
+    usual = median(known)
+    loads = [0.0] * count
+    found = {}
+    for name in sorted(names, key=lambda n: (-seconds.get(n, usual), n)):
+        place = loads.index(min(loads))
+        loads[place] += seconds.get(name, usual)
+        found[name] = place + 1
+    return found
+
+
+def _hash(name: str) -> int:
+    data = name.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.sha256(data).digest()[:8], "big")
+
+
+def assignment(graph: Graph, root: Path, count: int) -> dict[str, int]:
+    """Return the shard of each op, kernel and rule of a workspace.
+
+    Raises
+    ------
+    UsageError
+        ``durations-unreadable``.
+    """
+    return split(subjects(graph), read_durations(root / DURATIONS_NAME), count)
+
+
+def owned(graph: Graph, root: Path, shard: Shard) -> set[str]:
+    """Return the ops, kernels and rules of one shard."""
+    every = assignment(graph, root, shard.count)
+    return {name for name, place in every.items() if place == shard.index}
+
+
+def split_digest(graph: Graph, root: Path, count: int) -> str:
+    """Return a sha256 that is equal only where the same names are split in the same way."""
+    return digest_json(assignment(graph, root, count))
+
+
+def durations_text(seconds: Mapping[str, float]) -> str:
+    """Return the content of a file of durations."""
+    kept = {name: round(value, 3) for name, value in sorted(seconds.items())}
+    return json.dumps({"schema_version": 1, "seconds": kept}, indent=2)
+
+
+def read_durations(path: Path) -> dict[str, float]:
+    """Return the seconds of each op that a file of durations gives; empty without a file.
+
+    Raises
+    ------
+    UsageError
+        ``durations-unreadable``: a shard that went on without it would split otherwise.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from None
+    if len(data) > MAX_BYTES:
+        raise _unreadable(path, f"it has more than {MAX_BYTES >> 20} MiB")
+    try:
+        found = json.loads(data)
+        given = found["seconds"]
+        if found["schema_version"] != 1:
+            raise _unreadable(path, "it is of another version")
+        pairs = [(str(name), value) for name, value in given.items()]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise _unreadable(path, "it is not what `list --durations` writes") from None
+    for name, value in pairs:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not 0 <= value < 1e9:
+            raise _unreadable(path, f"the seconds of {name[:80]!r} are no number of seconds")
+    return {name: float(value) for name, value in pairs}
+
+
+def _unreadable(path: Path, reason: str) -> UsageError:
+    hint = f"write it anew: gpuemu-flow list --durations > {path.name}"
+    return UsageError(Problem("durations-unreadable", reason, hint, file=path.name))

@@ -1,0 +1,134 @@
+"""The tasks that a change touches: those that differ between a commit and the working tree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuemu_flow.errors import FlowError, Problem, UsageError
+from gpuemu_flow.tasks.base import TaskSpec
+from gpuemu_flow.types import Json
+
+if TYPE_CHECKING:
+    from gpuemu_flow.engine.workspace import Workspace
+
+_SECONDS = 300.0
+_PLAIN = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+
+
+def touched_since(workspace: Workspace, ref: str) -> set[str]:
+    """Return the tasks that changed since the working tree left `ref`, and what follows them.
+
+    The commit where the two histories parted is laid out beside the workspace and compiled; a task
+    is touched where its programs, its part of the configuration or its inputs differ, committed or
+    not. Files that its program was seen to use count, too. If that commit has no configuration that
+    can be read, all tasks are touched.
+
+    Raises
+    ------
+    UsageError
+        ``git-missing``, ``bad-git-ref``, ``not-a-repository``.
+    """
+    top = Path(_git(workspace.root, "rev-parse", "--show-toplevel").rstrip("\n"))
+    base = _parting(workspace.root, ref)
+    changed = _changed_files(workspace.root, top, base)
+    tasks = workspace.graph.tasks
+    differ = {
+        name for name in tasks if changed & workspace.snapshot.observed.names([name]).files
+    } | _different(workspace, top, base)
+    return workspace.graph.downstream(differ)
+
+
+def _parting(root: Path, ref: str) -> str:
+    """Return the commit where the history of `ref` and the present one parted."""
+    if not ref or ref.startswith("-") or "\0" in ref:
+        raise _bad_ref(ref, "it is no name of a commit")
+    commit = _git(root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}", ref=ref).strip()
+    return _git(root, "merge-base", commit, "HEAD", ref=ref).strip()
+
+
+def _changed_files(root: Path, top: Path, base: str) -> set[str]:
+    """Return the files that changed since a commit, as names of the workspace and absolute ones."""
+    listed = _git(top, "diff", "--name-only", "--no-ext-diff", "--no-renames", "-z", base, "--")
+    listed += _git(top, "ls-files", "--others", "--exclude-standard", "-z")
+    found = set()
+    for name in filter(None, listed.split("\0")):
+        path = top / name
+        found.add(str(path))
+        if path.is_relative_to(root):
+            found.add(path.relative_to(root).as_posix())
+    return found
+
+
+def _different(workspace: Workspace, top: Path, base: str) -> set[str]:
+    """Return the tasks whose own parts differ from those in a commit, and all that it lacks."""
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415 - which imports this module
+
+    tasks = workspace.graph.tasks
+    inside = workspace.root.relative_to(top.resolve()).as_posix()
+    with tempfile.TemporaryDirectory(prefix="gpuemu-since-") as temporary:
+        folder = Path(temporary) / "tree"
+        folder.mkdir()
+        index = {"GIT_INDEX_FILE": str(Path(temporary) / "index")}
+        tree = base if inside == "." else f"{base}:{inside}"
+        try:
+            _git(top, "read-tree", tree, more=index)
+        except UsageError:  # the workspace was not there
+            return set(tasks)
+        _git(top, "checkout-index", "--all", "--quiet", f"--prefix={folder}/", more=index)
+        config = folder / workspace.config_path.name
+        if not config.is_file():
+            return set(tasks)
+        overrides = workspace.overrides
+        if workspace.settings.drawn_seed is not None:
+            overrides = replace(overrides, draw_seed=False, seed=workspace.settings.drawn_seed)
+        environ = {**os.environ, "GPUEMU_CONFIG": str(config)}
+        try:
+            before = Workspace(folder, overrides=overrides, environ=environ)
+            old = {name: _parts(before, spec) for name, spec in before.graph.tasks.items()}
+        except FlowError:
+            return set(tasks)
+        return {name for name, spec in tasks.items() if old.get(name) != _parts(workspace, spec)}
+
+
+def _parts(workspace: Workspace, spec: TaskSpec) -> Json:
+    """Return the parts of a task, without the outputs of others, which have parts of their own."""
+    parts = workspace.states().static_parts(spec)
+    inputs = [[source.role, source.task] for source in spec.inputs]
+    return [parts.code, parts.params, inputs, list(spec.outputs), list(spec.packages)]
+
+
+def _git(folder: Path, *arguments: str, ref: str = "", more: dict[str, str] | None = None) -> str:
+    """Run git without a shell, pager, prompt or hook, and return what it prints."""
+    environ = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", **(more or {})}
+    try:
+        done = subprocess.run(
+            ["git", "--no-pager", *_PLAIN, "-C", str(folder), *arguments],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        message = "--since needs git, which is not installed"
+        raise UsageError(Problem("git-missing", message, "install it")) from None
+    except subprocess.TimeoutExpired:
+        message = f"git {arguments[0]} did not end within {_SECONDS:g} s"
+        raise UsageError(Problem("not-a-repository", message)) from None
+    if done.returncode == 0:
+        return os.fsdecode(done.stdout)
+    said = " ".join(done.stderr.decode("utf-8", "replace").split())[:300]
+    if ref:
+        raise _bad_ref(ref, said or "there is no such commit, or none that both histories share")
+    message = f"git {arguments[0]} failed: {said or 'it says nothing'}"
+    raise UsageError(Problem("not-a-repository", message, "--since compares with commits"))
+
+
+def _bad_ref(ref: str, reason: str) -> UsageError:
+    hint = "fetch it first: CI services check out one commit only unless told otherwise"
+    return UsageError(Problem("bad-git-ref", f"--since {ref[:80]!r}: {reason}", hint))

@@ -1,0 +1,62 @@
+"""The number of cases that an experiment may run, and the time that they may take."""
+
+from __future__ import annotations
+
+import math
+import time
+
+SECONDS = 20.0
+"""Time that an experiment may take; a slow op has fewer cases."""
+
+MOST_SECONDS = 3 * SECONDS
+"""Time after which an experiment ends, whatever its cases wait for."""
+
+FEWEST_CASES = 4
+
+
+class Budget:
+    """Number of cases that may still be run, reduced if they take long.
+
+    Attributes
+    ----------
+    left, used : int
+        Cases.
+    cut : bool
+        True if time, not the number of cases, has ended it.
+    """
+
+    def __init__(self, cases: int) -> None:
+        self.left = cases
+        self.used = 0
+        self.cut = False
+        self._begin = time.monotonic()
+        self._fastest = math.inf
+
+    def take(self) -> bool:
+        """Take one case out of the budget; return False if none is left."""
+        if self.left <= 0 or self.late():
+            return False
+        if self.used and self._fastest > SECONDS:
+            self.cut = True
+            return False
+        if self.used == FEWEST_CASES:
+            # The fastest case tells what the op takes: others may have waited for a processor.
+            most = int(min(SECONDS / max(self._fastest, 1e-9), 1e9))
+            allowed = max(0, most - FEWEST_CASES)
+            self.cut = self.cut or allowed < self.left
+            self.left = min(self.left, allowed)
+            if self.left <= 0:
+                return False
+        self.left -= 1
+        self.used += 1
+        return True
+
+    def late(self) -> bool:
+        """Tell whether the time limit of the experiment has passed."""
+        over = time.monotonic() - self._begin > MOST_SECONDS
+        self.cut = self.cut or over
+        return over
+
+    def took(self, seconds: float) -> None:
+        """Record the duration of a case."""
+        self._fastest = min(self._fastest, seconds)

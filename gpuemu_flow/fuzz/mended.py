@@ -1,0 +1,54 @@
+"""Recorded failures that are mended: their cases passed when they were last judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import StoreError
+from gpuemu_flow.store.failures import GENERATED, FailureRecord
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import read_manifest
+from gpuemu_flow.types import Case, Verdict
+
+_CaseKey = tuple[int, str]
+
+
+def mended_ids(workspace: Workspace, records: Iterable[FailureRecord]) -> set[str]:
+    """Return the ids of the failures whose cases passed when they last ran.
+
+    That is known of those that `reproduce` saw pass, and of those that the last run judged again.
+    An edit since may have broken them anew, which the next run finds.
+    """
+    passed: dict[tuple[str, str], set[_CaseKey]] = {}
+    found = set()
+    for record in records:
+        if record.mended:
+            found.add(record.id)
+        elif record.source in GENERATED:
+            where = (record.op, record.dtype)
+            if where not in passed:
+                passed[where] = _passed(workspace, *where)
+            if _key(Case.from_json(record.case)) in passed[where]:
+                found.add(record.id)
+    return found
+
+
+def _passed(workspace: Workspace, op: str, dtype: str) -> set[_CaseKey]:
+    """Return the cases of an op and dtype that passed in the last run."""
+    spec = workspace.graph.tasks.get(f"{stages.COMPARE}:{op}:{dtype}")
+    if spec is None or spec.name not in workspace.snapshot.current:
+        return set()
+    try:
+        manifest = read_manifest(workspace.cache.folder / spec.target, stages.COMPARE)
+    except StoreError:
+        return set()
+    return {
+        _key(Case.from_json(item["case"]))
+        for item in manifest["cases"]
+        if item["result"]["verdict"] == Verdict.PASSED.value
+    }
+
+
+def _key(case: Case) -> _CaseKey:
+    return case.seed, case.to_text()

@@ -1,0 +1,178 @@
+"""Settle the numbers in a condition on sizes: of which multiple, and from which size on.
+
+Cases drawn at random leave several numbers possible: "not a multiple of 16" and "of 8" agree until
+a case of size 24 is run, and a threshold lies anywhere between two sizes that were seen. Here known
+failing cases are run again with one dim of a chosen size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from gpuemu_flow.cases.facts import CaseFacts
+from gpuemu_flow.cases.predicates import Predicate
+from gpuemu_flow.quick_dataclass import dataclass
+
+MOST_RUNS = 24
+"""Cases that one condition may take to be settled."""
+
+SIZES = 2
+"""Sizes that have to agree before a multiple is halved."""
+
+REACH = 12
+"""Multiples about a known size that are looked at for one that can be run."""
+
+TILE = 8
+
+Known = tuple[CaseFacts, bool]
+
+Probe = Callable[[Sequence[Predicate], str, int], bool | None]
+"""Tells whether a case fails that has a dim of some size and meets the predicates; None if there
+is no such case."""
+
+
+@dataclass
+class _Allowance:
+    """Counts the sizes that are tried."""
+
+    left: int = MOST_RUNS
+
+
+def settled(
+    predicates: Sequence[Predicate], known: Sequence[Known], probe: Probe
+) -> tuple[Predicate, ...]:
+    """Return a condition with the numbers of its statements on sizes settled by new cases.
+
+    Parameters
+    ----------
+    predicates : sequence of Predicate
+        The condition, which new cases have confirmed.
+    known : sequence of (CaseFacts, bool)
+        All cases judged so far, and whether they fail.
+    probe : callable
+        Runs a case with a chosen size.
+
+    Returns
+    -------
+    tuple of Predicate
+        Those given, where a known failing case contradicts the others.
+    """
+    left = _Allowance()
+    found = list(predicates)
+    for settle, kinds in (
+        (_multiple, ("not_multiple", "multiple")),
+        (_threshold, ("above", "at_most")),
+    ):
+        for place, predicate in enumerate(found):
+            if predicate.kind in kinds:
+                others = [*found[:place], *found[place + 1 :]]
+                found[place] = settle(predicate, others, known, probe, left)
+    contradicted = any(
+        failed and not all(each.holds(facts) for each in found) for facts, failed in known
+    )
+    return tuple(predicates) if contradicted else tuple(found)
+
+
+def _multiple(
+    predicate: Predicate,
+    others: Sequence[Predicate],
+    known: Sequence[Known],
+    probe: Probe,
+    left: _Allowance,
+) -> Predicate:
+    """Halve the multiple as long as the sizes that only the half divides speak for the half."""
+    name, step = predicate.subject, int(str(predicate.value))
+    as_half = predicate.kind == "multiple"  # how cases with such sizes end if the half is true
+    while step > 2:
+        half = step // 2
+        sizes = _odd_multiples(half, _sizes(known, name, failed=True))
+        verdicts = _verdicts(sizes, others, name, probe, left)
+        if len(verdicts) < SIZES or any(failed is not as_half for failed in verdicts):
+            break
+        step = half
+    return Predicate(predicate.kind, name, step)
+
+
+def _odd_multiples(half: int, about: Sequence[int]) -> list[int]:
+    """List odd multiples of a number, those next to known sizes first."""
+    if not about:
+        return []
+    center = sorted(about)[len(about) // 2]
+    first = max(0, (center // half - REACH) // 2)
+    found = [half * (2 * number + 1) for number in range(first, first + REACH)]
+    return sorted(found, key=lambda size: abs(size - center))
+
+
+def _verdicts(
+    sizes: Iterable[int],
+    others: Sequence[Predicate],
+    name: str,
+    probe: Probe,
+    left: _Allowance,
+) -> list[bool]:
+    found: list[bool] = []
+    for size in sizes:
+        if len(found) == SIZES or left.left <= 0:
+            break
+        failed = probe(others, name, size)
+        if failed is not None:
+            left.left -= 1
+            found.append(failed)
+    return found
+
+
+def _threshold(
+    predicate: Predicate,
+    others: Sequence[Predicate],
+    known: Sequence[Known],
+    probe: Probe,
+    left: _Allowance,
+) -> Predicate:
+    """Search for the threshold between the nearest sizes that pass and fail by bisection."""
+    name, bound = predicate.subject, int(str(predicate.value))
+    fit = [each for each in known if all(other.holds(each[0]) for other in others)]
+    rising = predicate.kind == "above"
+    failing = _sizes(fit, name, failed=True)
+    passing = [size for size in _sizes(fit, name, failed=False) if (size <= bound) == rising]
+    if not failing or not passing:
+        return predicate
+    bad, good = (min(failing), max(passing)) if rising else (max(failing), min(passing))
+    if (good >= bad) == rising:
+        return predicate
+    while abs(bad - good) > 1 and left.left > 0:
+        middle = (bad + good) // 2
+        low, high = max(min(bad, good) + 1, middle - REACH), min(max(bad, good), middle + REACH)
+        between = sorted(range(low, high), key=lambda size: abs(size - middle))
+        size, failed = _first(between, others, name, probe)
+        if failed is None:
+            break
+        left.left -= 1
+        bad, good = (size, good) if failed else (bad, size)
+    if rising and any(not failed and facts.sizes.get(name, 0) >= bad for facts, failed in fit):
+        good = _rounded(good)
+    return Predicate(predicate.kind, name, good if rising else bad)
+
+
+def _rounded(size: int) -> int:
+    """Return the next smaller multiple of `TILE` of a size that is larger than two tiles.
+
+    A bug that does not show in every case shows least often next to its threshold: two cases that
+    pass there prove little, and thresholds of kernels are multiples of tiles.
+    """
+    return size // TILE * TILE if size > 2 * TILE else size
+
+
+def _first(
+    sizes: Iterable[int], others: Sequence[Predicate], name: str, probe: Probe
+) -> tuple[int, bool | None]:
+    """Return the first size with which a case could be run, and whether it fails."""
+    for size in sizes:
+        failed = probe(others, name, size)
+        if failed is not None:
+            return size, failed
+    return 0, None
+
+
+def _sizes(known: Iterable[Known], name: str, *, failed: bool) -> list[int]:
+    """List the sizes of a dim in the cases that fail, or in those that pass."""
+    return [facts.sizes[name] for facts, bad in known if bad is failed and name in facts.sizes]

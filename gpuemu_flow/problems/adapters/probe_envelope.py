@@ -1,0 +1,37 @@
+"""Carry requests to a probe of a problem, and its answers back. Runs in a fenced worker alone.
+
+A request is JSON in an array of bytes; an answer is JSON or bytes in such an array.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+Asked = dict[str, Any]
+
+
+class NotTakenError(Exception):
+    """Raised for a problem in a form that no workspace can express."""
+
+
+def answers(answer: Callable[[Asked], Any]) -> Callable[[Any], Any]:
+    """Make the op `probe` of a function that answers one request.
+
+    `NotTakenError` becomes an answer; exceptions of the problem's code go through.
+    """
+
+    def probe(request: Any) -> Any:
+        torch.set_num_threads(1)
+        try:
+            found = answer(json.loads(bytes(request)))
+        except NotTakenError as error:
+            found = {"not_taken": str(error)}
+        data = found if isinstance(found, bytes) else json.dumps(found).encode()
+        return np.frombuffer(data, np.uint8).copy()
+
+    return probe

@@ -1,0 +1,44 @@
+"""Run kernels of a published gpuemu corpus that ask for a GPU: `run` takes and gives numpy arrays.
+
+Written by ``gpuemu-flow import gpuemu``; needs numpy and torch, and nothing of gpuemu-flow.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from adapters.stand_in import on_cpu
+from adapters.tensors import as_array, as_tensor, leaves, mapped
+
+
+def kernel(path: str, *, gpu: bool) -> Callable[..., Any]:
+    """Make the function that runs `run` of a kernel's file.
+
+    Parameters
+    ----------
+    gpu : bool
+        Stand in for a GPU; Triton's interpreter does so itself.
+    """
+    here = on_cpu if gpu else nullcontext
+    spec = importlib.util.spec_from_file_location("kernel", path)
+    assert spec is not None  # noqa: S101 - the path ends in .py
+    assert spec.loader is not None  # noqa: S101
+    module = importlib.util.module_from_spec(spec)
+    with here():
+        spec.loader.exec_module(module)
+
+    def run(all_inputs: Mapping[str, Any]) -> Any:
+        arrays = {name: as_array(as_tensor(value)) for name, value in all_inputs.items()}
+        with torch.no_grad(), here():
+            returned = module.run(arrays)
+        return mapped(returned, _as_array) if len(leaves(returned)) > 1 else _as_array(returned)
+
+    return run
+
+
+def _as_array(value: Any) -> Any:
+    return as_array(value) if isinstance(value, torch.Tensor) else value

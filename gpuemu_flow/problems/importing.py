@@ -1,0 +1,114 @@
+"""Import the problems of a collection, whatever its format: the loop that all importers share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+
+from gpuemu_flow.problems.model import Candidate, Imported, Left, Taken
+from gpuemu_flow.problems.options import Options
+from gpuemu_flow.problems.probing import ADAPTERS, ProbeError
+from gpuemu_flow.problems.toml_text import OpTable, workspace_text
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.types import Json
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Facts about a format that hold for each of its problems.
+
+    Attributes
+    ----------
+    name : str
+        The name of the workspace.
+    runtime : tuple of str
+        Files of `ADAPTERS` that the workspace needs.
+    op_text : callable
+        Returns the text of the program that runs a candidate.
+    no_candidate : str
+        The reason given for a problem that has no candidate.
+    """
+
+    name: str
+    runtime: tuple[str, ...]
+    op_text: Callable[[Candidate], str]
+    no_candidate: str
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A problem that was found, and the function that takes it.
+
+    Attributes
+    ----------
+    name : str
+    place : str
+        Shown where the problem cannot be taken.
+    take : callable
+        Tries the problem's code. Returns the problem, and its files by path in its own folder.
+        Raises `ProbeError`.
+    """
+
+    name: str
+    place: str
+    take: Callable[[], tuple[Taken, Mapping[str, bytes]]]
+
+
+def import_each(
+    collection: Collection,
+    attempts: Iterable[Attempt],
+    left: list[Left],
+    options: Options,
+    announce: Callable[[str], None],
+) -> Imported:
+    """Take problems one after the other, and make a workspace of them.
+
+    Parameters
+    ----------
+    left : list of Left
+        Gets the problems that are not taken.
+    announce : callable
+        Called with each problem's name before its code is tried.
+    """
+    files = {f"adapters/{name}": (ADAPTERS / name).read_bytes() for name in collection.runtime}
+    every: list[Taken] = []
+    ops: list[OpTable] = []
+    for attempt in attempts:
+        announce(attempt.name)
+        try:
+            taken, own = attempt.take()
+        except ProbeError as error:
+            left.append(Left(attempt.place, str(error)))
+            continue
+        every.append(taken)
+        folder = f"problems/{attempt.name}"
+        files |= {f"{folder}/{name}": content for name, content in own.items()}
+        for candidate in taken.source.candidates:
+            op = f"{folder}/op_{candidate.name}.py"
+            files[op] = collection.op_text(candidate).encode()
+            ops.append(_op_table(taken, candidate, op, f"{folder}/reference.py"))
+        if not taken.source.candidates:
+            left.append(Left(attempt.name, collection.no_candidate))
+    files["gpuemu.toml"] = workspace_text(collection.name, ops, options.cases).encode()
+    return Imported(files, tuple(every), tuple(left))
+
+
+def json_file(content: Mapping[str, Json]) -> bytes:
+    """Return the bytes of a JSON file."""
+    return (json.dumps(content, indent=1) + "\n").encode()
+
+
+def candidate_files(candidates: Iterable[Candidate]) -> dict[str, bytes]:
+    """Return the files of candidates that are one file each."""
+    return {f"candidates/{one.name}.py": one.source for one in candidates}
+
+
+def _op_table(taken: Taken, candidate: Candidate, op: str, reference: str) -> OpTable:
+    return OpTable(
+        name=f"{taken.source.name}/{candidate.name}",
+        op=op,
+        function="op",
+        reference=f"{reference}:gpuemu_reference",
+        triton=candidate.triton,
+        taken=taken,
+    )

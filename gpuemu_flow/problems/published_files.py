@@ -1,0 +1,144 @@
+"""Find the files that a published workspace names, in place or as copies."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path, PurePosixPath
+
+from gpuemu_flow.config.find import is_file
+from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.problems.found import LARGEST_FILE, MOST_FILES, SKIPPED
+from gpuemu_flow.problems.model import Left
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.types import Json
+
+MOST_COPIED = 64 << 20
+_INTERPRETER = re.compile(r"python(?:3(?:\.\d+)?)?\s+(?=\S)")
+_FUNCTION = re.compile(r"(.+\.py):([^:]*)", re.DOTALL)
+_MODULE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)")
+
+
+class PlaceError(Exception):
+    """Raised if a program cannot be had in the new workspace; its text is the reason."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Finder of the files of a published workspace, seen from the new one.
+
+    Attributes
+    ----------
+    root : Path
+        Folder of the published workspace.
+    into : Path
+        Folder of the new one.
+    """
+
+    root: Path
+    into: Path
+
+    @property
+    def in_place(self) -> bool:
+        """Tell whether the files are read where they are; else they are copied."""
+        return self.root.resolve().is_relative_to(self.into.resolve())
+
+    @property
+    def prefix(self) -> str:
+        """Return the path from `into` to `root`, with a ``/`` at its end; empty for copies."""
+        if not self.in_place:
+            return ""
+        below = self.root.resolve().relative_to(self.into.resolve()).as_posix()
+        return "" if below == "." else f"{below}/"
+
+    def program(self, value: Json, base: Path | None = None) -> Json:
+        """Return a program's value in the new workspace.
+
+        Parameters
+        ----------
+        value : JSON
+            As an op names it.
+        base : Path, optional
+            A folder below `root` that the path may start at, too.
+
+        Raises
+        ------
+        PlaceError
+        """
+        if not isinstance(value, str):
+            if self.prefix:
+                raise PlaceError("a program that is no text: import into its own folder")
+            return value
+        text = _INTERPRETER.sub("", value.strip(), count=1)
+        function = _FUNCTION.fullmatch(text)
+        if function:
+            return f"{self.file(function[1], base)}:{function[2]}"
+        module = _MODULE.fullmatch(text)
+        if module and not text.endswith(".py"):
+            return self._module(module[1], module[2])
+        return self.file(text, base)
+
+    def _module(self, name: str, function: str) -> str:
+        if self.prefix:
+            # A dotted name begins at the workspace, which lies above now.
+            stem = name.replace(".", "/")
+            for file in (f"{stem}.py", f"{stem}/__init__.py"):
+                if is_file(self.root / file):
+                    return f"{self.prefix}{file}:{function}"
+        return f"{name}:{function}"
+
+    def file(self, text: str, base: Path | None = None) -> str:
+        """Return the path of a file in the new workspace.
+
+        An absolute path may be that of another machine: its last parts are looked for, too.
+
+        Raises
+        ------
+        PlaceError
+            There is no such file in the published workspace.
+        """
+        root, path = self.root.resolve(), Path(text)
+        starts = [folder for folder in (base, self.root) if folder is not None]
+        tried = [start / path for start in starts]
+        if path.is_absolute():
+            parts = PurePosixPath(text).parts[1:]
+            tried += [start.joinpath(*parts[at:]) for at in range(len(parts)) for start in starts]
+        for place in tried:
+            real = Path(os.path.realpath(place))
+            if is_file(real) and real.is_relative_to(root):
+                return self.prefix + real.relative_to(root).as_posix()
+        if any(is_file(place) for place in tried):
+            raise PlaceError(f"{text[:200]} lies outside of its workspace; move it there")
+        raise PlaceError(f"there is no file {text[:200]}")
+
+    def copies(self, left: list[Left]) -> dict[str, bytes]:
+        """Return the files to be copied, by path; none where they are read in place."""
+        if self.in_place:
+            return {}
+        found: dict[str, bytes] = {}
+        total, seen, into = 0, 0, self.into.resolve()
+        for folder, folders, names in os.walk(self.root):
+            folders[:] = sorted(
+                name
+                for name in folders
+                if name not in SKIPPED
+                and not name.startswith(".")
+                and Path(folder, name).resolve() != into
+            )
+            for name in sorted(names):
+                file = Path(folder, name)
+                seen += 1
+                if seen > MOST_FILES or total > MOST_COPIED:
+                    text = f"{self.root} holds more than {MOST_FILES} files or 64 MiB"
+                    hint = "import into that folder itself: its files are then read in place"
+                    raise UsageError(Problem("import-too-many", text, hint))
+                if name.startswith(".") or file.is_symlink() or not is_file(file):
+                    continue
+                if file.stat().st_size > LARGEST_FILE:
+                    reason = f"more than {LARGEST_FILE} bytes: not copied; copy it if it is needed"
+                    left.append(Left(str(file), reason))
+                    continue
+                content = file.read_bytes()
+                total += len(content)
+                found[file.relative_to(self.root).as_posix()] = content
+        return found

@@ -1,0 +1,269 @@
+"""Look after the caches of a workspace: its own, and one that it shares."""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Callable
+from dataclasses import field
+from io import BytesIO
+from pathlib import Path
+
+from gpuemu_flow.engine.shared_place import place_for
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import Problem, StoreError, UsageError
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.store.atomic import disk_errors
+from gpuemu_flow.store.failures import FailureStore
+from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.store.lock import RunLock
+from gpuemu_flow.store.remote.entry import EntryError, decode
+from gpuemu_flow.store.remote.folder import FolderTransport
+from gpuemu_flow.store.remote.place import Place
+from gpuemu_flow.store.remote.transport import (
+    ACTION,
+    CONTENT,
+    MOST_BLOB_BYTES,
+    MOST_ENTRY_BYTES,
+    RemoteError,
+)
+from gpuemu_flow.types import Json
+
+OnWait = Callable[[str], None]
+
+
+@dataclass
+class Size:
+    """Objects of a cache, and their bytes; None where a server does not list them."""
+
+    entries: int | None = None
+    entry_bytes: int | None = None
+    blobs: int | None = None
+    blob_bytes: int | None = None
+
+
+@dataclass
+class CacheFacts:
+    """The caches of a workspace.
+
+    Attributes
+    ----------
+    folder : str
+    own : Size
+    limit : int
+        Of the workspace's own blobs, in bytes; 0 for none.
+    remote, mode : str
+        URL of the shared cache, empty for none, and ``read`` or ``write``.
+    signed : bool
+        Entries of the shared cache must have a signature.
+    answers : str
+        ``yes``, or why it does not answer; empty without a shared cache.
+    shared : Size
+    """
+
+    folder: str
+    own: Size
+    limit: int
+    remote: str = ""
+    mode: str = ""
+    signed: bool = False
+    answers: str = ""
+    shared: Size = field(default_factory=Size)
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain JSON."""
+        return {**vars(self), "own": vars(self.own), "shared": vars(self.shared)}
+
+
+@dataclass
+class Checked:
+    """The result of looking at all objects of a cache.
+
+    Attributes
+    ----------
+    entries, blobs : int
+        Objects that were looked at.
+    damaged : list of str
+        Those that are not what they should be.
+    removed : int
+        Of these, how many were removed.
+    """
+
+    entries: int = 0
+    blobs: int = 0
+    damaged: list[str] = field(default_factory=list)
+    removed: int = 0
+
+
+def cache_facts(workspace: Workspace) -> CacheFacts:
+    """Measure the caches; the shared one is asked one question."""
+    cache = workspace.cache
+    names = list(cache.files.list_files(cache.blobs.folder, "", depth=1))
+    has_actions = (cache.folder / "actions").exists()
+    own = Size(
+        entries=sum(1 for _ in cache.actions) if has_actions else 0,
+        entry_bytes=cache.actions.volume() if has_actions else 0,
+        blobs=len(names),
+        blob_bytes=sum(path.lstat().st_size for path in names),
+    )
+    facts = CacheFacts(str(cache.folder), own, workspace.settings.size_limit)
+    cache.close()
+    try:
+        place = place_for(workspace)
+    except UsageError as error:
+        if error.problems[0].slug != "cache-remote-none":
+            raise
+        return facts
+    facts.remote, facts.mode, facts.signed = place.url, place.mode, place.secret is not None
+    transport = place.transport()
+    try:
+        transport.has(ACTION, "0" * 64)
+        facts.answers = "yes"
+    except RemoteError as error:
+        facts.answers = str(error)
+    finally:
+        transport.close()
+    if isinstance(transport, FolderTransport):
+        facts.shared = _size_of(transport)
+    return facts
+
+
+def _size_of(folder: FolderTransport) -> Size:
+    sizes = {
+        kind: [path.lstat().st_size for path in folder.files(kind)] for kind in (ACTION, CONTENT)
+    }
+    return Size(
+        len(sizes[ACTION]), sum(sizes[ACTION]), len(sizes[CONTENT]), sum(sizes[CONTENT])
+    )  # fmt: skip
+
+
+def collect(workspace: Workspace, limit: int, on_wait: OnWait | None = None) -> tuple[int, int]:
+    """Delete the least recently used blobs of the workspace's own cache until the rest fits.
+
+    Returns
+    -------
+    (int, int)
+        Files and bytes deleted.
+    """
+    cache = workspace.cache
+    cache.create()
+    with RunLock(cache.lock_path, on_wait):
+        found = cache.blobs.collect(limit, FailureStore(cache).pinned())
+        cache.close()
+    return found
+
+
+def collect_shared(workspace: Workspace, limit: int) -> tuple[int, int]:
+    """Delete the oldest objects of a shared folder until the rest fits.
+
+    An entry goes before the blobs of its age: it would name what is not there.
+
+    Raises
+    ------
+    UsageError
+        ``cache-remote-unlisted``, ``cache-remote-none``.
+    """
+    folder, _ = _shared_folder(workspace, writing=True)
+    files = []
+    for order, kind in enumerate((ACTION, CONTENT)):
+        for path in folder.files(kind):
+            status = path.lstat()
+            files.append((status.st_mtime, order, status.st_size, path))
+    left = sum(size for _, _, size, _ in files)
+    deleted = freed = 0
+    for _, _, size, path in sorted(files):
+        if left <= limit:
+            break
+        _delete(path)
+        left, deleted, freed = left - size, deleted + 1, freed + size
+    return deleted, freed
+
+
+def verify(workspace: Workspace, on_wait: OnWait | None = None) -> Checked:
+    """Read all of the workspace's own cache; what is damaged is set aside."""
+    cache = workspace.cache
+    cache.create()
+    with RunLock(cache.lock_path, on_wait):
+        names = cache.files.list_files(cache.blobs.folder, "", depth=1)
+        checked = Checked(blobs=sum(1 for _ in names))
+        checked.damaged += [f"blob {digest}" for digest in cache.blobs.verify()]
+        if (cache.folder / "actions").exists():
+            for key in tuple(cache.actions):
+                checked.entries += 1
+                if cache.actions.get(key) is None:
+                    checked.damaged.append(f"entry {key}")
+        cache.close()
+    checked.removed = len(checked.damaged)
+    return checked
+
+
+def verify_shared(workspace: Workspace) -> Checked:
+    """Read all objects of a shared folder; where it may be written to, remove damaged ones.
+
+    Raises
+    ------
+    UsageError
+        ``cache-remote-unlisted``, ``cache-remote-none``.
+    """
+    folder, place = _shared_folder(workspace)
+    checked = Checked()
+    for kind, limit in ((ACTION, MOST_ENTRY_BYTES), (CONTENT, MOST_BLOB_BYTES)):
+        for path in folder.files(kind):
+            sound = _is_sound(folder, kind, path.name, limit, place)
+            if kind == ACTION:
+                checked.entries += 1
+            else:
+                checked.blobs += 1
+            if not sound:
+                checked.damaged.append(f"{'entry' if kind == ACTION else 'blob'} {path.name}")
+                if place.mode == "write":
+                    _delete(path)
+                    checked.removed += 1
+    return checked
+
+
+def _is_sound(folder: FolderTransport, kind: str, key: str, limit: int, place: Place) -> bool:
+    sink = BytesIO()
+    try:
+        if not folder.get(kind, key, sink, limit):
+            return True  # somebody has just removed it
+        if kind == CONTENT:
+            return digest_bytes(sink.getvalue()) == key
+        decode(key, sink.getvalue(), place.secret)
+    except (RemoteError, EntryError):
+        return False
+    return True
+
+
+def clear_shared(workspace: Workspace) -> int:
+    """Delete all objects of a shared folder, and count them.
+
+    Raises
+    ------
+    UsageError
+        ``cache-remote-unlisted``, ``cache-remote-none``.
+    """
+    folder, _ = _shared_folder(workspace, writing=True)
+    count = 0
+    for kind in (ACTION, CONTENT):
+        for path in tuple(folder.files(kind)):
+            _delete(path)
+            count += 1
+    return count
+
+
+def _delete(path: Path) -> None:
+    with disk_errors(path):
+        path.unlink(missing_ok=True)
+
+
+def _shared_folder(workspace: Workspace, *, writing: bool = False) -> tuple[FolderTransport, Place]:
+    place = place_for(workspace, writing=writing)
+    parts = urllib.parse.urlsplit(place.url)
+    if parts.scheme != "file":
+        text = f"{place.url} does not list what it holds"
+        hint = "use its own tools, such as a rule of the bucket that deletes what is old"
+        raise UsageError(Problem("cache-remote-unlisted", text, hint))
+    path = Path(urllib.parse.unquote(parts.path))
+    if not path.is_dir():
+        raise StoreError(Problem("cache-not-writable", f"there is no folder {path}", "mount it"))
+    return FolderTransport(path), place

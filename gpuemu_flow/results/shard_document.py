@@ -1,0 +1,197 @@
+"""A shard's report, as the JSON from which `report --merge` rebuilds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from gpuemu_flow.cases.cause import Cause
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.results.changes import KernelChange, ResultChange
+from gpuemu_flow.results.document import (
+    CheckedCase,
+    KnownFailure,
+    Place,
+    Report,
+    ShardPart,
+    TaskState,
+)
+from gpuemu_flow.results.model import (
+    Absence,
+    CaseFailure,
+    KernelResult,
+    OpResult,
+    RunReport,
+    TaskCounts,
+)
+from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.results.well_typed import well_typed
+from gpuemu_flow.types import Case, CheckResult, Json, Verdict, number_from_json, number_to_json
+
+FORMAT = 1
+_NUMBERS = ("max_abs", "max_rel", "max_ulp", "tolerance_used", "unjudged", "duration_s")
+_PLAIN = (
+    "op", "dtype", "cases", "passed", "failed", "inconclusive", "errors", "skipped", "cached",
+    "reason", "sandbox",
+)  # fmt: skip
+_FLAGS = ("fail_on_regression", "timed_out", "require_all")
+_WORDS = ("project", "project_version", "mode", "created", "version", "prefix")
+
+
+def document_to_json(report: Report) -> dict[str, Json]:
+    """Return all of a report but drawings, its history and its baseline; `rebuilt` undoes it."""
+    run = report.run
+    return {
+        "format": FORMAT,
+        **{name: getattr(report, name) for name in (*_WORDS, *_FLAGS)},
+        "tasks": dict(vars(run.tasks)),
+        "executed": list(run.executed),
+        "results": [_result(result) for result in run.results],
+        "problems": [dict(vars(problem)) for problem in run.problems],
+        "changes": [change.to_json() for change in run.changes],
+        "duration_s": run.duration_s,
+        "interrupted": run.interrupted,
+        "drawn_seed": run.drawn_seed,
+        "build_only": run.build_only,
+        "nothing_due": run.nothing_due,
+        "kernels": [_kernel(kernel) for kernel in run.kernels],
+        "cases": [[c.op, c.case.to_json(), c.result.to_json()] for c in report.cases],
+        "places": {op: [place.file, place.line] for op, place in report.places.items()},
+        "kernel_places": {k: [p.file, p.line] for k, p in report.kernel_places.items()},
+        "known": [[*key, known.id, known.time] for key, known in report.known.items()],
+        "regressions": [dict(vars(worse)) for worse in report.regressions],
+        "states": [dict(vars(task)) for task in report.tasks],
+        "edges": [list(edge) for edge in report.edges],
+    }
+
+
+def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
+    """Rebuild a report from the result of `document_to_json`.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError, AttributeError
+        It is not of this form.
+    """
+    if data["format"] != FORMAT:
+        raise ValueError("a document of another version")
+    cases = tuple(
+        CheckedCase(op, Case.from_json(case), CheckResult.from_json(result))
+        for op, case, result in data["cases"]
+    )
+    by_op: dict[tuple[str, str], list[CheckedCase]] = {}
+    for case in cases:
+        by_op.setdefault((case.op, case.case.dtype), []).append(case)
+    run = RunReport(
+        tasks=TaskCounts(**data["tasks"]),
+        executed=tuple(data["executed"]),
+        results=tuple(
+            _result_from(result, by_op.get((result["op"], result["dtype"]), []))
+            for result in data["results"]
+        ),
+        problems=tuple(Problem(**problem) for problem in data["problems"]),
+        changes=tuple(ResultChange.from_json(c["op"], c) for c in data["changes"]),
+        duration_s=data["duration_s"],
+        interrupted=data["interrupted"],
+        kernels=tuple(_kernel_from(kernel) for kernel in data["kernels"]),
+        drawn_seed=data["drawn_seed"],
+        build_only=data["build_only"],
+        nothing_due=data["nothing_due"],
+    )
+    found = Report(
+        run=run,
+        cases=cases,
+        places={op: Place(*place) for op, place in data["places"].items()},
+        kernel_places={kernel: Place(*place) for kernel, place in data["kernel_places"].items()},
+        known={
+            (op, seed, dtype): KnownFailure(name, time)
+            for op, seed, dtype, name, time in data["known"]
+        },
+        regressions=tuple(Regression(**worse) for worse in data["regressions"]),
+        tasks=tuple(TaskState(**task) for task in data["states"]),
+        edges=tuple((before, after) for before, after in data["edges"]),
+        shard=part,
+        **{name: data[name] for name in (*_WORDS, *_FLAGS)},
+    )
+    _check(found)
+    return found
+
+
+def _check(report: Report) -> None:
+    """Raise TypeError for a report that writers could stumble over."""
+    of_types = (
+        (RunReport, (report.run,)),
+        (CheckedCase, report.cases),
+        (Place, (*report.places.values(), *report.kernel_places.values())),
+        (Regression, report.regressions),
+        (TaskState, report.tasks),
+        (KnownFailure, tuple(report.known.values())),
+        (str, [getattr(report, name) for name in _WORDS]),
+        (bool, [getattr(report, name) for name in _FLAGS]),
+        (tuple[str, int, str], tuple(report.known)),
+        (tuple[str, str], report.edges),
+        (str, (*report.places, *report.kernel_places)),
+    )
+    for kind, values in of_types:
+        if not all(well_typed(value, kind) for value in values):
+            raise TypeError(f"not of type {kind}")
+
+
+def _result(result: OpResult) -> dict[str, Json]:
+    return {
+        **{name: getattr(result, name) for name in _PLAIN},
+        **{name: number_to_json(getattr(result, name)) for name in _NUMBERS},
+        "verdict": result.verdict.value,
+        "absence": result.absence.value,
+        "loose": list(result.loose),
+        "constant": [[name, number_to_json(value)] for name, value in result.constant],
+        "causes": [cause.to_json() for cause in result.causes],
+        "kept_finite": list(result.kept_finite),
+    }
+
+
+def _result_from(data: Mapping[str, Json], own: Sequence[CheckedCase]) -> OpResult:
+    """Rebuild the result of an op and dtype; its failures are among its cases."""
+    good = (Verdict.PASSED, Verdict.SKIPPED)
+    failures = [CaseFailure(c.op, c.case, c.result) for c in own if c.result.verdict not in good]
+    passing = [c.case for c in own if c.result.verdict is Verdict.PASSED]
+    return OpResult(
+        **{name: data[name] for name in _PLAIN},
+        **{name: number_from_json(data[name]) for name in _NUMBERS},
+        verdict=Verdict(data["verdict"]),
+        absence=Absence(data["absence"]),
+        loose=tuple(data["loose"]),
+        constant=tuple((name, number_from_json(value)) for name, value in data["constant"]),
+        causes=tuple(Cause.from_json(cause) for cause in data["causes"]),
+        kept_finite=tuple(data["kept_finite"]),
+        failures=tuple(sorted(failures, key=lambda failure: failure.case.numel)),
+        passing=tuple(passing) if failures else (),
+    )
+
+
+def _kernel(kernel: KernelResult) -> dict[str, Json]:
+    return {
+        "kernel": kernel.kernel,
+        "arch": kernel.arch,
+        "verdict": kernel.verdict.value,
+        "reason": kernel.reason,
+        "cached": kernel.cached,
+        "absence": kernel.absence.value,
+        "entries": [entry.to_json() for entry in kernel.entries],
+        "changes": [asdict(change) for change in kernel.changes],
+    }
+
+
+def _kernel_from(data: Mapping[str, Json]) -> KernelResult:
+    from gpuemu_flow.artifacts.kernel_record import KernelRecord  # noqa: PLC0415 - with kernels only
+
+    return KernelResult(
+        kernel=data["kernel"],
+        arch=data["arch"],
+        verdict=Verdict(data["verdict"]),
+        reason=data["reason"],
+        cached=data["cached"],
+        absence=Absence(data["absence"]),
+        entries=tuple(KernelRecord.from_json(entry) for entry in data["entries"]),
+        changes=tuple(KernelChange.from_json(change) for change in data["changes"]),
+    )

@@ -1,0 +1,112 @@
+"""Programs that take JAX's arrays, on the CPU, in the dtypes of the case."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.errors import RunnerError
+from gpuemu_flow.runners.api import Program, op_error
+from gpuemu_flow.runners.callable import CallableRunner
+from gpuemu_flow.runners.imports import load_function
+from gpuemu_flow.runners.torch_runner import framework, with_arrays
+from gpuemu_flow.types import XLA_COMPILED, XLA_STEPWISE
+
+_WIDE = (np.dtype(np.float64), np.dtype(np.complex128))
+
+
+class JaxRunner(CallableRunner):
+    """Calls a function with JAX's arrays.
+
+    Arrays of 64 bits stay what they are, while what the function makes itself has 32 bits unless it
+    says otherwise, as is usual in JAX. With inputs in float64, all is computed in 64 bits.
+
+    Raises
+    ------
+    OpError
+        ``op-not-loadable``, ``framework-missing``, ``op-signature``.
+    """
+
+    def __init__(self, program: Program) -> None:
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        try:
+            self._jax: Any = framework("jax", "jax")
+        except RunnerError as failed:
+            raise op_error(failed) from None
+        self._xla = program.argv[0] if program.argv else ""
+        with self._bits(()):
+            function = load_function(program)
+        super().__init__(program, self._on_jax(function))
+
+    def _on_jax(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            found: list[Any] = []
+
+            def convert(array: np.ndarray) -> Any:
+                with self._jax.enable_x64(True):  # else the values are cut to 32 bits
+                    found.append(self._jax.numpy.array(array, copy=True))
+                return found[-1]
+
+            given = [with_arrays(value, convert) for value in args]
+            named = {name: with_arrays(value, convert) for name, value in kwargs.items()}
+            with self._bits(found):
+                compiled = self._xla == XLA_COMPILED
+                call = self._compile(function, given, named) if compiled else function
+                result = call(*given, **named)
+                return self._jax.block_until_ready(result)
+
+        return run
+
+    def _compile(
+        self, function: Callable[..., Any], given: list[Any], named: dict[str, Any]
+    ) -> Callable[..., Any]:
+        """Return the function compiled by XLA, with numbers and words as constants."""
+        jax = self._jax
+        leaves, tree = jax.tree_util.tree_flatten((given, named))
+        traced = [isinstance(leaf, jax.Array) for leaf in leaves]
+        rest = [None if is_array else leaf for leaf, is_array in zip(leaves, traced, strict=True)]
+
+        def traced_call(arrays: list[Any]) -> Any:
+            several = iter(arrays)
+            filled = [
+                next(several) if is_array else leaf
+                for leaf, is_array in zip(rest, traced, strict=True)
+            ]
+            args, kwargs = jax.tree_util.tree_unflatten(tree, filled)
+            return function(*args, **kwargs)
+
+        compiled = jax.jit(traced_call)
+
+        def call(*_: Any, **__: Any) -> Any:
+            return compiled([x for x, is_array in zip(leaves, traced, strict=True) if is_array])
+
+        return call
+
+    @contextmanager
+    def _bits(self, arrays: Any) -> Iterator[None]:
+        """Let explicit dtypes of 64 bits be; make them the default where an input is float64."""
+        jax = self._jax
+        with ExitStack() as stack:
+            if self._xla == XLA_STEPWISE:
+                stack.enter_context(jax.disable_jit())
+            if any(array.dtype in _WIDE for array in arrays):
+                stack.enter_context(jax.enable_x64(True))
+            elif hasattr(jax.config, "jax_explicit_x64_dtypes"):
+                stack.enter_context(_set(jax, "jax_explicit_x64_dtypes", "allow"))
+            yield
+
+
+@contextmanager
+def _set(jax: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(jax.config, name)
+    jax.config.update(name, value)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)

@@ -1,0 +1,156 @@
+"""Modules of PyTorch as programs: built once for each dtype, with weights that a seed decides.
+
+An op's module and the reference's have the same weights where their parameters have the same names
+and shapes, in whatever order they are made: what a constructor draws at random is drawn again from
+the seed, the name and the shape. Constant ones, such as the weights of a norm and biases of 0, are
+varied likewise, for an op that leaves them out would else be right. Every weight that is drawn is
+exact in float16 and bfloat16, so that op and reference have the same ones in any dtype.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.runners.api import OpError, RunError
+
+_STEPS = 255
+"""Weights are multiples of a power of two by integers of 8 bits."""
+_RUNNING = ("running_mean", "running_var")
+_NARROW = 2
+"""Bytes of an element below which nothing is computed in a dtype, but for inputs."""
+
+
+def module_caller(torch: Any, made_by: Callable[..., Any], described: str) -> Callable[..., Any]:
+    """Return the function that calls a module with the inputs of its ``forward``.
+
+    Parameters
+    ----------
+    torch : module
+    made_by : callable
+        The module's class.
+    described : str
+        JSON: ``init``, arguments of the class by name or in order; ``seed``; ``shared``, true where
+        op and reference both are modules.
+
+    Raises
+    ------
+    OpError
+        ``op-signature``: the class makes no module.
+    """
+    told = json.loads(described)
+    caller = _Caller(
+        torch, made_by, told["init"], int(told["seed"] or 0), shared=bool(told["shared"])
+    )
+    forward = caller.module(torch.float32).forward
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return caller.module(_float_of(torch, (*args, *kwargs.values())))(*args, **kwargs)
+
+    call.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    call.__code__ = call.__code__.replace(
+        co_firstlineno=getattr(getattr(forward, "__code__", None), "co_firstlineno", 0)
+    )
+    return call
+
+
+class _Caller:
+    """The module of a class, one for each dtype that it is called in."""
+
+    def __init__(
+        self, torch: Any, made_by: Callable[..., Any], init: Any, seed: int, *, shared: bool
+    ) -> None:
+        self._torch = torch
+        self._made_by = made_by
+        self._init = init
+        self._seed = seed
+        self._shared = shared
+        self._known: dict[Any, tuple[Any, dict[str, Any]]] = {}
+
+    def module(self, dtype: Any) -> Any:
+        """Return the module in a dtype, with the weights that it began with."""
+        if dtype not in self._known:
+            module = self._construct(self._seed)
+            if self._shared:
+                self._draw(module, self._construct(self._seed + 1))
+            module = module.to(dtype).eval().requires_grad_(False)
+            state = {name: value.clone() for name, value in module.state_dict().items()}
+            self._known[dtype] = module, state
+        module, state = self._known[dtype]
+        for name, value in module.state_dict().items():
+            if name in state:
+                value.copy_(state[name])
+        return module
+
+    def _construct(self, seed: int) -> Any:
+        self._torch.default_generator.manual_seed(seed)
+        np.random.seed(seed & 0xFFFFFFFF)
+        named = isinstance(self._init, Mapping)
+        made = self._made_by(**self._init) if named else self._made_by(*self._init)
+        if not isinstance(made, self._torch.nn.Module):
+            name = getattr(self._made_by, "__name__", "the class")
+            text = f"{name} makes a {type(made).__name__}, which is no torch.nn.Module"
+            raise OpError(RunError("op-signature", text, "name a class of modules, or a function"))
+        return made
+
+    def _draw(self, module: Any, other: Any) -> None:
+        """Draw weights anew; `other` was made with another seed, which tells the random ones."""
+        again = dict(_weights(other))
+        with self._torch.no_grad():
+            for name, weight in _weights(module):
+                second = again.get(name)
+                if second is None or not weight.is_floating_point() or not weight.numel():
+                    continue
+                mine = weight.detach().double().numpy()
+                if not np.array_equal(mine, second.detach().double().numpy(), equal_nan=True):
+                    drawn = _spread(weight.shape) * self._units(name, weight)
+                elif float(mine.min()) == float(mine.max()):
+                    drawn = _varied(float(mine.min()), self._units(name, weight))
+                else:
+                    continue
+                weight.copy_(self._torch.from_numpy(drawn).bfloat16())
+
+    def _units(self, name: str, weight: Any) -> np.ndarray:
+        """Return multiples of 1/256 between -1 and 1, excluding both."""
+        shape = tuple(weight.shape)
+        digest = hashlib.sha256(f"{self._seed} {name} {shape}".encode()).digest()
+        rng = SeededRng(int.from_bytes(digest[:8], "little"))
+        steps = rng.ranges(weight.numel(), -_STEPS, _STEPS + 1)
+        return (steps / (_STEPS + 1)).reshape(shape)
+
+
+def _weights(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield parameters, each once, and the running statistics of norms."""
+    yield from module.named_parameters()
+    for name, buffer in module.named_buffers():
+        if name.rpartition(".")[2] in _RUNNING:
+            yield name, buffer
+
+
+def _spread(shape: tuple[int, ...]) -> float:
+    """Return the power of two that is nearest to one over the root of the inputs of a weight."""
+    inputs = math.prod(shape[1:]) if len(shape) > 1 else math.prod(shape)
+    return 2.0 ** -round(math.log2(max(inputs, 1)) / 2)
+
+
+def _varied(value: float, units: np.ndarray) -> np.ndarray:
+    if not math.isfinite(value):
+        return np.full(units.shape, value)
+    return units / 2 if value == 0 else value * (1 + units / 2)
+
+
+def _float_of(torch: Any, given: tuple[Any, ...]) -> Any:
+    """Return the dtype of the first float tensor that weights can have, too; else float32."""
+    for value in given:
+        if isinstance(value, Mapping):
+            return _float_of(torch, tuple(value.values()))
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            return value.dtype if value.element_size() >= _NARROW else torch.float32
+    return torch.float32

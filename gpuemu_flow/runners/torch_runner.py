@@ -1,0 +1,221 @@
+"""Programs that take PyTorch's tensors: functions and modules, on the CPU, as if on a GPU."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpuemu_flow.errors import FlowError, Problem, RunnerError
+from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name
+from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program, op_error
+from gpuemu_flow.runners.callable import CallableRunner
+from gpuemu_flow.runners.imports import load_function
+from gpuemu_flow.runners.torch_modules import module_caller
+from gpuemu_flow.runners.triton_device import CpuDevice
+from gpuemu_flow.runners.triton_provenance import Provenance
+from gpuemu_flow.runners.triton_unwritten import suspicious, unwritten
+from gpuemu_flow.runners.watch import Watch
+from gpuemu_flow.types import DTYPES, Failure
+
+Inputs = Mapping[str, np.ndarray]
+_NO_ARRAYS = (
+    "it gets torch tensors, for its `kind` or a `framework` says so: leave out the conversion, or "
+    'write { kind = "callable", ... } to get numpy arrays'
+)
+_MOST_COPIED = 1 << 26
+"""Bytes of inputs that are copied, so that a call can be repeated."""
+
+
+class TorchHost(Protocol):
+    """Interface of the surroundings in which a function of tensors runs."""
+
+    torch: Any
+    device: CpuDevice
+
+    def running(self, seed: int = 0, run: int = 0) -> AbstractContextManager[None]:
+        """Make host code and its imports see a GPU while inside."""
+
+    def failures(self) -> list[Failure]:
+        """List what was found in the latest `running`."""
+
+
+def framework(package: str, extra: str) -> ModuleType:
+    """Import a framework; raise RunnerError ``framework-missing`` if that fails."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        text = f"programs of kind {extra!r} need {package}, which cannot be imported: {error}"
+        hint = f"pip install 'gpuemu-flow[{extra}]'"
+        raise RunnerError(Problem("framework-missing", text, hint)) from None
+
+
+class PlainTorch:
+    """PyTorch with a GPU that is none; see `CpuDevice`.
+
+    Raises
+    ------
+    RunnerError
+        ``framework-missing`` without torch.
+    """
+
+    def __init__(self) -> None:
+        self.torch: Any = framework("torch", "torch")
+        self.device = CpuDevice(self.torch, lambda _: None)
+
+    @contextmanager
+    def running(self, seed: int = 0, run: int = 0) -> Iterator[None]:
+        """See `TorchHost.running`; `run` 1 gives new memory other values than run 0."""
+        self.device.made_uninitialised, self.device.run = False, run
+        self.device.new.clear()
+        with self.device.on():
+            yield
+
+    def failures(self) -> list[Failure]:
+        """Return nothing: no kernel is watched."""
+        return []
+
+
+def as_torch(torch: Any, array: np.ndarray) -> Any:
+    """Return a torch tensor on the array's memory, or on a copy if torch could not write to it.
+
+    Axes of stride 0 stay what they are: the tensor is an expanded one.
+    """
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        strides = zip(array.shape, array.strides, strict=True)
+        once = tuple(slice(0, 1 if size and not stride else None) for size, stride in strides)
+        return _on_memory(torch, array[once].copy(order="K")).expand(array.shape)
+    return _on_memory(torch, array)
+
+
+def _on_memory(torch: Any, array: np.ndarray) -> Any:
+    name = dtype_name(array.dtype) or ""
+    if name in ML_DTYPES_NAMES:
+        words = array.view(np.uint8 if DTYPES[name].itemsize == 1 else np.int16)
+        return torch.from_numpy(words).view(getattr(torch, name))
+    return torch.from_numpy(array)
+
+
+def with_arrays(value: Any, convert: Callable[[np.ndarray], Any]) -> Any:
+    """Return a value with the arrays in it, or in its mappings and lists, converted."""
+    if isinstance(value, np.ndarray):
+        return convert(value)
+    if isinstance(value, list):
+        return [with_arrays(member, convert) for member in value]
+    if isinstance(value, Mapping):
+        return {name: with_arrays(member, convert) for name, member in value.items()}
+    return value
+
+
+def seed_of_call() -> int:
+    """Return the seed of the global generator for this call; reading it draws nothing."""
+    state: Any = np.random.get_state()
+    return int(state[1][0])
+
+
+class TorchRunner(CallableRunner):
+    """Calls a function with torch tensors on the very memory of the inputs.
+
+    Raises
+    ------
+    OpError
+        ``op-not-loadable``, ``framework-missing``, ``triton-missing``, ``op-signature``.
+    """
+
+    def __init__(self, program: Program) -> None:
+        try:
+            self._host = self._make_host(program)
+        except RunnerError as failed:
+            raise op_error(failed) from None
+        self._found: list[Failure] = []
+        self._bypassed: list[Failure] = []
+        self._program_outputs = program.output_names
+        self.printed = ""
+        self._run = 0
+        with self._host.running():
+            function = self._load(program)
+        super().__init__(program, self._on_torch(function))
+
+    def _make_host(self, program: Program) -> TorchHost:
+        return PlainTorch()
+
+    def _load(self, program: Program) -> Callable[..., Any]:
+        if program.argv:
+            return module_caller(self._host.torch, load_function(program), program.argv[0])
+        return load_function(program)
+
+    def _on_torch(self, host: Callable[..., Any]) -> Callable[..., Any]:
+        torch = self._host.torch
+
+        @functools.wraps(host)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            convert = functools.partial(as_torch, torch)
+            given = [with_arrays(value, convert) for value in args]
+            named = {name: with_arrays(value, convert) for name, value in kwargs.items()}
+            seed = seed_of_call()
+            torch.default_generator.manual_seed(seed)
+            with self._host.running(seed, self._run):
+                result = self._called(host, given, named)
+                self._look_who_wrote(result)
+                return result
+
+        return run
+
+    def _called(
+        self, host: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
+    ) -> Any:
+        try:
+            return host(*given, **named)
+        except TypeError as error:
+            if "ndarray" in str(error):  # of torch.from_numpy, which is given a tensor
+                self.hint = _NO_ARRAYS
+            raise
+
+    def _look_who_wrote(self, result: Any) -> None:
+        """Record operations that a library did in place of the op's kernels."""
+        provenance: Provenance | None = getattr(self._host, "provenance", None)
+        if provenance is not None and not self._run:
+            names = self._program_outputs or (DEFAULT_OUTPUT,)
+            self._bypassed = provenance.failures(result, names)
+
+    def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
+        """See `CallableRunner.call`."""
+        self._found, self._bypassed, self._run = [], [], 0
+        copies = _copied(inputs)
+        try:
+            outputs = super().call(inputs, watch)
+        except FlowError as error:
+            raise op_error(error) from None
+        self._found = [*self._bypassed, *self._host.failures()]
+        self.printed = getattr(self._host, "printed", "")
+        if self._host.device.made_uninitialised and suspicious(outputs):
+            again = self._again(copies, watch) if copies is not None else None
+            self._found += unwritten(outputs, again)
+        return outputs
+
+    def _again(self, copies: Inputs, watch: Watch) -> dict[str, np.ndarray] | None:
+        """Repeat the call with other values in new memory; return None if it fails."""
+        self._run = 1
+        try:
+            return super().call(copies, watch)
+        except Exception:
+            return None
+
+    def violations(self) -> list[Failure]:
+        """Return violations of the kernels in the latest call, and what nobody wrote."""
+        return self._found
+
+
+def _copied(inputs: Inputs) -> Inputs | None:
+    arrays = [value for value in inputs.values() if isinstance(value, np.ndarray)]
+    if sum(array.nbytes for array in arrays) > _MOST_COPIED:
+        return None
+    return {
+        name: value.copy(order="K") if isinstance(value, np.ndarray) else value
+        for name, value in inputs.items()
+    }

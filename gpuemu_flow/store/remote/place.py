@@ -1,0 +1,186 @@
+"""Find which shared cache a run uses and what it may do there, from file and environment.
+
+A file of the workspace can come with a pull request. It may name a cache to read from. Where it
+alone names one beyond this machine, nothing of the user's goes there: no header, no results.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.store.remote.entry import LEAST_KEY_BYTES
+from gpuemu_flow.store.remote.transport import Transport
+
+REMOTE = "GPUEMU_CACHE_REMOTE"
+MODE = "GPUEMU_CACHE_MODE"
+HEADER = "GPUEMU_CACHE_HEADER"
+KEY = "GPUEMU_CACHE_KEY"
+TIMEOUT = "GPUEMU_CACHE_TIMEOUT"
+SILENCE_SECONDS = 10.0
+"""Time without a byte after which a server's answer is not waited for any longer."""
+LONGEST_SILENCE = 3600.0
+NONE = "none"
+READ, WRITE = "read", "write"
+HTTP = ("http", "https")
+THROUGH_FSSPEC = ("s3", "gs", "az")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A shared cache, and what this run may do there.
+
+    Attributes
+    ----------
+    url : str
+    mode : str
+        ``read`` or ``write``.
+    header : tuple of str
+        Name and value of a header of each request, or nothing.
+    secret : bytes or None
+        Key of signatures.
+    problems : tuple of Problem
+        Warnings on what the environment did not grant.
+    silence : float
+        Seconds; see `SILENCE_SECONDS`.
+    """
+
+    url: str
+    mode: str
+    header: tuple[str, str] | tuple[()] = ()
+    secret: bytes | None = None
+    problems: tuple[Problem, ...] = ()
+    silence: float = SILENCE_SECONDS
+
+    def transport(self) -> Transport:
+        """Make what reaches the place; nothing is asked for yet.
+
+        Raises
+        ------
+        UsageError
+            ``cache-remote-package`` where a package is missing.
+        """
+        parts = urlsplit(self.url)
+        if parts.scheme == "file":
+            from gpuemu_flow.store.remote.folder import FolderTransport  # noqa: PLC0415
+
+            return FolderTransport(Path(unquote(parts.path)))
+        if parts.scheme in HTTP:
+            from gpuemu_flow.store.remote.http import HttpTransport  # noqa: PLC0415
+
+            return HttpTransport(parts, self.header, silence=self.silence)
+        from gpuemu_flow.store.remote.buckets import BucketTransport  # noqa: PLC0415
+
+        return BucketTransport(self.url)
+
+
+def place_of(remote: str, mode: str, environ: Mapping[str, str]) -> Place | None:
+    """Return the shared cache of a run; None if there is none.
+
+    Parameters
+    ----------
+    remote, mode : str
+        Of the configuration; an empty `remote` for none.
+
+    Raises
+    ------
+    UsageError
+        ``cache-remote-value`` for values of the environment that make no sense.
+    """
+    named = environ.get(REMOTE, "")
+    url = named or remote
+    if not url or url == NONE:
+        return None
+    parts = _split(url)
+    mode = environ.get(MODE, "") or mode
+    if mode not in (READ, WRITE):
+        raise _wrong(MODE, f"it is neither {READ} nor {WRITE}")
+    header = _header(environ.get(HEADER, ""))
+    problems = []
+    granted = urlsplit(named) == parts if named else False
+    if header and not granted:
+        problems.append(_ungranted(url, f"{HEADER} is not sent"))
+        header = ()
+    if mode == WRITE and not granted and not _is_near(parts):
+        problems.append(_ungranted(url, "nothing is stored"))
+        mode = READ
+    secret = _secret(environ.get(KEY, ""))
+    return Place(url, mode, header, secret, tuple(problems), _silence(environ.get(TIMEOUT, "")))
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise _wrong(REMOTE, str(error)) from error
+    known = parts.scheme in ("file", *HTTP, *THROUGH_FSSPEC)
+    if not known or not url.isprintable() or " " in url or (port == 0):
+        raise _wrong(REMOTE, "it is no URL of a cache: file, https, http, s3, gs or az")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise _wrong(REMOTE, f"it has a user or a query; what grants access belongs to {HEADER}")
+    if parts.scheme == "file" and (parts.netloc or not parts.path.startswith("/")):
+        raise _wrong(REMOTE, "a file's URL has three slashes and an absolute path")
+    if parts.scheme != "file" and not parts.hostname:
+        raise _wrong(REMOTE, "it names no host")
+    return parts
+
+
+def _is_near(parts: SplitResult) -> bool:
+    """Tell whether a place is this machine's: a folder, or a server on its own address."""
+    if parts.scheme == "file" or parts.hostname == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return False
+
+
+def _header(text: str) -> tuple[str, str] | tuple[()]:
+    if not text:
+        return ()
+    name, colon, value = text.partition(":")
+    sound = name.replace("-", "").isalnum() and name.isascii()
+    if not colon or not sound or not value.strip() or not value.isprintable():
+        raise _wrong(HEADER, "it is not NAME: VALUE")
+    if not value.isascii():
+        raise _wrong(HEADER, "it holds letters beyond ASCII")
+    return name, value.strip()
+
+
+def _secret(text: str) -> bytes | None:
+    if not text:
+        return None
+    if len(text.encode()) < LEAST_KEY_BYTES:
+        raise _wrong(KEY, f"it has less than {LEAST_KEY_BYTES} bytes")
+    return text.encode()
+
+
+def _silence(text: str) -> float:
+    if not text:
+        return SILENCE_SECONDS
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds <= LONGEST_SILENCE:
+        raise _wrong(TIMEOUT, f"it is no number of seconds up to {LONGEST_SILENCE:g}")
+    return seconds
+
+
+def _wrong(variable: str, reason: str) -> UsageError:
+    # The value may be a secret, and is not shown.
+    return UsageError(Problem("cache-remote-value", f"{variable} cannot be used: {reason}"))
+
+
+def _ungranted(url: str, effect: str) -> Problem:
+    return Problem(
+        "cache-remote-ungranted",
+        f"only the file of the workspace names {url}: {effect}",
+        f"set {REMOTE} to it where you want that",
+        warning=True,
+    )

@@ -1,0 +1,78 @@
+"""Say what carries a shared cache: two kinds of objects by name, read and written whole."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+ACTION = "ac"
+"""Kind of entries: small, replaceable, named by the sha256 of what they answer."""
+CONTENT = "cas"
+"""Kind of blobs: named by the sha256 of their content."""
+MOST_ENTRY_BYTES = 64 << 20
+MOST_BLOB_BYTES = 8 << 30
+BLOCK = 1 << 20
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class RemoteError(Exception):
+    """Error of a shared cache that did not do what was asked; nothing is known of the object.
+
+    Attributes
+    ----------
+    refused : bool
+        It answered, and said that this user may not.
+    """
+
+    def __init__(self, reason: str, *, refused: bool = False) -> None:
+        super().__init__(reason)
+        self.refused = refused
+
+
+class TooLargeError(RemoteError):
+    """Error of an object that is larger than any that this program writes."""
+
+
+class Transport(Protocol):
+    """A place with objects. Thread-safe."""
+
+    def get(self, kind: str, key: str, sink: BinaryIO, limit: int) -> bool:
+        """Write an object to `sink`; return False if there is none.
+
+        Raises
+        ------
+        RemoteError
+            When the place cannot be asked. `sink` may then hold a part of something.
+        """
+
+    def put(self, kind: str, key: str, source: bytes | Path) -> None:
+        """Store an object whole or not at all; raise RemoteError when that failed."""
+
+    def has(self, kind: str, key: str) -> bool:
+        """Tell whether there is such an object; raise RemoteError where that is not known."""
+
+    def close(self) -> None:
+        """End connections."""
+
+
+def is_key(key: object) -> bool:
+    """Tell whether a value is a sha256 in lower-case hex, and so a name of an object."""
+    return isinstance(key, str) and _SHA256.fullmatch(key) is not None
+
+
+def copy_bounded(source: BinaryIO, sink: BinaryIO, limit: int) -> int:
+    """Copy a stream of at most `limit` bytes, and count them.
+
+    Raises
+    ------
+    TooLargeError
+    """
+    total = 0
+    while block := source.read(BLOCK):
+        total += len(block)
+        if total > limit:
+            raise TooLargeError(f"an object of more than {limit >> 20} MiB")
+        sink.write(block)
+    return total

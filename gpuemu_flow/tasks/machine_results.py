@@ -1,0 +1,130 @@
+"""Results of commands and compilers that machines share: only where all is alike.
+
+Nobody sees what a command reads, or which programs it calls. In its own workspace a user knows what
+``inputs`` leaves out. A clone elsewhere could take what was made of other files. So the key holds
+all files of the workspace, the compilers on ``PATH`` and the kind of machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.store.discovered import Discovered
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.tasks.base import StageContext, TaskSpec
+from gpuemu_flow.types import Json
+
+if TYPE_CHECKING:
+    from gpuemu_flow.store.remote.shared import SharedCache
+
+COMPILERS = (
+    "as", "c++", "cc", "clang", "clang++", "cmake", "g++", "gcc", "gfortran", "go", "hipcc", "ld",
+    "make", "ninja", "nvcc", "ptxas", "rustc",
+)  # fmt: skip
+MOST_FILES = 20_000
+MOST_BYTES = 1 << 30
+_NOT_LOOKED_AT = frozenset({"__pycache__", ".git", ".hg", ".gpuemu-cache", ".venv", "node_modules"})
+
+
+@dataclass(frozen=True)
+class MachineResults:
+    """The results of one task in a shared cache, for this state of workspace and machine."""
+
+    cache: SharedCache
+    context: StageContext
+    state: Json
+
+    def fetch(self, key: str) -> Json | None:
+        """Return a result by its key on this machine; None if it is not known."""
+        if self.context.force:
+            return None
+        whole = digest_json([key, self.state])
+        self.cache.fetch([whole])
+        return self.context.cache.actions.get(whole)
+
+    def fetch_blobs(self, digests: Iterable[str]) -> None:
+        """Take blobs into the workspace's cache that are not there yet."""
+        wanted = []
+        for digest in digests:
+            try:
+                if not self.context.cache.blobs.has(digest):
+                    wanted.append(digest)
+            except ValueError:  # a stranger's words
+                continue
+        self.cache.fetch_blobs(wanted)
+
+    def store(self, key: str, value: Json, digests: Iterable[str]) -> None:
+        """Store a result and its blobs."""
+        whole = digest_json([key, self.state])
+        self.cache.store([whole], {whole: value}, digests)
+
+
+def machine_results(spec: TaskSpec, context: StageContext) -> MachineResults | None:
+    """Return the shared results of a task; None without a shared cache, or in a huge workspace."""
+    cache = context.shared
+    if cache is None:
+        return None
+    made = frozenset((*spec.settings.get("declared", ()), *spec.outputs))
+    tree = _tree(str(context.root), made)
+    if tree is None:
+        return None
+    found = (shutil.which(name) for name in COMPILERS)
+    programs = Discovered(files=frozenset(path for path in found if path))
+    state = [spec.name, tree, dict(context.environment), context.inputs.parts(programs)]
+    return MachineResults(cache, context, state)
+
+
+def _tree(root: str, made: frozenset[str]) -> str | None:
+    """Return a digest of all files below a folder, except those that tasks make."""
+    found = hashlib.sha256()
+    files = total = 0
+    for name, status in _entries(root, ""):
+        if name in made:
+            continue
+        files, total = files + 1, total + status.st_size
+        if files > MOST_FILES or total > MOST_BYTES:
+            return None
+        kind = stat.S_IFMT(status.st_mode) | status.st_mode & stat.S_IXUSR
+        found.update(f"{len(os.fsencode(name))} {kind:o} ".encode())
+        found.update(os.fsencode(name))
+        content = _content(os.path.join(root, name), status)  # noqa: PTH118
+        if content is None:
+            return None
+        found.update(content)
+    return found.hexdigest()
+
+
+def _entries(root: str, folder: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield name and status of what is no folder, in the order of names."""
+    try:
+        with os.scandir(os.path.join(root, folder)) as entries:  # noqa: PTH118
+            listed = sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in listed:
+        name = f"{folder}/{entry.name}" if folder else entry.name
+        if entry.name in _NOT_LOOKED_AT:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _entries(root, name)
+        else:
+            yield name, entry.stat(follow_symlinks=False)
+
+
+def _content(path: str, status: os.stat_result) -> bytes | None:
+    """Return a digest of a file or a link; None for what can be neither read nor named."""
+    try:
+        if stat.S_ISLNK(status.st_mode):
+            return hashlib.sha256(os.fsencode(os.readlink(path))).digest()  # noqa: PTH115
+        if not stat.S_ISREG(status.st_mode):
+            return b"-"
+        with open(path, "rb") as file:  # noqa: PTH123
+            return hashlib.sha256(file.read()).digest()
+    except OSError:
+        return None

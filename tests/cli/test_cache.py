@@ -1,0 +1,149 @@
+"""``gpuemu-flow cache``: figures, cleaning, checks, and results pushed and pulled by hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from mini_workspace import Mini
+
+sys.path.append(str(Path(__file__).parent.parent / "integration"))
+from cache_server import requests, served
+from shared_workspace import clone, make_original, manifests, programs, results
+
+
+@pytest.fixture
+def share(tmp_path: Path) -> Path:
+    folder = tmp_path / "share"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def original(tmp_path: Path, share: Path) -> Mini:
+    return make_original(tmp_path / "original", f"file://{share}")
+
+
+def stats(workspace: Mini) -> dict[str, object]:
+    return dict(json.loads(workspace.command("cache", "stats", "--format", "json").stdout))
+
+
+def test_stats_count_what_is_there(original: Mini, share: Path) -> None:
+    empty = stats(original)
+    assert empty["answers"] == "yes"
+    original.run()
+    full = stats(original)
+    files = {kind: list((share / kind).iterdir()) for kind in ("ac", "cas")}
+    assert full["shared"] == {
+        "entries": len(files["ac"]),
+        "entry_bytes": sum(path.stat().st_size for path in files["ac"]),
+        "blobs": len(files["cas"]),
+        "blob_bytes": sum(path.stat().st_size for path in files["cas"]),
+    }
+    assert full["own"]["blobs"] == len(files["cas"]) > 0  # type: ignore[index]
+    assert f"shared cache: file://{share} (write)" in original.command("cache", "stats").stdout
+
+
+def test_stats_without_a_shared_cache(original: Mini) -> None:
+    original.env["GPUEMU_CACHE_REMOTE"] = "none"
+    assert "shared cache: none" in original.command("cache", "stats").stdout
+    assert "cache-remote-none" in original.command("cache", "push", code=2).stderr
+    assert "cache-remote-none" in original.command("cache", "pull", code=2).stderr
+    assert "cache-remote-none" in original.command("cache", "verify", "--remote", code=2).stderr
+
+
+def test_what_was_computed_before_is_pushed(original: Mini, tmp_path: Path, share: Path) -> None:
+    original.env["GPUEMU_CACHE_REMOTE"] = "none"
+    first = original.run()
+    del original.env["GPUEMU_CACHE_REMOTE"]
+    programs(original)
+    before = manifests(original)
+    assert "stored " in original.command("cache", "push").stdout
+    assert programs(original) == []
+    assert manifests(original) == before
+    assert original.run()["executed"] == []
+    other = clone(original, tmp_path / "clone")
+    assert results(other.run()) == results(first)
+    assert programs(other) == []
+
+
+def test_push_needs_a_cache_that_may_be_written_to(original: Mini) -> None:
+    original.env["GPUEMU_CACHE_MODE"] = "read"
+    assert "cache-remote-none" in original.command("cache", "push", code=2).stderr
+
+
+def test_push_to_a_cache_that_is_down_fails(original: Mini) -> None:
+    original.env["GPUEMU_CACHE_REMOTE"] = "http://127.0.0.1:9/nothing"
+    done = original.command("cache", "push", code=3)
+    assert "cache-remote-unreachable" in done.stderr
+    assert "stored 0 entries" in done.stdout
+
+
+def test_pull_takes_what_is_there_and_runs_nothing(original: Mini, tmp_path: Path) -> None:
+    first = original.run()
+    programs(original)
+    other = clone(original, tmp_path / "clone")
+    assert "5 tasks have results\n" in other.command("cache", "pull").stdout
+    assert manifests(other) == manifests(original)
+    report = other.run()
+    assert report["executed"] == []
+    assert results(report) == results(first)
+    other.edit("scripts/scale.py", "parts - 1", "parts - 2")
+    said = other.command("cache", "pull").stdout
+    assert "2 tasks have results, 3 would run" in said
+    assert programs(original) == []
+    assert other.run(code=1)["results"][0]["verdict"] == "failed"
+
+
+def test_gc_of_both_caches(original: Mini, share: Path) -> None:
+    original.run()
+    assert original.command("cache", "gc").stdout.startswith("deleted 0 files")
+    assert not original.command("cache", "gc", "--size", "0").stdout.startswith("deleted 0 files")
+    assert stats(original)["own"]["blobs"] == 0  # type: ignore[index]
+    original.command("cache", "gc", "--remote", code=2)
+    original.command("cache", "gc", "--remote", "--size", "1 parsec", code=2)
+    half = sum(path.stat().st_size for path in share.glob("*/*")) // 2
+    original.command("cache", "gc", "--remote", "--size", str(half))
+    assert 0 < sum(path.stat().st_size for path in share.glob("*/*")) <= half
+    assert original.run()["results"][0]["verdict"] == "passed"
+
+
+def test_verify_finds_each_damaged_object(original: Mini, share: Path) -> None:
+    original.run()
+    assert ": 0 damaged" in original.command("cache", "verify").stdout
+    assert ": 0 damaged" in original.command("cache", "verify", "--remote").stdout
+    objects = sorted(share.glob("*/*"))
+    for path in objects:
+        data = path.read_bytes()
+        path.write_bytes(data[: len(data) // 2])
+    original.env["GPUEMU_CACHE_MODE"] = "read"
+    done = original.command("cache", "verify", "--remote", code=1)
+    assert f"{len(objects)} damaged, 0 removed" in done.stdout
+    original.env["GPUEMU_CACHE_MODE"] = "write"
+    done = original.command("cache", "verify", "--remote", code=1)
+    assert f"{len(objects)} damaged, {len(objects)} removed" in done.stdout
+    assert not list(share.glob("*/*"))
+    blob = next((original.root / ".gpuemu-cache" / "blobs").glob("*/*"))
+    blob.write_bytes(b"other")
+    assert blob.stem in original.command("cache", "verify", code=1).stderr
+
+
+def test_clear(original: Mini, share: Path) -> None:
+    original.run()
+    assert "emptied" in original.command("cache", "clear").stdout
+    assert list(share.glob("*/*"))
+    original.command("cache", "clear", "--remote")
+    assert not list(share.glob("*/*"))
+
+
+def test_a_server_does_not_list_what_it_holds(tmp_path: Path, share: Path) -> None:
+    with served(share) as url:
+        original = make_original(tmp_path / "original", url)
+        for words in (("gc", "--size", "0"), ("verify",), ("clear",)):
+            done = original.command("cache", words[0], "--remote", *words[1:], code=2)
+            assert "cache-remote-unlisted" in done.stderr
+        assert stats(original)["answers"] == "yes"
+    assert "does not answer" in original.command("cache", "stats").stdout
+    assert requests(share)
