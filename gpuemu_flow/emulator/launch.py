@@ -152,6 +152,7 @@ class Kernel:
         checks: Iterable[str] = DEFAULT_CHECKS,
         budget: int = DEFAULT_BUDGET,
         order: Sequence[int] | None = None,
+        warps_reversed: bool = False,
         backend: str = "auto",
     ) -> LaunchResult:
         """Run the kernel once.
@@ -169,6 +170,8 @@ class Kernel:
             Thread instructions at most.
         order : sequence of int or None
             Linear block numbers in the order in which they run; None for ascending.
+        warps_reversed : bool
+            Let the last warp of a block act before the others; numpy alone can.
         backend : str
             ``numpy``, ``c`` (numpy where C cannot: the result's note says why), or ``auto``: C
             for large launches, where a compiler is there and no bit can differ.
@@ -186,7 +189,9 @@ class Kernel:
         """
         wanted = frozenset(checks)
         kernel = self.for_checks(wanted)
-        return kernel._launch(grid, block, arguments, shared, wanted, budget, order, backend)
+        return kernel._launch(
+            grid, block, arguments, shared, wanted, budget, order, warps_reversed, backend
+        )
 
     def for_checks(self, checks: frozenset[str]) -> Kernel:
         """Return the kernel that a launch with some checks executes."""
@@ -195,22 +200,29 @@ class Kernel:
     def _launch(
         self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Argument],
         shared: int, checks: frozenset[str], budget: int, order: Sequence[int] | None,
-        backend: str,
+        warps_reversed: bool, backend: str,
     ) -> LaunchResult:  # fmt: skip
         dimensions = check_dimensions(self.program, grid, block, shared)
-        launch, (buffers,) = self.prepare(dimensions, [arguments], shared, checks, budget)
+
+        def prepared() -> tuple[Launch, list[int]]:
+            launch, (buffers,) = self.prepare(dimensions, [arguments], shared, checks, budget)
+            launch.warps_reversed = warps_reversed
+            return launch, buffers
+
+        launch, buffers = prepared()
         ids = np.arange(launch.blocks) if order is None else np.asarray(order)
-        chosen = self._native.choose(backend, launch.threads, launch.blocks, checks)
+        wished = "numpy" if warps_reversed else backend
+        chosen = self._native.choose(wished, launch.threads, launch.blocks, checks)
         note = chosen.note
         if chosen.compiled:
             if self._native.run(launch, ids):
                 return _result(launch, buffers, arguments, "c", "")
             note = "a check found something, which numpy describes"
-            launch, (buffers,) = self.prepare(dimensions, [arguments], shared, checks, budget)
+            launch, buffers = prepared()
         try:
             self.run(launch, ids)
         except EveryLoadCountsError:
-            launch, (buffers,) = self.prepare(dimensions, [arguments], shared, checks, budget)
+            launch, buffers = prepared()
             self.run(launch, ids, every_load=True)
         return _result(launch, buffers, arguments, "numpy", note)
 

@@ -1,21 +1,21 @@
-"""Detect results that depend on the order of blocks, by a second launch."""
+"""Detect results that depend on the order of blocks or warps, by further launches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from gpuemu_flow.emulator.findings import Finding
 from gpuemu_flow.emulator.launch import Argument, BufferArgument, Kernel, LaunchResult
-from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.emulator.types import WARP, Array
 
 
 def find_order_dependence(
     kernel: Kernel, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Argument],
     result: LaunchResult, *, shared: int, budget: int,
 ) -> list[Finding]:  # fmt: skip
-    """Launch with the blocks in reverse order, and compare the buffers afterwards.
+    """Launch with the blocks in reverse order, then with the warps, and compare the buffers.
 
     Parameters
     ----------
@@ -28,16 +28,30 @@ def find_order_dependence(
     Returns
     -------
     list of Finding
-        One for each buffer that differs.
+        One for each order and each buffer that differs.
     """
+    found: list[Finding] = []
     count = int(np.prod(grid))
-    if count < 2:
-        return []
-    again = kernel.launch(
-        grid, block, arguments, shared=shared, checks=(), budget=budget,
-        order=range(count - 1, -1, -1), backend="numpy",
-    )  # fmt: skip
-    found = []
+    if count > 1:
+        again = kernel.launch(
+            grid, block, arguments, shared=shared, checks=(), budget=budget,
+            order=range(count - 1, -1, -1), backend="numpy",
+        )  # fmt: skip
+        found += _differences("blocks", kernel, arguments, result, again)
+    if int(np.prod(block)) > WARP:
+        again = kernel.launch(
+            grid, block, arguments, shared=shared, checks=(), budget=budget,
+            warps_reversed=True, backend="numpy",
+        )  # fmt: skip
+        found += _differences("warps", kernel, arguments, result, again)
+    return found
+
+
+def _differences(
+    turned: str, kernel: Kernel, arguments: Sequence[Argument], result: LaunchResult,
+    again: LaunchResult,
+) -> Iterator[Finding]:  # fmt: skip
+    """Yield one finding for each buffer whose bits differ; `turned` is blocks or warps."""
     pairs = zip(kernel.parameters, arguments, result.buffers, again.buffers, strict=True)
     for parameter, argument, first, second in pairs:
         if first is None or second is None or first.tobytes() == second.tobytes():
@@ -46,16 +60,14 @@ def find_order_dependence(
         name = argument.name or parameter.name
         at, differing = _difference(first, second)
         message = (
-            f"leaves other bits in {name} when blocks run in the opposite order: {differing:,} of "
-            f"{first.size:,} elements, the first {name}[{at:,}]: {first.reshape(-1)[at]} and "
+            f"leaves other bits in {name} when {turned} run in the opposite order: {differing:,} "
+            f"of {first.size:,} elements, the first {name}[{at:,}]: {first.reshape(-1)[at]} and "
             f"{second.reshape(-1)[at]}"
         )
         zero = (0, 0, 0)
         place = kernel.program.place(0)
-        found.append(
-            Finding("order", "block-order", message, kernel.name, place, zero, zero, differing)
-        )
-    return found
+        rule = f"{turned.removesuffix('s')}-order"
+        yield Finding("order", rule, message, kernel.name, place, zero, zero, differing)
 
 
 def _difference(first: Array, second: Array) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from gpuemu_flow.emulator.errors import BudgetError
 from gpuemu_flow.emulator.findings import Finding, show_index
 from gpuemu_flow.emulator.ir import Program
 from gpuemu_flow.emulator.memory import Arena
-from gpuemu_flow.emulator.types import WARP, Array
+from gpuemu_flow.emulator.types import WARP, WARPGROUP, Array
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.quick_dataclass import dataclass
 
@@ -69,6 +69,9 @@ class Launch:
     cases : tuple of CaseMemory
         Several input sets side by side, each with a grid of its own; empty for one. Block ``b``
         of case ``c`` has the number ``c * blocks + b``.
+    warps_reversed : bool
+        Lay the warps of each block into lanes from the last to the first. The lanes of one step
+        act in their order, so the last warp then comes before the others.
     """
 
     program: Program
@@ -82,6 +85,7 @@ class Launch:
     checks: frozenset[str]
     budget: int
     cases: tuple[CaseMemory, ...] = ()
+    warps_reversed: bool = False
     spent: int = 0
     executed: int = 0
     printed: list[str] = field(default_factory=list)
@@ -159,6 +163,7 @@ class State:
         self.count = 0
         self.block_ids: Array = np.zeros(0, np.int64)
         self.special: dict[str, Array] = {}
+        self._threads: Array = np.zeros(0, np.int64)
         self.live: Array = np.zeros((0, 0), bool)
         self.full: Array = np.zeros((0, 0), bool)
         self.group_is_alone = True
@@ -169,11 +174,23 @@ class State:
         self.block_ids = block_ids
         self.count = len(block_ids)
         self.full = np.ones((self.count, self.width), bool)
-        lanes = np.arange(self.width)
+        self._threads = lanes = self._threads_of_lanes()
         self.live = np.broadcast_to(lanes < self.launch.threads, self.full.shape)
         if self.launch.threads == self.width:
             self.live = self.full
         self.special = _specials(self.launch, lanes, block_ids % self.launch.blocks)
+
+    def _threads_of_lanes(self) -> Array:
+        """Return the linear index of the thread in each lane of a block."""
+        threads = np.arange(self.width)
+        if not self.launch.warps_reversed:
+            return threads
+        # wgmma works on four neighbouring warps, which must stay in their order.
+        steps = self.launch.program.steps
+        together = WARPGROUP if any(s.opcode.base == "wgmma" for s in steps) else WARP
+        if self.width % together:
+            return threads
+        return np.ascontiguousarray(threads.reshape(-1, together)[::-1]).reshape(-1)
 
     def spread(self, x: Array) -> Array:
         """Broadcast a value to all lanes."""
@@ -186,7 +203,8 @@ class State:
         return number % x, number // x % y, number // (x * y)
 
     def thread_index(self, lane: int) -> Dimensions:
-        """Return the index of a thread of a block."""
+        """Return the index of the thread in a lane of a block."""
+        lane = int(self._threads[lane])
         x, y, _ = self.launch.block
         return lane % x, lane // x % y, lane // (x * y)
 

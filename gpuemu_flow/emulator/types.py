@@ -31,6 +31,9 @@ BITS: dict[str, str] = {
 WARP = 32
 """Threads of a warp."""
 
+WARPGROUP = 4 * WARP
+"""Threads of the four neighbouring warps that ``wgmma`` works on."""
+
 
 def is_signed(type_name: str) -> bool:
     """Tell whether a PTX type is a signed integer."""

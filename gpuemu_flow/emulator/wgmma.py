@@ -12,15 +12,12 @@ import numpy as np
 
 from gpuemu_flow.emulator.matrices import canonical_bits32, unpack_elements
 from gpuemu_flow.emulator.stack import Stack
-from gpuemu_flow.emulator.types import WARP, Array
+from gpuemu_flow.emulator.types import WARP, WARPGROUP, Array
 from gpuemu_flow.quick_dataclass import dataclass
-
-GROUP = 128
-"""Threads of a warp group."""
 
 _ROWS = 64
 _WIDTHS = (0, 128, 64, 32)
-_LANES = np.arange(GROUP)
+_LANES = np.arange(WARPGROUP)
 _WARPS, _G, _T = _LANES // WARP, _LANES % WARP // 4, _LANES % 4
 _BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8}
 
@@ -99,7 +96,7 @@ class WarpGroups(Stack):
     """``wgmma`` of one batch."""
 
     def _by_group(self, x: Array) -> Array:
-        return np.ascontiguousarray(self.spread(x)).reshape(self.count, -1, GROUP)
+        return np.ascontiguousarray(self.spread(x)).reshape(self.count, -1, WARPGROUP)
 
     def _described(
         self, descriptor: Array, outer: int, form: GroupForm, kind: str, by_k: bool,
@@ -109,7 +106,7 @@ class WarpGroups(Stack):
         size = _BITS[kind] // 8
         first = self._by_group(descriptor)[:, :, :1]
         parts = []
-        for start in range(0, outer * form.k, GROUP):
+        for start in range(0, outer * form.k, WARPGROUP):
             number = np.minimum(start + _LANES, outer * form.k - 1)
             where = element_offsets(
                 number // form.k, number % form.k, size, first, by_k=by_k
@@ -136,11 +133,11 @@ class WarpGroups(Stack):
     ) -> list[Array]:  # fmt: skip
         """Compute ``wgmma.mma_async``; return the registers of D as bits."""
         self.check_members(np.full((1, 1), 0xFFFFFFFF, np.uint32), mask, step)
-        if self.width % GROUP:
+        if self.width % WARPGROUP:
             active = self.spread(self.live if mask is None else mask)
             self.report_mask(
                 "sync", "no-warp-group", active, step,
-                f"needs warp groups of {GROUP} threads; the block has {self.launch.threads}",
+                f"needs warp groups of {WARPGROUP} threads; the block has {self.launch.threads}",
             )  # fmt: skip
             return list(d)
         if isinstance(a, np.ndarray):
@@ -153,7 +150,7 @@ class WarpGroups(Stack):
             product = -product
         keep = self._by_group(accumulate)
         values = []
-        for number in range(_ROWS * form.n // GROUP):
+        for number in range(_ROWS * form.n // WARPGROUP):
             rows = 16 * _WARPS + _G + 8 * (number % 4 // 2)
             columns = 8 * (number // 4) + 2 * _T + number % 2
             old = self._accumulated(d, number, form)

@@ -8,6 +8,7 @@ from emulated_kernels import as_argument, out
 from planted_bugs import HARMLESS_MORE, MORE
 
 from gpuemu_flow.emulator.launch import LaunchResult, load_kernel
+from gpuemu_flow.emulator.orders import find_order_dependence
 
 HEAD = """.version 7.0
 .target sm_80
@@ -241,14 +242,35 @@ def test_checks_that_are_off_find_nothing_and_nothing_is_read_outside() -> None:
     ],
 )
 def test_what_depends_on_the_order_of_blocks(body: str, depends: bool) -> None:
-    from gpuemu_flow.emulator.orders import find_order_dependence
-
     kernel = load_kernel((HEAD + body + "\n ret;\n}\n").encode(), "planted.ptx")
     buffers = [as_argument(np.zeros(64, "u4")), as_argument(np.zeros(64, "u4"))]
     given = [*buffers, as_argument(np.int32(0))]
     result = kernel.launch([3], [64], given, checks=())
     found = find_order_dependence(kernel, [3], [64], given, result, shared=0, budget=1_000_000)
     assert [f.check for f in found] == (["order"] if depends else [])
+
+
+@pytest.mark.parametrize(
+    ("body", "depends"),
+    [
+        # Threads of two warps write their index to one place: the last one stays.
+        ("setp.gt.u32 %p1, %r2, 31; @%p1 st.global.u32 [%rd2], %r2;", True),
+        ("add.u32 %r8, %r2, 1; atom.global.exch.b32 %r9, [%rd2], %r8;", True),
+        ("atom.global.add.u32 %r9, [%rd2], 1; mul.wide.u32 %rd8, %r2, 4; "
+         "add.s64 %rd8, %rd1, %rd8; st.global.u32 [%rd8], %r9;", True),
+        ("red.global.add.u32 [%rd1], %r2;", False),
+        ("shfl.sync.bfly.b32 %r8, %r2, 1, 31, -1; mul.wide.u32 %rd8, %r2, 4; "
+         "add.s64 %rd8, %rd2, %rd8; st.global.u32 [%rd8], %r8;", False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("threads", [96, 80])
+def test_what_depends_on_the_order_of_warps(body: str, depends: bool, threads: int) -> None:
+    kernel = load_kernel((HEAD + body + "\n ret;\n}\n").encode(), "planted.ptx")
+    buffers = [as_argument(np.zeros(96, "u4")), as_argument(np.zeros(96, "u4"))]
+    given = [*buffers, as_argument(np.int32(0))]
+    result = kernel.launch([1], [threads], given, checks=())
+    found = find_order_dependence(kernel, [1], [threads], given, result, shared=0, budget=1_000_000)
+    assert {f.rule for f in found} == ({"warp-order"} if depends else set())
 
 
 def test_a_warp_in_the_middle_gets_its_turn() -> None:
