@@ -33,6 +33,13 @@ def test_the_order_of_blocks_changes_nothing_where_blocks_are_alone() -> None:
                 assert a is None or a.tobytes() == b.tobytes()
 
 
+@pytest.mark.parametrize("case", [pytest.param(c, id=c.entry) for c in all_cases(1, 100)])
+def test_a_correct_kernel_is_right_in_the_other_order_of_warps(case: Case) -> None:
+    result = case.launch(warps_reversed=True, backend="numpy")
+    case.check(result)
+    assert [str(f) for f in result.findings] == []
+
+
 def test_printf_is_captured() -> None:
     kernel = kernel_of("elementwise.ptx", "hello")
     from emulated_kernels import as_argument
