@@ -80,6 +80,9 @@ def init(
     chosen = name or project or project_name(target)
     if not chosen.isprintable() or len(chosen) > 200:
         raise click.BadParameter("at most 200 characters, all of them printable", param_hint="name")
+    if chosen in {".", ".."} or "/" in chosen:
+        reason = "it names the project, not a folder: use --target-dir FOLDER"
+        raise click.BadParameter(reason, param_hint="name")
     origin = find_origin()
     if ci is not None and added:
         files = plan_workflow(framework, ci, origin)

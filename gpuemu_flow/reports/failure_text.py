@@ -101,7 +101,7 @@ def render_failure(record: FailureRecord, style: Style) -> str:
     seen = f"last seen {record.time} by {record.source}"
     lines = [f"{verdict} {printable(f'{record.op}: {record.kind}, {seen}')}"]
     lines += [f"  {line}" for line in failure_lines(record)]
-    if record.index is not None:
+    if record.index is not None and record.actual is not None:  # else no value is wrong
         place = f"{list(record.index)}: actual {record.actual!r}, expected {record.expected!r}"
         lines.append(f"  worst element {place}")
     if record.verdict != Verdict.ERROR.value:  # else there was nothing to measure

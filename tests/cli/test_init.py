@@ -138,6 +138,12 @@ def test_names(empty: Mini) -> None:
     assert name() == "positional"
 
 
+@pytest.mark.parametrize("name", [".", "..", "ops/softmax"])
+def test_a_folder_is_no_name(empty: Mini, name: str) -> None:
+    assert "--target-dir" in empty.command("init", name, code=2).stderr
+    assert not list(empty.root.iterdir())
+
+
 def test_short_names_of_frameworks(empty: Mini) -> None:
     empty.command("init", "-f", "torch")
     assert 'framework = "pytorch"' in (empty.root / "gpuemu.toml").read_text()

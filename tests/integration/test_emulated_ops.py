@@ -89,6 +89,10 @@ def test_a_race_is_a_failure_of_its_own_kind(workspace: Path) -> None:
     again = flow(workspace, "reproduce", seed.group(1), "--op", "softmax")
     assert again.returncode == 1, again.stderr
     assert "racecheck" in again.stdout and "still fails" in again.stdout
+    debugged = flow(workspace, "debug", "--seed", seed.group(1))
+    assert debugged.returncode == 1, debugged.stderr
+    assert "racecheck: matrices.cu:" in debugged.stdout
+    assert "actual None" not in debugged.stdout
 
 
 def test_a_read_past_the_end_is_found_by_the_changed_argument_alone(workspace: Path) -> None:
