@@ -126,6 +126,11 @@ class Bytes(State):
         places = [c.parameter_address for c in self.launch.cases]
         return self._moved(places, self.launch.parameter_address, offset)
 
+    def generic_parameter(self, address: Array) -> Array:
+        """Convert offsets into the parameters to generic addresses, and keep those that are."""
+        offsets = address >> np.uint64(32) == 0
+        return np.where(offsets, address + self.parameter_address(0), address)
+
     def _moved(self, places: list[int], only: int, displacement: int) -> Array:
         """Return an address, per case or single, plus a displacement that may wrap."""
         moved = displacement & 0xFFFFFFFFFFFFFFFF

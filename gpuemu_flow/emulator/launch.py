@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from gpuemu_flow.emulator.names import plain_function
 from gpuemu_flow.emulator.native.backend import Native
 from gpuemu_flow.emulator.races import GlobalRaces
 from gpuemu_flow.emulator.state import CaseMemory, Dimensions, Launch
+from gpuemu_flow.emulator.tensor_maps import MAP_BYTES, TensorMap
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.emulator.undefined import watch_registers
 from gpuemu_flow.errors import Problem, did_you_mean
@@ -57,6 +58,8 @@ class BufferArgument:
         True if a buffer that counts as uninitialised holds the bytes of `data`.
     offset : int
         Bytes from the start of the buffer to where the pointer leads.
+    tensor : TensorMap or None
+        Passed by value in the pointer's place, once its address is known.
     """
 
     data: Array
@@ -64,6 +67,7 @@ class BufferArgument:
     name: str = ""
     kept: bool = False
     offset: int = 0
+    tensor: TensorMap | None = None
 
 
 @dataclass(frozen=True)
@@ -83,10 +87,13 @@ class PointerArgument:
         Place of that argument.
     offset : int
         Bytes from the start of its buffer.
+    tensor : TensorMap or None
+        As of a `BufferArgument`.
     """
 
     argument: int
     offset: int
+    tensor: TensorMap | None = None
 
 
 Argument = BufferArgument | ScalarArgument | PointerArgument
@@ -320,11 +327,8 @@ def _pack(
     block = bytearray(program.parameter_bytes + 16)
     buffers = []
     for parameter, argument in zip(program.parameters, arguments, strict=True):
-        if isinstance(argument, (BufferArgument, PointerArgument)) and parameter.size != 8:
-            raise bad_argument(
-                f"{parameter.name} is a .{parameter.type} of {parameter.size} bytes, no pointer",
-                "pass a number, for example i32=7",
-            )
+        if isinstance(argument, (BufferArgument, PointerArgument)):
+            _check_pointer(parameter, argument)
         if isinstance(argument, BufferArgument):
             data = np.ascontiguousarray(argument.data)
             raw = data.tobytes() if argument.initialised or argument.kept else None
@@ -333,11 +337,11 @@ def _pack(
                 name, data.nbytes, raw, max(1, data.itemsize), initialised=argument.initialised
             )
             buffers.append(len(arena.buffers) - 1)
-            piece = struct.pack("<Q", address + argument.offset)
+            piece = _pointer(argument, address)
         elif isinstance(argument, PointerArgument):
             buffers.append(buffers[argument.argument])
             start = arena.buffers[buffers[-1]].start
-            piece = struct.pack("<Q", GLOBAL_BASE + start + argument.offset)
+            piece = _pointer(argument, GLOBAL_BASE + start)
         else:
             buffers.append(-1)
             piece = argument.data
@@ -348,6 +352,24 @@ def _pack(
                 )
         block[parameter.offset : parameter.offset + len(piece)] = piece
     return block, buffers
+
+
+def _check_pointer(parameter: Parameter, argument: BufferArgument | PointerArgument) -> None:
+    if argument.tensor is None and parameter.size != 8:
+        raise bad_argument(
+            f"{parameter.name} is a .{parameter.type} of {parameter.size} bytes, no pointer",
+            "pass a number, for example i32=7",
+        )
+    if argument.tensor is not None and parameter.size != MAP_BYTES:
+        raise bad_argument(f"{parameter.name} is no tensor map: it has {parameter.size} bytes")
+
+
+def _pointer(argument: BufferArgument | PointerArgument, start: int) -> bytes:
+    """Return a parameter's bytes: the pointer into a buffer, or the map of a tensor in it."""
+    address = start + argument.offset
+    if argument.tensor is None:
+        return struct.pack("<Q", address)
+    return replace(argument.tensor, address=address).encode()
 
 
 def _result(

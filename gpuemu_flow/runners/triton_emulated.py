@@ -25,6 +25,7 @@ from gpuemu_flow.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.runners.api import MOST_PRINTED
 from gpuemu_flow.runners.emulated import failure_of
 from gpuemu_flow.runners.planted import PtxFolder
+from gpuemu_flow.runners.triton_arguments import Leaf, Unfolding
 from gpuemu_flow.runners.triton_compiled import Compiled
 from gpuemu_flow.runners.triton_cuda import Patch, shared_bytes
 from gpuemu_flow.runners.triton_device import CpuDevice, CpuDriver, patched
@@ -130,7 +131,22 @@ class CompiledTriton:
         def bench(tuner: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
             return [0.0 if self._chosen(tuner, args, config, meta) else math.inf] * 3
 
-        return [(self._jit, "run", run), (autotuner, "_bench", bench)]
+        patches: list[Patch] = [(self._jit, "run", run), (autotuner, "_bench", bench)]
+        try:
+            descriptor = importlib.import_module("triton.tools.tensor_descriptor").TensorDescriptor
+        except (ImportError, AttributeError):  # before Triton 3.4
+            return patches
+        check = descriptor.__post_init__
+
+        def checked(made: Any) -> None:
+            # Triton looks whether the address is aligned; the host function does not take it.
+            before, self._internal = self._internal, True
+            try:
+                check(made)
+            finally:
+                self._internal = before
+
+        return [*patches, (descriptor, "__post_init__", checked)]
 
     def _chosen(self, tuner: Any, args: tuple[Any, ...], config: Any, meta: Any) -> bool:
         """Tell whether a configuration is the first in its round of autotuning that works."""
@@ -191,10 +207,12 @@ class CompiledTriton:
         if 0 in blocks:
             return
         memory = _Memory(self.torch, self.device.run, self.device.new)
+        unfolding = Unfolding(getattr(metadata, "tensordesc_meta", None), _refused)
+        signature = compiled.src.signature
         given = [
-            memory.argument(name, bound[name], compiled.src.signature[name])
+            memory.argument(leaf)
             for name in kernel.arg_names
-            if compiled.src.signature.get(name) != "constexpr"
+            for leaf in unfolding.parts(name, bound[name], signature.get(name, "constexpr"))
         ]
         scratch = (getattr(metadata, "global_scratch_size", 0) or 0) * math.prod(blocks)
         arguments = [*given, BufferArgument(np.zeros(scratch, np.uint8), False, "scratch")]
@@ -231,14 +249,15 @@ class _Memory:
         self._bytes: list[Any] = []
         self._count = 0
 
-    def argument(self, name: str, value: Any, kind: Any) -> Argument:
-        """Return one argument in the emulator's form."""
+    def argument(self, leaf: Leaf) -> Argument:
+        """Return one parameter in the emulator's form."""
+        name, value, kind = leaf.name, leaf.value, leaf.kind
         number, self._count = self._count, self._count + 1
         self._bytes.append(None)
-        if isinstance(value, (bool, int, float)) and isinstance(kind, str):
+        if isinstance(value, (bool, int, float)):
             return ScalarArgument(_packed(value, kind))
         base = getattr(value, "base", value)  # a tensor under another element type
-        if not isinstance(base, self._torch.Tensor) or not str(kind).startswith("*"):
+        if not isinstance(base, self._torch.Tensor) or not kind.startswith("*"):
             raise _refused(
                 f"the argument {name} is a {type(value).__name__}, of type {kind}",
                 'pass tensors and numbers, or use mode = "interpreted"',
@@ -252,12 +271,12 @@ class _Memory:
             data = whole.numpy()
             item = base.element_size()
         if start in self._places and data.size:
-            return PointerArgument(self._places[start], offset)
+            return PointerArgument(self._places[start], offset, leaf.tensor)
         self._places[start] = number
         self._bytes[number] = data
         fresh = start in self._new and _is_fresh(data, str(base.dtype), item, self._run)
         view = data.view(f"u{item}") if item in (1, 2, 4, 8) and data.size % item == 0 else data
-        return BufferArgument(view, not fresh, name, kept=True, offset=offset)
+        return BufferArgument(view, not fresh, name, kept=True, offset=offset, tensor=leaf.tensor)
 
     def take_back(self, buffers: Sequence[Any]) -> None:
         """Copy the buffers after a launch back to the tensors' memory."""

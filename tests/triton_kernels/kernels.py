@@ -3,6 +3,7 @@
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 @triton.jit
@@ -489,4 +490,44 @@ def added(x):
     out = torch.zeros(8, x.shape[1])
     grid = (triton.cdiv(x.shape[0], 8), triton.cdiv(x.shape[1], 32))
     added_kernel[grid](x, out, *x.shape, BM=8, BN=32)
+    return out
+
+
+@triton.jit
+def handed_kernel(left, right, out, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    row, col = tl.program_id(0) * BM, tl.program_id(1) * BN
+    total = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        total = tl.dot(left.load([row, k]), right.load([k, col]), total)
+    out.store([row, col], total.to(tl.float16))
+
+
+def handed(a, b):
+    """Multiply through tensor descriptors that the host function makes."""
+    (m, k), n = a.shape, b.shape[1]
+    c = torch.empty(m, n, dtype=a.dtype)
+    handed_kernel[triton.cdiv(m, 64), triton.cdiv(n, 64)](
+        TensorDescriptor.from_tensor(a, [64, 32]),
+        TensorDescriptor.from_tensor(b, [32, 64]),
+        TensorDescriptor.from_tensor(c, [64, 64]),
+        k,
+        BM=64,
+        BN=64,
+        BK=32,
+    )
+    return c
+
+
+@triton.jit
+def paired_kernel(pair, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(pair[0] + at, mask=at < n)
+    y = tl.load(pair[1][0] + at, mask=at < n)
+    tl.store(out + at, x + y * pair[1][1], mask=at < n)
+
+
+def paired(x, y):
+    """Add twice a tensor, from a tuple in a tuple."""
+    out = torch.empty_like(x)
+    paired_kernel[(triton.cdiv(x.numel(), 128),)]((x, (y, 2)), out, x.numel(), BLOCK=128)
     return out

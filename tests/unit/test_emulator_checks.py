@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from both_backends import needs_compiler
 from emulated_kernels import as_argument, out
 from planted_bugs import HARMLESS_MORE, MORE
 
@@ -271,6 +274,25 @@ def test_what_depends_on_the_order_of_warps(body: str, depends: bool, threads: i
     result = kernel.launch([1], [threads], given, checks=())
     found = find_order_dependence(kernel, [1], [threads], given, result, shared=0, budget=1_000_000)
     assert {f.rule for f in found} == ({"warp-order"} if depends else set())
+
+
+@pytest.mark.parametrize("backend", ["numpy", pytest.param("c", marks=needs_compiler)])
+@pytest.mark.parametrize(
+    "moved", ["mov.u32 %r8, n; cvt.u64.u32 %rd8, %r8;", "mov.u64 %rd8, n;"]
+)  # fmt: skip
+def test_a_parameter_is_read_by_its_address(
+    moved: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its address in the space of parameters fits 32 bits; compilers make use of that."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    body = f"{moved} cvta.param.u64 %rd9, %rd8; ld.u32 %r9, [%rd9]; st.global.u32 [%rd2], %r9;"
+    kernel = load_kernel((HEAD + body + "\n ret;\n}\n").encode(), "planted.ptx")
+    buffers = [as_argument(np.zeros(4, "u4")), as_argument(np.zeros(4, "u4"))]
+    given = [*buffers, as_argument(np.int32(1234))]
+    result = kernel.launch([1], [32], given, checks=("mem",), backend=backend)
+    assert result.backend == backend
+    assert result.findings == ()
+    assert result.buffers[1] is not None and result.buffers[1][0] == 1234
 
 
 def test_a_warp_in_the_middle_gets_its_turn() -> None:

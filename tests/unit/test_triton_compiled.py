@@ -172,6 +172,10 @@ EXAMPLES = [
             "right.load([k, col])", "right.load([k, row])", 3e-2),
     Example("specialised", half(a=(130, 136), b=(136, 80)), wide(lambda a, b: a @ b),
             "left.load([row, k])", "left.load([row, 0])", 3e-2),
+    Example("handed", half(a=(72, 96), b=(96, 80)), wide(lambda a, b: a @ b),
+            "right.load([k, col]), total", "right.load([k, row]), total", 3e-2),
+    Example("paired", normal(x=(300,), y=(300,)), lambda x, y: x + 2 * y,
+            "x + y * pair[1][1]", "x * pair[1][1] + y", 1e-5),
     Example("added", normal(x=(21, 40)), added,
             "target.atomic_add([0, col]", "target.atomic_add([1, col]", 1e-5, ARCHITECTURES),
 ]  # fmt: skip
@@ -227,27 +231,23 @@ def test_a_planted_bug_fails_in_both_modes(example: Example, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("name", "old", "new", "said"),
     [
-        ("    softmax_kernel[(x.shape[0],)](x,", "    softmax_kernel[(x.shape[0],)]((x,),",
-         "the argument x is a tuple"),
-        ("    softmax_kernel[", "    out.data_ptr()\n    softmax_kernel[", "takes the address"),
+        ("softmax", "    softmax_kernel[", "    out.data_ptr()\n    softmax_kernel[",
+         "takes the address"),
+        ("handed", "from_tensor(a, [64, 32])", "from_tensor(a, [64, 32], round_f32_to_tf32=True)",
+         "the argument left is a descriptor that rounds to TF32"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_emulated_is_refused_not_judged(
-    old: str, new: str, said: str, tmp_path: Path
+    name: str, old: str, new: str, said: str, tmp_path: Path
 ) -> None:
     text = SOURCE.read_text()
     assert text.count(old) == 1
     source = tmp_path / "kernels.py"
-    text = text.replace(old, new)
-    if "tuple" in said:
-        text = text.replace(
-            "v = tl.load(x + row * n + cols, mask=cols < n, other=-float",
-            "v = tl.load(x[0] + row * n + cols, mask=cols < n, other=-float",
-            1,
-        )
-    source.write_text(text)
+    source.write_text(text.replace(old, new).replace("to(tl.float16)", "to(out.dtype)"))
     inputs = {"x": np.ones((2, 5), "f4")}
-    found = run("softmax", inputs, source, "sm_80")
+    if name == "handed":
+        inputs = {"a": np.ones((64, 32), "f4"), "b": np.ones((32, 64), "f4")}
+    found = run(name, inputs, source, "sm_90")
     assert isinstance(found, str) and found.startswith("triton-compiled: ") and said in found

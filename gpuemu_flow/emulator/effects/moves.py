@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from gpuemu_flow.emulator.effects.checking import (
     result_problem,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
-from gpuemu_flow.emulator.ir import Group, Step
+from gpuemu_flow.emulator.ir import Group, Operand, Step, Symbol
 from gpuemu_flow.emulator.memory import LOCAL_BASE, SHARED_BASE, WINDOW
 from gpuemu_flow.emulator.semantics.convert import bfloat_to_f32
 from gpuemu_flow.emulator.semantics.floats import flush
@@ -171,8 +171,17 @@ def _emit_mov(emitter: Emitter, step: Step, index: int) -> None:
         function = emitter.function(_joined, "joined")
         bits = f"b{8 * SIZES[type_name]}"
         emitter.write(target, f"{function}(({values},), {DTYPES[bits]!r})", bits, step)
+    elif _is_parameter_offset(source, type_name):
+        offset = source.offset + source.displacement
+        value = emitter.constant(np.array([[offset]], np.uint32), ("parameter", offset))
+        emitter.write(target, value, type_name, step)
     else:
         emitter.write(target, emitter.read(source, type_name), type_name, step)
+
+
+def _is_parameter_offset(source: Operand, type_name: str) -> TypeGuard[Symbol]:
+    """Tell whether a parameter's address is moved to 32 bits, which no generic address fits."""
+    return isinstance(source, Symbol) and source.space == "param" and SIZES[type_name] == 4
 
 
 def _part(whole: Array, shift: int, dtype: str) -> Array:
@@ -213,6 +222,8 @@ def _emit_cvta(emitter: Emitter, step: Step, index: int) -> None:
         constant = emitter.constant(np.array([[base]], np.uint64), ("address", base))
         sign = "-" if "to" in step.opcode.segments else "+"
         value = f"({value} {sign} {constant})"
+    elif _cvta_space(step) == "param" and "to" not in step.opcode.segments:
+        value = f"m.generic_parameter({value})"
     if step.opcode.type == "u32":
         value = f"{value}.astype('u4')"
     emitter.write(step.operands[0], value, step.opcode.type, step)

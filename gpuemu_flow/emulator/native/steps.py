@@ -183,6 +183,8 @@ def _mov(writer: Writer, step: Step) -> None:
             for k, item in enumerate(source.items)
         ]
         writer.write(target, " | ".join(parts), f"b{8 * size}", guard)
+    elif isinstance(source, Symbol) and source.space == "param" and size == 4:
+        writer.write(target, f"{source.offset + source.displacement}u", kind, guard)
     else:
         writer.write(target, writer.read(source, kind), kind, guard)
 
@@ -196,6 +198,9 @@ def _cvta(writer: Writer, step: Step) -> None:
     base = _BASES.get(step.opcode.space, "")
     if base:
         value = f"({value} {'-' if 'to' in step.opcode.segments else '+'} {base})"
+    elif step.opcode.space == "param" and "to" not in step.opcode.segments:
+        value = writer.temporary("uint64_t", value)
+        value = f"({value} >> 32 ? {value} : {value} + s->a->par_address)"
     writer.write(step.operands[0], f"({c_type(kind)})({value})", kind, writer.guard(step))
 
 
