@@ -58,6 +58,7 @@ BESIDE = {
         "gpuemu_flow.emulator.described",
         "gpuemu_flow.emulator.findings",
         "gpuemu_flow.emulator.launch",
+        "gpuemu_flow.emulator.tensor_maps",
         "gpuemu_flow.emulator.variants",
     ),
     # One generator of cases, and one interpreter of Triton kernels, in the house and outside of it.
