@@ -19,7 +19,6 @@ import pytest
 import warm
 from mini_workspace import Mini, make_mini
 
-
 _FOLDERS_TOGETHER = 32
 _folder_numbers = itertools.count()
 

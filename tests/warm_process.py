@@ -32,9 +32,11 @@ _LOADED = {
 }
 _ALL_OF = tuple(
     f"gpuemu_flow.{name}"
-    for name in ("artifacts", "cases", "config", "engine", "fuzz", "judging", "numerics")
-    + ("reporting", "reports", "results", "store", "tasks", "wire", "runners.sandbox")
-)
+    for name in (
+        "artifacts", "cases", "config", "engine", "fuzz", "judging", "numerics", "reporting",
+        "reports", "results", "store", "tasks", "wire", "runners.sandbox",
+    )
+)  # fmt: skip
 """Packages all of whose modules commands import sooner or later, a few here and a few there."""
 _MAIN = {
     "gpuemu_flow": "gpuemu_flow.front",
