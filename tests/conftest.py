@@ -31,7 +31,7 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     a thousand folders of other tests there, each start of an op would take 10 ms more.
     """
     together, number = divmod(next(_folder_numbers), _FOLDERS_TOGETHER)
-    name = re.sub(r"\W", "_", request.node.name)[:30]
+    name = re.sub(r"\W", "_", request.node.name)[:26]  # no longer path than pytest makes: sockets
     folder = tmp_path_factory.getbasetemp() / str(together) / f"{name}{number}"
     folder.mkdir(mode=0o700, parents=True)
     return folder
