@@ -8,7 +8,6 @@ import gc
 import importlib
 import json
 import os
-import pkgutil
 import selectors
 import signal
 import socket
@@ -118,9 +117,10 @@ def load(module, lent):
         importlib.import_module(name)
     if module == "gpuemu_flow":
         importlib.import_module("gpuemu_flow.cli.main").cli.load_all()
+        walk = importlib.import_module("pkgutil").walk_packages
         for name in _ALL_OF:
             package = importlib.import_module(name)
-            for _, module_name, _ in pkgutil.walk_packages(package.__path__, f"{name}."):
+            for _, module_name, _ in walk(package.__path__, f"{name}."):
                 importlib.import_module(module_name)
         importlib.import_module("encodings.ascii")
     importlib.import_module("gpuemu_flow.quick_dataclass").finish_all()
