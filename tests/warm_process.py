@@ -29,6 +29,14 @@ _LOADED = {
     "gpuemu_flow.daemon": ("gpuemu_flow.daemon.lifecycle",),
     "gpuemu_flow.runners.forkserver": ("gpuemu_flow.runners.forkserver",),
 }
+_ALL_OF = tuple(
+    f"gpuemu_flow.{name}"
+    for name in (
+        "artifacts", "cases", "config", "engine", "fuzz", "judging", "numerics", "reporting",
+        "reports", "results", "store", "tasks", "wire", "runners.sandbox",
+    )
+)  # fmt: skip
+"""Packages all of whose modules commands import sooner or later, a few here and a few there."""
 _MAIN = {
     "gpuemu_flow": "gpuemu_flow.front",
     "gpuemu_flow.daemon": "gpuemu_flow.daemon.lifecycle",
@@ -109,6 +117,12 @@ def load(module, lent):
         importlib.import_module(name)
     if module == "gpuemu_flow":
         importlib.import_module("gpuemu_flow.cli.main").cli.load_all()
+        walk = importlib.import_module("pkgutil").walk_packages
+        for name in _ALL_OF:
+            package = importlib.import_module(name)
+            for _, module_name, _ in walk(package.__path__, f"{name}."):
+                importlib.import_module(module_name)
+        importlib.import_module("encodings.ascii")
     importlib.import_module("gpuemu_flow.quick_dataclass").finish_all()
     main = importlib.import_module(_MAIN[module])
     if module == "gpuemu_flow.runners.forkserver":
@@ -120,6 +134,7 @@ def load(module, lent):
         sys.path.insert(0, lent["tests"])
         importlib.import_module("warm_popen").lend(lent["controls"])
         del sys.path[0]
+    importlib.import_module("gpuemu_flow.numerics.rng").warm_up()
     if module != "gpuemu_flow.runners.forkserver":
         digest_what_all_need()
     assert len([*Path("/proc/self/task").iterdir()]) == 1, "what is forked must have one thread"

@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,10 @@ from gpuemu_flow.engine import own_code
 from gpuemu_flow.engine.distributions import Distributions, Looked
 from gpuemu_flow.engine.files import ABSENT, FileTable
 from gpuemu_flow.engine.plan import ALL_VARIABLES, look_of, variable_digest
+from gpuemu_flow.engine.settled import SettledFacts
 from gpuemu_flow.let_through import is_general, is_named
 from gpuemu_flow.observed import Given, Observation
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.private_files import PrivateFolder
@@ -31,6 +34,14 @@ _numbers = itertools.count()
 _NOT_LISTED = re.compile(r"__pycache__|\.gpuemu-cache")
 _NO_MODULES = re.compile(r"__pycache__|\.#.*|#.*#|.*~|.*\.sw[a-p]|4913|\.gpuemu-cache")
 """Names that editors and interpreters make beside sources, which are no modules."""
+
+
+@dataclass(frozen=True)
+class _Installed:
+    """The part of `Discovered` for an installed file: of a package, or of Python's library."""
+
+    package: str = ""
+    python: str = ""
 
 
 class Discovery:
@@ -62,6 +73,8 @@ class Discovery:
         self._staging = staging
         self._distributions = Distributions()
         self._stdlibs: dict[str, bool] = {}
+        self._settled: SettledFacts[_Installed] = SettledFacts()
+        self._lock = threading.Lock()
         self._prefixes = [(self._root + "/", "")]
         for token, prefix in (("<prefix>/", sys.prefix), ("<base>/", sys.base_prefix)):
             if len(prefix) > 1:
@@ -84,20 +97,23 @@ class Discovery:
         pythons: set[str] = set()
         linked: dict[str, bool] = {}
         looked = Looked()
-        for path in map(_source_of, seen.files):
-            if self._is_ours(path):
-                continue
-            if _has_link(path, linked):
-                links.update(map(self._encode, links_of(path)))
-            stdlib = self._stdlib_of(path)
-            if stdlib:
-                pythons.add(self._encode(stdlib))
-                continue
-            owner = self._distributions.owner(path, looked)
-            if owner is not None:
-                packages.add(f"{self._encode(owner[0])}|{owner[1]}")
-            else:
-                files.add(self._encode(path))
+        with self._lock:
+            for path in map(_source_of, self._unknown(seen.files, packages, pythons)):
+                if self._is_ours(path):
+                    continue
+                has_link = _has_link(path, linked)
+                if has_link:
+                    links.update(map(self._encode, links_of(path)))
+                stdlib = self._stdlib_of(path)
+                owner = None if stdlib else self._distributions.owner(path, looked)
+                if stdlib:
+                    pythons.add(self._encode(stdlib))
+                elif owner is not None:
+                    packages.add(f"{self._encode(owner[0])}|{owner[1]}")
+                else:
+                    files.add(self._encode(path))
+                if not has_link:
+                    self._keep(path, stdlib, owner)
         for path in seen.missed | seen.looked:
             if not self._is_ours(path) and _has_link(path, linked):
                 links.update(map(self._encode, links_of(path)))
@@ -116,6 +132,30 @@ class Discovery:
             variables=_variables(seen, given),
             untracked=seen.untracked,
         )
+
+    def _unknown(
+        self, paths: Iterable[str], packages: set[str], pythons: set[str]
+    ) -> Iterator[str]:
+        """Add what is known of installed files, and yield the others."""
+        self._settled.look_again()
+        for path in paths:
+            known = self._settled.get(path)
+            if known is None:
+                yield path
+            elif known.package:
+                packages.add(known.package)
+            else:
+                pythons.add(known.python)
+
+    def _keep(self, path: str, stdlib: str, owner: tuple[str, str] | None) -> None:
+        """Keep what was found of an installed file, which each worker loads anew."""
+        if stdlib:
+            self._settled.keep(path, _Installed(python=self._encode(stdlib)))
+        elif owner is not None:
+            records = self._distributions.decisive(path, owner)
+            if records:
+                package = f"{self._encode(owner[0])}|{owner[1]}"
+                self._settled.keep(path, _Installed(package), records)
 
     def _others(self, paths: frozenset[str]) -> frozenset[str]:
         """Return the members of a set that are paths, without our own and Python's."""

@@ -19,6 +19,11 @@ def normal_name(name: str) -> str:
     return _SEPARATORS.sub("-", name).lower()
 
 
+def _top(relative: str) -> str:
+    """Return the distribution that would be named as what a file in a site folder belongs to."""
+    return normal_name(relative.partition("/")[0].partition(".")[0])
+
+
 @dataclass
 class Looked:
     """Memory of one scan of many files, so that no folder is read twice."""
@@ -55,7 +60,7 @@ class Distributions:
                 names = looked.sites[folder] = self._site(folder)
             if names:
                 relative = path[len(folder) + 1 :]
-                top = normal_name(relative.partition("/")[0].partition(".")[0])
+                top = _top(relative)
                 # Most are named as what they install; the others are looked through.
                 if top in names and self._lists(names[top], relative, looked):
                     return folder, top
@@ -65,6 +70,14 @@ class Distributions:
                 return None
             folder, slash, _ = folder.rpartition("/")
         return None
+
+    def decisive(self, path: str, owner: tuple[str, str]) -> tuple[str, ...]:
+        """Return the RECORD files that alone, with the folders above, make one a file's owner.
+
+        None where any other distribution beside it could become the owner.
+        """
+        site, name = owner
+        return tuple(self.records(site, name)) if _top(path[len(site) + 1 :]) == name else ()
 
     def _lists(self, records: list[str], relative: str, looked: Looked) -> bool:
         for record in records:

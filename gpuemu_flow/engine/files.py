@@ -43,6 +43,11 @@ def _stamp(status: os.stat_result) -> Stamp:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
+def is_settled(stamp: Stamp, now: int) -> bool:
+    """Tell whether a stamp seen at a time in ns will differ after any later change."""
+    return now - max(stamp[:2]) > _SETTLED_NS
+
+
 @dataclass
 class FileTable:
     """Table of the stamp and sha256 of each path; reads a file again only if its stamp changed.
@@ -136,7 +141,7 @@ def _digest_file(path: str, flags: int = 0, limit: float = math.inf) -> str | No
             while block := file.read(_BLOCK):
                 found.update(block)
             digest = found.hexdigest()
-            settled = time.time_ns() - max(status.st_ctime_ns, status.st_mtime_ns) > _SETTLED_NS
+            settled = is_settled(key[1], time.time_ns())
             if settled and _stamp(os.fstat(descriptor)) == key[1]:
                 if len(_known) >= _MOST_KNOWN:
                     _known.clear()

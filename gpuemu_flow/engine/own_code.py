@@ -55,6 +55,7 @@ _FILES = (
     "engine/overrides.py",
     "engine/own_code.py",
     "engine/plan.py",
+    "engine/settled.py",
     "engine/snapshot.py",
     "engine/sources.py",
     "engine/states.py",

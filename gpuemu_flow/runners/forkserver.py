@@ -28,6 +28,7 @@ import numpy as np
 import pybase64
 
 from gpuemu_flow.let_through import user_cache_of
+from gpuemu_flow.numerics.rng_jump import prefix_table
 from gpuemu_flow.runners import channel, integrity, limits, malloc, observe, tracer, worker
 from gpuemu_flow.runners.sandbox import enter, spec
 
@@ -260,6 +261,7 @@ def main() -> NoReturn:
     np.random.seed(0)  # numpy loads this module lazily; load it before forking
     for name in _FOR_JOBS:
         importlib.import_module(name)
+    prefix_table()  # most sessions draw values: made once, not in each of them
     observe.base_records()
     integrity.prepare()
     gc.collect()

@@ -51,18 +51,21 @@ class _Names:
 
 @dataclass(frozen=True)
 class _Part:
-    """One module of this package: its names, its functions, and the names that these use."""
+    """One module of this package: its names, its functions, and the numpy functions they name."""
 
     names: tuple[_Names, ...]
     functions: frozenset[FunctionType]
-    called: frozenset[str]
+    numpy_names: frozenset[str]
 
     @classmethod
     def of(cls, module: ModuleType) -> _Part:
         names = tuple(_names_of(module))
         functions = {f for some in names for value in some.values for f in _function(value)}
         ours = frozenset(f for f in functions if f.__module__.startswith(_PACKAGE))
-        return cls(names, ours, frozenset(n for f in ours for n in _all_names(f.__code__)))
+        used = frozenset(name for function in ours for name in _all_names(function.__code__))
+        numpy_space = vars(np)
+        numpy_names = frozenset(name for name in used if callable(numpy_space.get(name)))
+        return cls(names, ours, numpy_names)
 
 
 _prepared: dict[str, _Part] = {}
@@ -91,16 +94,16 @@ class Seal:
         finish_all()
         parts = [_prepared.get(module.__name__) or _Part.of(module) for module in _watchers()]
         self._names = [names for part in parts for names in part.names]
-        self._ours = frozenset().union(*(part.functions for part in parts))
-        called = frozenset().union(*(part.called for part in parts))
-        numpy_names = sorted(name for name in called if callable(vars(np).get(name)))
-        self._names.append(_Names.of("numpy", vars(np), numpy_names))
+        # Not one set of all: to build it would write to each function's memory, shared until then.
+        self._ours = [part.functions for part in parts]
+        numpy_names = frozenset().union(*(part.numpy_names for part in parts))
+        self._names.append(_Names.of("numpy", vars(np), sorted(numpy_names)))
         self._names.append(_Names.of("os", vars(os), ["getpid"]))  # tells a fork from the worker
         self._recoded = ""
 
     def on_setattr(self, target: object, _name: object, _value: object) -> None:
         """Handle an audit event: the code or the defaults of a function are being replaced."""
-        if isinstance(target, FunctionType) and target in self._ours:
+        if isinstance(target, FunctionType) and any(target in some for some in self._ours):
             self._recoded = self._recoded or f"{target.__module__}.{target.__qualname__}"
 
     def broken(self) -> str:

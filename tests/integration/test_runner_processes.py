@@ -163,7 +163,7 @@ def test_a_fork_bomb_is_cleaned_up(tmp_path: Path) -> None:
         signal.pause()
     """
     with workspace(tmp_path) as ws:
-        outcomes = ws.run(ws.program("callable", source, timeout=30), 2)
+        outcomes = ws.run(ws.program("callable", source, timeout=10), 2)
         assert slugs(outcomes) == ["op-timeout", "op-timeout"]
         pids = [int(line) for line in (ws.folder / "pids").read_text().split()]
         assert len(pids) > 10

@@ -49,7 +49,7 @@ def rules_for(sandbox: Sandbox, scratch: str, home: str) -> Rules:
     """
     private = (*private_paths(sandbox.root, home), *_others_scratch(scratch), "/dev")
     hidden = _Excluded([*_with_copies(sandbox), *private])
-    kept = _Excluded([*hidden.paths, *sandbox.kept])
+    kept = _Excluded(sandbox.kept, hidden.paths)
     read = [*hidden.rest("/")]
     for path in _needed():
         # A home folder that is another's, or that cannot be listed, may hold the interpreter.
@@ -150,10 +150,17 @@ def _other_names(root: str, wanted: set[tuple[int, int]]) -> Iterator[str]:
 
 
 class _Excluded:
-    """Paths that are excluded from the allowed ones."""
+    """Paths that are excluded from the allowed ones.
 
-    def __init__(self, paths: Iterable[str]) -> None:
-        self.paths = frozenset(os.path.realpath(path) for path in paths)
+    Parameters
+    ----------
+    paths : iterable of str
+    resolved : frozenset of str
+        More of them, that lead through no links.
+    """
+
+    def __init__(self, paths: Iterable[str], resolved: frozenset[str] = frozenset()) -> None:
+        self.paths = resolved.union(map(os.path.realpath, paths))
         self._above = {above for path in self.paths for above in _above(path)}
 
     def rest(self, start: str) -> Iterator[str]:
@@ -182,7 +189,7 @@ class _Excluded:
 
 
 def _above(path: str) -> Iterator[str]:
-    """Return all folders above a path, up to the root."""
+    """Return all folders above an absolute path, up to the root."""
     while path != "/":
-        path = os.path.dirname(path)  # noqa: PTH120 - often
+        path = path.rpartition("/")[0] or "/"
         yield path

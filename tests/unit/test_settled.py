@@ -1,0 +1,130 @@
+"""Test that what is known of installed files is forgotten when anything that decides it changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpuemu_flow.engine import files
+from gpuemu_flow.engine.discovery import Discovery
+from gpuemu_flow.engine.files import FileTable
+from gpuemu_flow.engine.settled import SettledFacts
+from gpuemu_flow.observed import Given, Observation
+from gpuemu_flow.store.discovered import Discovered
+
+NO_AGE = -(10**18)
+"""With it, every stamp counts as settled; else a test would have to wait for two seconds."""
+
+
+def tick(probe: Path) -> None:
+    """Wait until the file system gives later stamps than before: some milliseconds."""
+    os.utime(probe)
+    before = probe.stat().st_ctime_ns
+    while probe.stat().st_ctime_ns == before:
+        os.utime(probe)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "a" / "b"
+    made.mkdir(parents=True)
+    (made / "it").touch()
+    return made
+
+
+def kept(folder: Path, *needed: Path) -> SettledFacts[str]:
+    facts: SettledFacts[str] = SettledFacts()
+    facts.look_again()
+    facts.keep(str(folder / "it"), "fact", tuple(map(str, needed)))
+    facts.look_again()
+    return facts
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_SETTLED_NS", NO_AGE)
+
+
+def test_a_folder_just_changed_settles_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kept(folder).get(str(folder / "it")) is None
+    monkeypatch.setattr(files, "_SETTLED_NS", NO_AGE)
+    assert kept(folder).get(str(folder / "it")) == "fact"
+    assert kept(folder).get(str(folder / "other")) is None
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "beside": lambda f: (f / "new").touch(),
+    "above": lambda f: (f.parent / "new").touch(),
+    "further above": lambda f: (f.parent.parent / "new").touch(),
+    "a file needed": lambda f: (f.parent.parent / "needed").write_text("changed"),
+    "a file needed is gone": lambda f: (f.parent.parent / "needed").unlink(),
+    "a link in place of a folder": lambda f: [f.rename(f.with_name("c")), f.symlink_to("c")],
+}
+
+
+@pytest.mark.usefixtures("settled")
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_on_the_way_ends_all_facts(what: str, folder: Path) -> None:
+    needed = folder.parent.parent / "needed"
+    needed.write_text("1")
+    facts = kept(folder, needed)
+    tick(folder / "it")
+    CHANGES[what](folder)
+    assert facts.get(str(folder / "it")) is None
+    facts.look_again()  # the new state is known by now, and the fact is not of it
+    assert facts.get(str(folder / "it")) is None
+
+
+@pytest.mark.usefixtures("settled")
+def test_facts_found_after_a_change_hold(folder: Path) -> None:
+    facts = kept(folder)
+    tick(folder / "it")
+    (folder / "new").touch()
+    assert facts.get(str(folder / "it")) is None
+    facts.keep(str(folder / "it"), "next")
+    facts.look_again()
+    assert facts.get(str(folder / "it")) == "next"
+
+
+def found(look: Discovery, site: Path) -> Discovered:
+    names = Observation(files=frozenset({f"{site}/foo/__init__.py", f"{site}/foo/other.py"}))
+    return look.discover(names, Given({}, ()))
+
+
+INSTALLED: dict[str, Callable[[Path], object]] = {
+    "another owner": lambda s: (s / "foo-1.0.dist-info").rename(s / "bar-1.0.dist-info"),
+    "no longer listed": lambda s: (s / "foo-1.0.dist-info/RECORD").write_text("foo/x.py,,\n"),
+    "a link": lambda s: [(s / "foo").rename(s / "real"), (s / "foo").symlink_to("real")],
+    "a linked file": lambda s: [
+        (s / "foo/__init__.py").rename(s / "foo/real.py"),
+        (s / "foo/__init__.py").symlink_to("real.py"),
+    ],
+    "one more is listed": lambda s: (s / "foo-1.0.dist-info/RECORD").write_text(
+        "foo/__init__.py,,\nfoo/other.py,,\n"
+    ),
+}
+
+
+@pytest.mark.usefixtures("settled")
+@pytest.mark.parametrize("what", INSTALLED)
+def test_a_long_lived_discovery_finds_what_a_new_one_finds(what: str, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    (site / "foo").mkdir(parents=True)
+    (site / "foo/__init__.py").touch()
+    (site / "foo/other.py").touch()
+    (site / "foo-1.0.dist-info").mkdir()
+    (site / "foo-1.0.dist-info/RECORD").write_text("foo/__init__.py,,\n")
+    look = Discovery(FileTable(tmp_path), {})
+    before = found(look, site)
+    assert before.packages == {"site|foo"}
+    assert found(look, site) == before
+    tick(site / "foo/other.py")
+    INSTALLED[what](site)
+    after = found(look, site)
+    assert after != before
+    assert after == found(Discovery(FileTable(tmp_path), {}), site)
