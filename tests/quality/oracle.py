@@ -11,6 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from whole import rotated
+
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.fuzzing import checks_for
@@ -23,6 +25,7 @@ from gpuemu_flow.types import Verdict
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN_CASES = 24
+MOST_DTYPES = 99
 BAD = (Verdict.FAILED, Verdict.ERROR)
 
 
@@ -135,9 +138,14 @@ def search_all(
     cases: Callable[[OpSubject, int], Iterator[Any]] = designed,
     seed: int = 42,
     source: Path = REPOSITORY,
+    *,
+    dtypes: int = MOST_DTYPES,
     **compare: Any,
 ) -> dict[str, Finding]:
-    """`search` for each (id, op, function that changes a workspace copy), two at a time."""
+    """`search` for each (id, op, function that changes a workspace copy), two at a time.
+
+    Each is tried in at most so many of its op's dtypes, which take turns.
+    """
     staging = folder / "staging"
     staging.mkdir(parents=True, exist_ok=True)
 
@@ -145,7 +153,8 @@ def search_all(
         copy = copy_workspace(folder / f"copy{number}", source)
         change(copy)
         keep_only(copy, op)
-        finding = search(pool, subjects(copy, op), cases, seed, **compare)
+        chosen = rotated(subjects(copy, op), dtypes, number)
+        finding = search(pool, chosen, cases, seed, **compare)
         shutil.rmtree(copy)
         return finding
 
