@@ -27,6 +27,7 @@ _NO_FILES = ("/dev/", "/proc/", "/sys/")
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - files as any other
 _INSTALLED = re.compile(r"(?:\A|/)(?:site|dist)-packages(?:/|\Z)")
 _MOST_LINKS = 40
+_MOST_PLACES = 1 << 15
 _numbers = itertools.count()
 _NOT_LISTED = re.compile(r"__pycache__|\.gpuemu-cache")
 _NO_MODULES = re.compile(r"__pycache__|\.#.*|#.*#|.*~|.*\.sw[a-p]|4913|\.gpuemu-cache")
@@ -67,6 +68,7 @@ class Discovery:
             if len(prefix) > 1:
                 self._prefixes.append((prefix + "/", token))
         self._memo: dict[str, str] | None = None
+        self._places: dict[str, tuple[bool, str, str]] = {}
 
     def discover(self, seen: Observation, given: Given) -> Discovered:
         """Convert an observation into a set of names.
@@ -85,21 +87,21 @@ class Discovery:
         linked: dict[str, bool] = {}
         looked = Looked()
         for path in map(_source_of, seen.files):
-            if self._is_ours(path):
+            ours, stdlib, encoded = self._place(path)
+            if ours:
                 continue
             if _has_link(path, linked):
                 links.update(map(self._encode, links_of(path)))
-            stdlib = self._stdlib_of(path)
             if stdlib:
-                pythons.add(self._encode(stdlib))
+                pythons.add(stdlib)
                 continue
             owner = self._distributions.owner(path, looked)
             if owner is not None:
                 packages.add(f"{self._encode(owner[0])}|{owner[1]}")
             else:
-                files.add(self._encode(path))
+                files.add(encoded)
         for path in seen.missed | seen.looked:
-            if not self._is_ours(path) and _has_link(path, linked):
+            if not self._place(path)[0] and _has_link(path, linked):
                 links.update(map(self._encode, links_of(path)))
         return Discovered(
             files=frozenset(files),
@@ -119,8 +121,23 @@ class Discovery:
 
     def _others(self, paths: frozenset[str]) -> frozenset[str]:
         """Return the members of a set that are paths, without our own and Python's."""
-        kept = (p for p in paths if not self._is_ours(p) and not self._stdlib_of(p))
-        return frozenset(map(self._encode, kept))
+        places = map(self._place, paths)
+        return frozenset(encoded for ours, stdlib, encoded in places if not ours and not stdlib)
+
+    def _place(self, path: str) -> tuple[bool, str, str]:
+        """Return whether a path is our own, the name of its standard library, and its own name.
+
+        The paths of one observation are those of the next, and a path alone decides on all three.
+        """
+        known = self._places.get(path)
+        if known is None:
+            ours = self._is_ours(path)
+            stdlib = "" if ours else self._stdlib_of(path)
+            if len(self._places) >= _MOST_PLACES:
+                self._places.clear()
+            known = ours, stdlib and self._encode(stdlib), self._encode(path)
+            self._places[path] = known
+        return known
 
     def parts(self, names: Discovered) -> dict[str, str]:
         """Return the present state of each input, by its name."""
@@ -176,9 +193,9 @@ class Discovery:
 
     def _missing(self, member: str) -> str:
         path = self.path(member)
-        if os.path.exists(path):  # noqa: PTH110 - hot
-            return "there"
-        return "dangling" if os.path.lexists(path) else ABSENT
+        if not os.path.lexists(path):
+            return ABSENT  # as most are
+        return "there" if os.path.exists(path) else "dangling"  # noqa: PTH110 - hot
 
     def _folder(self, member: str) -> str:
         return _listing(entries_in(self.path(member)))
@@ -215,8 +232,12 @@ class Discovery:
         """Return the executable and library of a member of `Discovered.pythons`."""
         folder = Path(self.path(member))
         prefix, version = folder.parent.parent, folder.name
-        found = [prefix / "bin" / version, *sorted(folder.parent.glob(f"lib{version}.so*"))]
-        return [str(path) for path in found if path.is_file()]
+        library = f"lib{version}.so"
+        with contextlib.suppress(OSError):
+            names = sorted(n for n in os.listdir(folder.parent) if n.startswith(library))  # noqa: PTH208
+            found = [prefix / "bin" / version, *(folder.parent / name for name in names)]
+            return [str(path) for path in found if path.is_file()]
+        return []
 
     def moved(self, names: Discovered, since: int) -> list[str]:
         """Return the inputs that were written to since a time that `now` returned.
@@ -369,13 +390,19 @@ SHOWN: dict[str, Callable[[str], object]] = {
 
 def _source_of(path: str) -> str:
     """Return the source from which compiled code was made, if it exists."""
-    match = _PYC.fullmatch(path)
-    source = f"{match[1]}/{match[2]}.py" if match is not None else path
-    return source if match is None or os.path.exists(source) else path  # noqa: PTH110
+    match = _PYC.fullmatch(path) if path.endswith(".pyc") else None
+    if match is None:
+        return path
+    source = f"{match[1]}/{match[2]}.py"
+    return source if os.path.exists(source) else path  # noqa: PTH110
 
 
 def _has_link(path: str, known: dict[str, bool]) -> bool:
     """Tell whether a path leads through a symbolic link; cache the answer for folders."""
+    above = known.get(path.rpartition("/")[0])
+    if above is not None and path not in known:
+        known[path] = above or os.path.islink(path)  # noqa: PTH114 - hot
+        return known[path] or "/../" in path
     folders: list[str] = []
     place, found = path, False
     while len(place) > 1:
@@ -386,8 +413,8 @@ def _has_link(path: str, known: dict[str, bool]) -> bool:
         if os.path.islink(place):  # noqa: PTH114 - hot
             found = True
             break
-        above = os.path.dirname(place)  # noqa: PTH120 - hot
-        place = above if above != place else ""
+        folder = os.path.dirname(place)  # noqa: PTH120 - hot
+        place = folder if folder != place else ""
     known.update(dict.fromkeys(folders, found))
     return found or "/../" in path
 
