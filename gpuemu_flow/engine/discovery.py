@@ -27,7 +27,6 @@ _NO_FILES = ("/dev/", "/proc/", "/sys/")
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - files as any other
 _INSTALLED = re.compile(r"(?:\A|/)(?:site|dist)-packages(?:/|\Z)")
 _MOST_LINKS = 40
-_MOST_PLACES = 1 << 15
 _numbers = itertools.count()
 _NOT_LISTED = re.compile(r"__pycache__|\.gpuemu-cache")
 _NO_MODULES = re.compile(r"__pycache__|\.#.*|#.*#|.*~|.*\.sw[a-p]|4913|\.gpuemu-cache")
@@ -68,7 +67,6 @@ class Discovery:
             if len(prefix) > 1:
                 self._prefixes.append((prefix + "/", token))
         self._memo: dict[str, str] | None = None
-        self._places: dict[str, tuple[bool, str, str]] = {}
 
     def discover(self, seen: Observation, given: Given) -> Discovered:
         """Convert an observation into a set of names.
@@ -87,21 +85,21 @@ class Discovery:
         linked: dict[str, bool] = {}
         looked = Looked()
         for path in map(_source_of, seen.files):
-            ours, stdlib, encoded = self._place(path)
-            if ours:
+            if self._is_ours(path):
                 continue
             if _has_link(path, linked):
                 links.update(map(self._encode, links_of(path)))
+            stdlib = self._stdlib_of(path)
             if stdlib:
-                pythons.add(stdlib)
+                pythons.add(self._encode(stdlib))
                 continue
             owner = self._distributions.owner(path, looked)
             if owner is not None:
                 packages.add(f"{self._encode(owner[0])}|{owner[1]}")
             else:
-                files.add(encoded)
+                files.add(self._encode(path))
         for path in seen.missed | seen.looked:
-            if not self._place(path)[0] and _has_link(path, linked):
+            if not self._is_ours(path) and _has_link(path, linked):
                 links.update(map(self._encode, links_of(path)))
         return Discovered(
             files=frozenset(files),
@@ -121,23 +119,8 @@ class Discovery:
 
     def _others(self, paths: frozenset[str]) -> frozenset[str]:
         """Return the members of a set that are paths, without our own and Python's."""
-        places = map(self._place, paths)
-        return frozenset(encoded for ours, stdlib, encoded in places if not ours and not stdlib)
-
-    def _place(self, path: str) -> tuple[bool, str, str]:
-        """Return whether a path is our own, the name of its standard library, and its own name.
-
-        The paths of one observation are those of the next, and a path alone decides on all three.
-        """
-        known = self._places.get(path)
-        if known is None:
-            ours = self._is_ours(path)
-            stdlib = "" if ours else self._stdlib_of(path)
-            if len(self._places) >= _MOST_PLACES:
-                self._places.clear()
-            known = ours, stdlib and self._encode(stdlib), self._encode(path)
-            self._places[path] = known
-        return known
+        kept = (p for p in paths if not self._is_ours(p) and not self._stdlib_of(p))
+        return frozenset(map(self._encode, kept))
 
     def parts(self, names: Discovered) -> dict[str, str]:
         """Return the present state of each input, by its name."""
@@ -232,12 +215,12 @@ class Discovery:
         """Return the executable and library of a member of `Discovered.pythons`."""
         folder = Path(self.path(member))
         prefix, version = folder.parent.parent, folder.name
-        library = f"lib{version}.so"
+        libraries: list[str] = []
         with contextlib.suppress(OSError):
-            names = sorted(n for n in os.listdir(folder.parent) if n.startswith(library))  # noqa: PTH208
-            found = [prefix / "bin" / version, *(folder.parent / name for name in names)]
-            return [str(path) for path in found if path.is_file()]
-        return []
+            names = os.listdir(folder.parent)  # noqa: PTH208
+            libraries = sorted(name for name in names if name.startswith(f"lib{version}.so"))
+        found = [prefix / "bin" / version, *(folder.parent / name for name in libraries)]
+        return [str(path) for path in found if path.is_file()]
 
     def moved(self, names: Discovered, since: int) -> list[str]:
         """Return the inputs that were written to since a time that `now` returned.

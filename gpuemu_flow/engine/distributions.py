@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from dataclasses import field
@@ -15,7 +14,6 @@ _SUFFIX = ".dist-info"
 _SEPARATORS = re.compile(r"[-_.]+")
 
 
-@functools.lru_cache(maxsize=1 << 12)
 def normal_name(name: str) -> str:
     """Return the normalised name of a distribution, equal for all its spellings."""
     return _SEPARATORS.sub("-", name).lower()
@@ -23,19 +21,8 @@ def normal_name(name: str) -> str:
 
 @dataclass
 class Looked:
-    """Memory of one scan of many files, so that no folder is read twice.
+    """Memory of one scan of many files, so that no folder is read twice."""
 
-    Attributes
-    ----------
-    nearest : dict
-        Folder to the site folder that it is or lies in; empty if there is none.
-    sites : dict
-        Folder to the RECORD files in it, by normalised name.
-    records : dict
-        RECORD file to the files that it lists.
-    """
-
-    nearest: dict[str, str] = field(default_factory=dict)
     sites: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     records: dict[str, frozenset[str]] = field(default_factory=dict)
 
@@ -61,33 +48,23 @@ class Distributions:
             Shared by calls for which each folder and RECORD file may be looked at once.
         """
         looked = Looked() if looked is None else looked
-        folder = path.rpartition("/")[0]
-        site = looked.nearest.get(folder)
-        if site is None:
-            site = looked.nearest[folder] = self._nearest(folder, looked)
-        if not site:
-            return None
-        names = looked.sites[site]
-        relative = path[len(site) + 1 :]
-        top = normal_name(relative.partition("/")[0].partition(".")[0])
-        # Most are named as what they install; the others are looked through.
-        if top in names and self._lists(names[top], relative, looked):
-            return site, top
-        for name, records in names.items():
-            if name != top and self._lists(records, relative, looked):
-                return site, name
-        return None
-
-    def _nearest(self, folder: str, looked: Looked) -> str:
-        """Return the nearest folder on the way up that holds distributions; empty for none."""
-        while folder:
+        folder, slash, _ = path.rpartition("/")
+        while slash and folder:
             names = looked.sites.get(folder)
             if names is None:
                 names = looked.sites[folder] = self._site(folder)
             if names:
-                return folder
-            folder = folder.rpartition("/")[0]
-        return ""
+                relative = path[len(folder) + 1 :]
+                top = normal_name(relative.partition("/")[0].partition(".")[0])
+                # Most are named as what they install; the others are looked through.
+                if top in names and self._lists(names[top], relative, looked):
+                    return folder, top
+                for name, records in names.items():
+                    if name != top and self._lists(records, relative, looked):
+                        return folder, name
+                return None
+            folder, slash, _ = folder.rpartition("/")
+        return None
 
     def _lists(self, records: list[str], relative: str, looked: Looked) -> bool:
         for record in records:

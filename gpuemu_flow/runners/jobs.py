@@ -70,7 +70,6 @@ class Evaluator:
         self._at_home = loaded is not None
         self._runners: dict[str, Any] = {PLAIN: loaded} if loaded is not None else {}
         self._modules: dict[str, dict[str, types.ModuleType]] = {}
-        self._elsewhere: dict[str, types.ModuleType] = {}
 
     @property
     def has_source(self) -> bool:
@@ -133,25 +132,15 @@ class Evaluator:
     def _take_modules(self) -> dict[str, types.ModuleType]:
         """Remove the workspace's modules from ``sys.modules``."""
         below = self.program.root.rstrip(os.sep) + os.sep
-        elsewhere = self._elsewhere
-        taken = {}
-        # This is asked twice at each evaluation, of a thousand modules that stay the same.
-        for name, module in [*sys.modules.items()]:
-            if elsewhere.get(name) is module:
-                continue
-            path = getattr(module, "__file__", None)
-            if not path and name not in sys.builtin_module_names:
-                continue  # it may get one
-            if (
-                path
-                and path.startswith(below)
-                and name != "__main__"
-                and imports.is_workspace_path(path, self.program.root)
-                and not name.startswith("gpuemu_flow")
-            ):
-                taken[name] = module
-            else:
-                elsewhere[name] = module
+        taken = {
+            name: module
+            for name, module in list(sys.modules.items())
+            if (path := getattr(module, "__file__", None))
+            and path.startswith(below)  # most are not, and this is asked at each evaluation
+            and name != "__main__"
+            and imports.is_workspace_path(path, self.program.root)
+            and not name.startswith("gpuemu_flow")
+        }
         for name in taken:
             del sys.modules[name]
         return taken
