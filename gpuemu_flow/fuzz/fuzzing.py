@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import cached_property
 
 from gpuemu_flow.engine.signals import WAKE_SECONDS
@@ -75,19 +75,6 @@ def checks_for(number: int) -> Checks:
     return FULL_CHECKS if full else PLAIN
 
 
-def sessions_of(dtypes: int, jobs: int) -> int:
-    """Return the number of workers that a fuzzing of an op uses at once.
-
-    Parameters
-    ----------
-    dtypes : int
-        In which the op is checked.
-    jobs : int
-        Threads that judge.
-    """
-    return max(1, jobs) * SESSIONS_PER_EVALUATOR * dtypes
-
-
 def expected_key(subject: OpSubject) -> str:
     """Return the key of everything that decides the reference's outputs on a case."""
     asked = [subject.subject.dtype, subject.subject.reference_dtype]
@@ -149,8 +136,6 @@ class Fuzzer:
         Called with the `EvaluatedCase` of a case that failed, while its tensors are valid.
     cancel : threading.Event
         Set to end the run; what was judged is kept.
-    pool : Pool, optional
-        Kept open by the caller, with `sessions_of` workers or more; else one of its own.
     """
 
     def __init__(
@@ -162,10 +147,8 @@ class Fuzzer:
         on_case: Callable[[Judged], None] = lambda _: None,
         on_failure: Callable[[OpSubject, EvaluatedCase], None] = lambda *_: None,
         cancel: threading.Event | None = None,
-        pool: Pool | None = None,
     ) -> None:
         self._cache = workspace.cache
-        self._pool = pool
         self._op = op
         self._options = options
         self._on_case = on_case
@@ -203,10 +186,8 @@ class Fuzzer:
         outcome = FuzzOutcome(self._op, self._seed)
         source = self._source()
         jobs = max(1, self._options.jobs)
-        sessions = sessions_of(len(self.subjects), jobs)
-        kept = self._pool
-        own = Pool(sessions, staging=self._cache.staging) if kept is None else nullcontext(kept)
-        with own as pool:
+        sessions = jobs * SESSIONS_PER_EVALUATOR * len(self.subjects)
+        with Pool(sessions, staging=self._cache.staging) as pool:
             threads = [
                 threading.Thread(target=self._work, args=(pool, source, outcome), daemon=True)
                 for _ in range(jobs)

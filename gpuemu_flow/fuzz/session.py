@@ -15,13 +15,12 @@ from gpuemu_flow.errors import RunnerError
 from gpuemu_flow.fuzz.causes import cause_budget, causes_of
 from gpuemu_flow.fuzz.coverage import add_fuzz_coverage
 from gpuemu_flow.fuzz.failures import FailureLog
-from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions, sessions_of
+from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.outcome import FuzzOutcome, Judged
-from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, select_ops
+from gpuemu_flow.fuzz.subjects import OpSubject, select_ops
 from gpuemu_flow.judging.evaluated import EvaluatedCase
 from gpuemu_flow.judging.verdicts import reason
 from gpuemu_flow.results.fuzz_model import CauseGroup, FuzzReport
-from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.store.keys import digest_json
@@ -66,21 +65,14 @@ def fuzz_ops(
     iterations = workspace.settings.fuzz_iterations if configured else {}
     reports = []
     try:
-        selected = select_ops(workspace, ops)
-        dtypes = max((len(dtypes_of(workspace, op)) for op in selected), default=1)
-        workers = sessions_of(dtypes, options.jobs)
-        with Pool(workers, staging=workspace.cache.staging) as pool:
-            for op in selected:
-                if cancel.is_set():
-                    break
-                wanted = replace(options, iterations=int(iterations[op])) if configured else options
-                on_start(op, wanted.iterations)
-                reports.append(
-                    _fuzz_op(
-                        workspace, op, wanted, pool,
-                        minimize=minimize, on_case=on_case, cancel=cancel,
-                    )
-                )  # fmt: skip
+        for op in select_ops(workspace, ops):
+            if cancel.is_set():
+                break
+            wanted = replace(options, iterations=int(iterations[op])) if configured else options
+            on_start(op, wanted.iterations)
+            reports.append(
+                _fuzz_op(workspace, op, wanted, minimize=minimize, on_case=on_case, cancel=cancel)
+            )
     finally:
         workspace.cache.close()
     return reports
@@ -90,7 +82,6 @@ def _fuzz_op(
     workspace: Workspace,
     op: str,
     options: FuzzOptions,
-    pool: Pool,
     *,
     minimize: bool,
     on_case: Callable[[Judged], None],
@@ -108,10 +99,7 @@ def _fuzz_op(
             inputs=evaluated.inputs,
         )
 
-    fuzzer = Fuzzer(
-        workspace, op, options,
-        on_case=on_case, on_failure=on_failure, cancel=cancel, pool=pool,
-    )  # fmt: skip
+    fuzzer = Fuzzer(workspace, op, options, on_case=on_case, on_failure=on_failure, cancel=cancel)
     outcome = fuzzer.run()
     causes = _causes(workspace, op, outcome, options, cancel)
     groups = _groups(log, op, outcome, causes)

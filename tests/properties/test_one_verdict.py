@@ -25,8 +25,7 @@ from gpuemu_flow.client import Client
 from gpuemu_flow.daemon.control import stop_daemon
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.failures import FailureLog, reproduce
-from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions, sessions_of
-from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.types import BAD, Case, CheckResult
 from gpuemu_flow.wire.launch import start_daemon
@@ -144,14 +143,12 @@ class Planted:
         workspace = self.workspace()
         workspace.cache.create()
         found = {}
-        options = FuzzOptions(CASES, force=True)
-        with Pool(sessions_of(1, 1), staging=workspace.cache.staging) as pool:
-            for name in self.ops:
-                told: list[Any] = []
-                Fuzzer(workspace, name, options, on_case=told.append, pool=pool).run()
-                for judged in told:
-                    assert judged.case == self.cases[name, judged.case.index]
-                    found[name, judged.case.index] = judged.result
+        for name in self.ops:
+            told: list[Any] = []
+            Fuzzer(workspace, name, FuzzOptions(CASES, force=True), on_case=told.append).run()
+            for judged in told:
+                assert judged.case == self.cases[name, judged.case.index]
+                found[name, judged.case.index] = judged.result
         workspace.cache.close()
         return found
 
