@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
-
-from whole import rotated
 
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.engine.workspace import Workspace
@@ -25,7 +23,6 @@ from gpuemu_flow.types import Verdict
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN_CASES = 24
-MOST_DTYPES = 99
 BAD = (Verdict.FAILED, Verdict.ERROR)
 
 
@@ -139,21 +136,23 @@ def search_all(
     seed: int = 42,
     source: Path = REPOSITORY,
     *,
-    dtypes: int = MOST_DTYPES,
+    dtypes: Mapping[str, Sequence[str]] | None = None,
     **compare: Any,
 ) -> dict[str, Finding]:
     """`search` for each (id, op, function that changes a workspace copy), two at a time.
 
-    Each is tried in at most so many of its op's dtypes, which take turns.
+    Each is tried in all dtypes of its op, or in those that `dtypes` has for its id.
     """
     staging = folder / "staging"
     staging.mkdir(parents=True, exist_ok=True)
 
-    def one(number: int, op: str, change: Callable[[Path], object]) -> Finding:
+    def one(number: int, name: str, op: str, change: Callable[[Path], object]) -> Finding:
         copy = copy_workspace(folder / f"copy{number}", source)
         change(copy)
         keep_only(copy, op)
-        chosen = rotated(subjects(copy, op), dtypes, number)
+        chosen = subjects(copy, op)
+        if dtypes is not None:
+            chosen = [each for each in chosen if each.subject.dtype in dtypes[name]]
         finding = search(pool, chosen, cases, seed, **compare)
         shutil.rmtree(copy)
         return finding
@@ -163,7 +162,7 @@ def search_all(
         ThreadPoolExecutor(2) as threads,
     ):
         jobs = {
-            name: threads.submit(one, n, op, change)
+            name: threads.submit(one, n, name, op, change)
             for n, (name, op, change) in enumerate(variants)
         }
         return {name: job.result() for name, job in jobs.items()}
