@@ -216,9 +216,9 @@ class Discovery:
 
     def _missing(self, member: str) -> str:
         path = self.path(member)
-        if os.path.exists(path):  # noqa: PTH110 - hot
-            return "there"
-        return "dangling" if os.path.lexists(path) else ABSENT
+        if not os.path.lexists(path):
+            return ABSENT  # as most are
+        return "there" if os.path.exists(path) else "dangling"  # noqa: PTH110 - hot
 
     def _folder(self, member: str) -> str:
         return _listing(entries_in(self.path(member)))
@@ -255,7 +255,11 @@ class Discovery:
         """Return the executable and library of a member of `Discovered.pythons`."""
         folder = Path(self.path(member))
         prefix, version = folder.parent.parent, folder.name
-        found = [prefix / "bin" / version, *sorted(folder.parent.glob(f"lib{version}.so*"))]
+        libraries: list[str] = []
+        with contextlib.suppress(OSError):
+            names = os.listdir(folder.parent)  # noqa: PTH208
+            libraries = sorted(name for name in names if name.startswith(f"lib{version}.so"))
+        found = [prefix / "bin" / version, *(folder.parent / name for name in libraries)]
         return [str(path) for path in found if path.is_file()]
 
     def moved(self, names: Discovered, since: int) -> list[str]:
@@ -409,13 +413,19 @@ SHOWN: dict[str, Callable[[str], object]] = {
 
 def _source_of(path: str) -> str:
     """Return the source from which compiled code was made, if it exists."""
-    match = _PYC.fullmatch(path)
-    source = f"{match[1]}/{match[2]}.py" if match is not None else path
-    return source if match is None or os.path.exists(source) else path  # noqa: PTH110
+    match = _PYC.fullmatch(path) if path.endswith(".pyc") else None
+    if match is None:
+        return path
+    source = f"{match[1]}/{match[2]}.py"
+    return source if os.path.exists(source) else path  # noqa: PTH110
 
 
 def _has_link(path: str, known: dict[str, bool]) -> bool:
     """Tell whether a path leads through a symbolic link; cache the answer for folders."""
+    above = known.get(path.rpartition("/")[0])
+    if above is not None and path not in known:
+        known[path] = above or os.path.islink(path)  # noqa: PTH114 - hot
+        return known[path] or "/../" in path
     folders: list[str] = []
     place, found = path, False
     while len(place) > 1:
@@ -426,8 +436,8 @@ def _has_link(path: str, known: dict[str, bool]) -> bool:
         if os.path.islink(place):  # noqa: PTH114 - hot
             found = True
             break
-        above = os.path.dirname(place)  # noqa: PTH120 - hot
-        place = above if above != place else ""
+        folder = os.path.dirname(place)  # noqa: PTH120 - hot
+        place = folder if folder != place else ""
     known.update(dict.fromkeys(folders, found))
     return found or "/../" in path
 

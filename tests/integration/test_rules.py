@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from built_workspace import ALL, MAKE, OUTPUT, make_built, slugs
 from mini_workspace import Mini
+from once import once
 
 from gpuemu_flow.config.load import check_config
 from gpuemu_flow.runners.sandbox.level import system_level
@@ -28,6 +29,28 @@ MOVED = {"build:table", "op:it:float32", "compare:it:float32", "diff:it"}
 @pytest.fixture
 def built(tmp_path: Path) -> Mini:
     return make_built(tmp_path / "built")
+
+
+@pytest.fixture(scope="module")
+def built_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The workspace after its first run; only to be copied."""
+
+    def make(folder: Path) -> Path:
+        make_built(folder).run()
+        return folder
+
+    return once(tmp_path_factory, "rules", make)
+
+
+@pytest.fixture
+def checked(built_once: Path, tmp_path: Path) -> Mini:
+    """A workspace whose first run is over, to be changed by one test."""
+    shutil.copytree(built_once, tmp_path / "built", copy_function=shutil.copy2)
+    return Mini(tmp_path / "built", warm=True)
+
+
+def test_a_copy_with_its_cache_runs_nothing(checked: Mini) -> None:
+    assert checked.run()["executed"] == []
 
 
 def test_the_rule_runs_before_the_op_and_once(built: Mini) -> None:
@@ -70,21 +93,20 @@ EDITS: dict[str, tuple[Callable[[Mini], object], set[str]]] = {
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edit_runs_what_depends_on_it(built: Mini, name: str) -> None:
+def test_an_edit_runs_what_depends_on_it(checked: Mini, name: str) -> None:
     edit, executed = EDITS[name]
-    built.run()
-    before = {p: p.read_bytes() for p in built.root.rglob("*") if p.is_file() and _own(p)}
-    edit(built)
-    found = built.run(code=None)
+    before = {p: p.read_bytes() for p in checked.root.rglob("*") if p.is_file() and _own(p)}
+    edit(checked)
+    found = checked.run(code=None)
     assert set(found["executed"]) == executed
-    assert built.run(code=None)["executed"] == []
-    for path in built.root.rglob("*"):  # back again: the store has all of it
+    assert checked.run(code=None)["executed"] == []
+    for path in checked.root.rglob("*"):  # back again: the store has all of it
         if path.is_file() and _own(path) and path not in before:
             path.unlink()
     for path, data in before.items():
         path.write_bytes(data)
-    assert not {"build:table", "op:it:float32"} & set(built.run()["executed"])
-    assert (built.root / OUTPUT).read_text() == "3"
+    assert not {"build:table", "op:it:float32"} & set(checked.run()["executed"])
+    assert (checked.root / OUTPUT).read_text() == "3"
 
 
 def _own(path: Path) -> bool:
@@ -101,15 +123,14 @@ TOUCHED: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", TOUCHED)
-def test_an_output_that_somebody_touched_is_put_back(built: Mini, name: str) -> None:
-    built.run()
-    path = built.root / OUTPUT
+def test_an_output_that_somebody_touched_is_put_back(checked: Mini, name: str) -> None:
+    path = checked.root / OUTPUT
     TOUCHED[name](path)
-    explained = json.loads(built.command("explain", "build:table", "--format", "json").stdout)
+    explained = json.loads(checked.command("explain", "build:table", "--format", "json").stdout)
     if name != "made a link":
         assert not explained["tasks"][0]["current"]
         assert f"output.{OUTPUT}" in json.dumps(explained)
-    found = built.run()
+    found = checked.run()
     assert found["executed"] == []
     assert path.read_text() == "3"
     if name != "made a link":
@@ -117,16 +138,15 @@ def test_an_output_that_somebody_touched_is_put_back(built: Mini, name: str) -> 
         assert not path.stat().st_mode & stat.S_IXUSR
 
 
-def test_a_damaged_copy_in_the_store_is_not_used(built: Mini) -> None:
-    built.run()
-    (built.root / OUTPUT).unlink()
-    for blob in (built.root / ".gpuemu-cache" / "blobs").rglob("*.safetensors"):
+def test_a_damaged_copy_in_the_store_is_not_used(checked: Mini) -> None:
+    (checked.root / OUTPUT).unlink()
+    for blob in (checked.root / ".gpuemu-cache" / "blobs").rglob("*.safetensors"):
         if blob.read_bytes() == b"3":
             blob.chmod(0o600)
             blob.write_bytes(b"4")
-    found = built.run()
+    found = checked.run()
     assert found["executed"] == ["build:table"]
-    assert (built.root / OUTPUT).read_text() == "3"
+    assert (checked.root / OUTPUT).read_text() == "3"
 
 
 def test_another_program_on_path_runs_the_rule_again(built: Mini, tmp_path: Path) -> None:
@@ -173,15 +193,14 @@ def test_what_is_not_declared_is_told_until_it_is(built: Mini) -> None:
     assert slugs(built.run()) == []
 
 
-def test_a_promise_that_is_not_kept_is_an_error(built: Mini) -> None:
-    built.run()
-    built.write("make.py", "")
-    found = built.run(code=3)
+def test_a_promise_that_is_not_kept_is_an_error(checked: Mini) -> None:
+    checked.write("make.py", "")
+    found = checked.run(code=3)
     (problem,) = [p for p in found["problems"] if p["slug"] == "rule-output-missing"]
     assert (problem["file"], problem["line"]) == ("gpuemu.toml", 8)
     assert found["results"][0]["verdict"] == "error"  # an old output does not pass for a new one
-    assert not (built.root / OUTPUT).exists()
-    assert built.run("build:table", code=3)["executed"] == []
+    assert not (checked.root / OUTPUT).exists()
+    assert checked.run("build:table", code=3)["executed"] == []
 
 
 def test_a_command_that_fails_says_why(built: Mini) -> None:
@@ -227,12 +246,11 @@ def test_a_command_stays_behind_the_fence(built: Mini, name: str) -> None:
     assert not [p for p in built.root.rglob("*") if p.is_file() and p.read_bytes() == b"secret"]
 
 
-def test_a_folder_that_becomes_a_link_is_not_followed(built: Mini, tmp_path: Path) -> None:
-    built.run()
-    shutil.rmtree(built.root / "build")
+def test_a_folder_that_becomes_a_link_is_not_followed(checked: Mini, tmp_path: Path) -> None:
+    shutil.rmtree(checked.root / "build")
     (tmp_path / "outside").mkdir()
-    (built.root / "build").symlink_to(tmp_path / "outside")
-    done = built.command("run", code=None)
+    (checked.root / "build").symlink_to(tmp_path / "outside")
+    done = checked.command("run", code=None)
     assert done.returncode in (2, 3)
     assert "outside of" in done.stdout + done.stderr or "out of the" in done.stdout + done.stderr
     assert not list((tmp_path / "outside").iterdir())
@@ -269,18 +287,17 @@ def test_until_stops_at_a_task(built: Mini) -> None:
     assert not built.command("run").stdout.startswith("up to date")
 
 
-def test_a_forced_task_and_what_depends_on_it_run(built: Mini) -> None:
-    built.run()
+def test_a_forced_task_and_what_depends_on_it_run(checked: Mini) -> None:
     reference = "reference:it:float32"
-    assert set(built.run("--forcerun", "build:table")["executed"]) == {*MOVED, reference}
-    assert set(built.run("--forcerun", "compare:it")["executed"]) == {
+    assert set(checked.run("--forcerun", "build:table")["executed"]) == {*MOVED, reference}
+    assert set(checked.run("--forcerun", "compare:it")["executed"]) == {
         "compare:it:float32",
         "diff:it",
     }
-    planned = built.command("run", "-n", "--forcerun", "diff:it").stdout
+    planned = checked.command("run", "-n", "--forcerun", "diff:it").stdout
     assert planned.splitlines()[0] == "diff:it"
     assert "reference:it" not in planned
-    assert built.command("run").stdout.startswith("up to date")
+    assert checked.command("run").stdout.startswith("up to date")
 
 
 def test_a_number_of_cases_is_for_one_run(built: Mini) -> None:

@@ -359,7 +359,7 @@ def verdicts(report: dict[str, Any]) -> dict[str, str]:
 
 
 def fuzzed(mini: Mini) -> dict[str, str]:
-    done = mini.command("fuzz", "-n", "2", "--format", "json", code=None)
+    done = mini.command("fuzz", "-n", "1", "--format", "json", code=None)
     report = json.loads(done.stdout)
     return {r["op"]: r["verdict"] for r in report.get("ops", [report])}
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from planted_ops import PlantedOp
+from whole import rotated
 
 FOLDER = Path(__file__).parents[1] / "quality" / "output_ops"
 
@@ -28,11 +29,11 @@ OF_ITS_OWN_CALL = {"sgd", "dropout"}
 
 
 def contract_ops() -> list[PlantedOp]:
-    """Return the ops of `CHOSEN`."""
+    """Return the ops of `CHOSEN`: of each contract one, right and wrong in turns, or both."""
     return [
         _op(op, function)
-        for op, functions in CHOSEN.items()
-        for function in functions
+        for turn, (op, functions) in enumerate(CHOSEN.items())
+        for function in rotated(functions, 1, turn)
         if (FOLDER / f"{op}.toml").is_file()
     ]
 

@@ -2,7 +2,8 @@
 
 ``run``, ``fuzz``, a daemon, the pytest plugin and ``reproduce`` judge the same cases of random
 small ops with planted faults, and of ops whose outputs have contracts. GPUEMU_PLANTED_OPS says how
-many random ops, three cases each, or six: see `whole`; GPUEMU_PLANTED_SEED draws others.
+many random ops, three cases each, or six, and of each contract there is a right or a wrong op, or
+both: see `whole`; GPUEMU_PLANTED_SEED draws others.
 """
 
 from __future__ import annotations

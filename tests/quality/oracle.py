@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -135,17 +135,25 @@ def search_all(
     cases: Callable[[OpSubject, int], Iterator[Any]] = designed,
     seed: int = 42,
     source: Path = REPOSITORY,
+    *,
+    dtypes: Mapping[str, Sequence[str]] | None = None,
     **compare: Any,
 ) -> dict[str, Finding]:
-    """`search` for each (id, op, function that changes a workspace copy), two at a time."""
+    """`search` for each (id, op, function that changes a workspace copy), two at a time.
+
+    Each is tried in all dtypes of its op, or in those that `dtypes` has for its id.
+    """
     staging = folder / "staging"
     staging.mkdir(parents=True, exist_ok=True)
 
-    def one(number: int, op: str, change: Callable[[Path], object]) -> Finding:
+    def one(number: int, name: str, op: str, change: Callable[[Path], object]) -> Finding:
         copy = copy_workspace(folder / f"copy{number}", source)
         change(copy)
         keep_only(copy, op)
-        finding = search(pool, subjects(copy, op), cases, seed, **compare)
+        chosen = subjects(copy, op)
+        if dtypes is not None:
+            chosen = [each for each in chosen if each.subject.dtype in dtypes[name]]
+        finding = search(pool, chosen, cases, seed, **compare)
         shutil.rmtree(copy)
         return finding
 
@@ -154,7 +162,7 @@ def search_all(
         ThreadPoolExecutor(2) as threads,
     ):
         jobs = {
-            name: threads.submit(one, n, op, change)
+            name: threads.submit(one, n, name, op, change)
             for n, (name, op, change) in enumerate(variants)
         }
         return {name: job.result() for name, job in jobs.items()}

@@ -2,12 +2,14 @@
 
 The workspace's ops are tried on one more seed; ``JUDGED_SEEDS=all`` in the environment takes two,
 and more cases. Of the bugs and the correct ops the suite takes a sample (see `whole`): each op and
-each kind of bug is among them.
+each kind of bug is among them. A correct op is tried in one of its dtypes, which take turns.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -16,14 +18,14 @@ from controls import CONTROLS, install
 from mutants import KINDS, MUTANTS, plant
 from once import once
 from oracle import fuzzed, search_all
-from whole import sample
+from whole import WHOLE, sample
 
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.fuzz.subjects import op_names
+from gpuemu_flow.fuzz.subjects import dtypes_of, op_names
 
 pytestmark = pytest.mark.timeout(1800)
 
-SEEDS, TRIED = ((1, 2), 60) if os.environ.get("JUDGED_SEEDS") == "all" else ((2,), 20)
+SEEDS, TRIED = ((1, 2), 60) if os.environ.get("JUDGED_SEEDS") == "all" else ((2,), 10)
 BUGS = sample(MUTANTS, 5, lambda m: m.op, lambda m: m.kind)
 CORRECT = sample(CONTROLS, 3, lambda c: c.op)
 
@@ -61,9 +63,23 @@ def test_fuzzing_500_cases_kills_98_percent(killed: dict[str, bool], tmp_path: P
     assert len(survivors) <= 0.02 * len(BUGS), survivors
 
 
+def in_turns(ops: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return one dtype for each id's op, the one that the fewest before it have; or all."""
+    workspace = Workspace(Path(__file__).parents[2])
+    met: Counter[str] = Counter()
+    found = {}
+    for name, op in ops.items():
+        known = dtypes_of(workspace, op)
+        rarest = min(known, key=met.__getitem__)
+        met[rarest] += 1
+        found[name] = known if WHOLE else [rarest]
+    return found
+
+
 def test_correct_variants_pass_a_default_run(tmp_path: Path) -> None:
     variants = [(c.id, c.op, partial(install, c)) for c in CORRECT]
-    found = search_all(tmp_path, variants)
+    dtypes = in_turns({c.id: c.op for c in CORRECT})
+    found = search_all(tmp_path, variants, dtypes=dtypes)
     alarms = {name: f.evaluated and f.evaluated.result for name, f in found.items() if f.killed}
     assert alarms == {}
 

@@ -1,16 +1,15 @@
 """Wrong quantisers fail, and right ones pass however they scale, on every strategy of inputs.
 
-The suite takes one seed, and each right one with a half of the wrong ones: see `whole`.
+The suite takes one seed, smaller tensors, and of the right and the wrong ones a sample that has
+each family and each way to scale; all right ones are run on extremes: see `whole`.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from mini_workspace import Mini
 from whole import WHOLE, sample
 
 pytestmark = pytest.mark.timeout(900)
@@ -236,10 +235,15 @@ NAMES = [line[4:].split("(")[0] for line in OPS.splitlines() if line.startswith(
 QUANTISERS = [name for name in NAMES if name not in HELPERS]
 RIGHT = [name for name in QUANTISERS if "_WRONG_" not in name]
 WRONG = [name for name in QUANTISERS if "_WRONG_" in name]
+ROWS, COLUMNS = (64, 300) if WHOLE else (12, 140)
 
 
 def family_of(name: str) -> str:
     return next(each for each in FAMILIES if name.startswith(f"{each}_"))
+
+
+def way_of(name: str) -> str:
+    return name.rpartition("_")[2]
 
 
 def verdicts(
@@ -256,19 +260,17 @@ def verdicts(
         lines.append(
             f'[[ops]]\nname = "{name}"\nop = "ops.py:{name}"\nreference = "ref.py:{family}"\n'
             'input_names = ["x"]\n[ops.schema]\n'
-            "dims = { M = { min = 1, max = 64 }, N = { min = 2, max = 300 } }\n"
+            f"dims = {{ M = {{ min = 1, max = {ROWS} }}, N = {{ min = 2, max = {COLUMNS} }} }}\n"
             f'inputs = {{ x = ["M", "N"] }}\noutputs = {{ y = ["M", "N"]{scales} }}'
         )
     (folder / "gpuemu.toml").write_text("\n".join(lines))
-    command = [sys.executable, "-m", "gpuemu_flow", "run", "--no-confirm", "--format", "json"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == exit_code, done.stdout + done.stderr
-    return {each["op"]: each["verdict"] for each in json.loads(done.stdout)["results"]}
+    results = Mini(folder).run("--no-confirm", code=exit_code)["results"]
+    return {each["op"]: each["verdict"] for each in results}
 
 
 @pytest.mark.parametrize("seed", [1, 42] if WHOLE else [42])
 def test_wrong_quantisers_fail_and_right_ones_pass(tmp_path: Path, seed: int) -> None:
-    names = [*RIGHT, *sample(WRONG, 2, family_of)]
+    names = [*sample(RIGHT, 3, family_of, way_of), *sample(WRONG, 4, family_of)]
     found = verdicts(tmp_path, names, seed, exit_code=1)
     wanted = {name: "failed" if "_WRONG_" in name else "passed" for name in names}
     assert found == wanted
