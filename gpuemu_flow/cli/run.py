@@ -40,6 +40,7 @@ _MOST_CASES = 1_000_000  # as `config.tables_ops.MAX_CASES`, whose import would 
 @click.option(
     "-x/-k",
     "--fail-fast/--keep-going",
+    default=None,
     help="Stop at the first op that fails, or go on (the default).",
 )
 @click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
@@ -73,7 +74,7 @@ def run(
     summary: bool,
     explain: bool,
     jobs: int | None,
-    fail_fast: bool,
+    fail_fast: bool | None,
     seed: int | None,
     dtypes: tuple[str, ...],
     rerun_triggers: str | None,
@@ -113,8 +114,16 @@ def run(
         dry_run=dry_run or explain,
         triggers=parse_triggers(rerun_triggers),
     )
-    overrides = Overrides(seed=seed, cases=cases, profile=profile, settings=settings)
+    overrides = Overrides(
+        seed=seed,
+        cases=cases,
+        profile=profile,
+        settings=settings,
+        words=words,
+        given=options.given,
+    )
     workspace = Workspace(overrides=overrides)
+    options = options.under(workspace.target)
     style = text.Style(wants_color())
     if summary:
         _show_summary(workspace, options, output_format)
