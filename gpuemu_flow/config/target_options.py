@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, field
+from typing import TYPE_CHECKING
 
-from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
+
+if TYPE_CHECKING:
+    from gpuemu_flow.config.positions import KeyPath
 
 TASKS = "tasks"
 CONFIG = "config"
