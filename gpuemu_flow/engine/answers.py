@@ -135,7 +135,7 @@ class Answer:
 
 
 recording: Answer | None = None
-"""What the present command says, where it may be kept."""
+"""The present command's answer, if it may be kept."""
 
 
 def may_be_kept(arguments: Sequence[str]) -> bool:
