@@ -153,7 +153,10 @@ def run(
         history.append(workspace.cache, report)
     code = report.exit_code
     # The plan answers a plain `run`, whose cases are those of the file's own seed.
-    own_seed = overrides == Overrides() and workspace.settings.drawn_seed is None
+    own_seed = (
+        replace(overrides, given=frozenset()) == Overrides()
+        and workspace.settings.drawn_seed is None
+    )
     everything = outcome.everything and outcome.all_current(workspace)
     standing = [p for p in report.problems if p.slug in STANDING]
     if code == 0 and len(standing) == len(report.problems) and own_seed and everything:

@@ -411,6 +411,7 @@ def open_context(
             environment=workspace.environment,
             inputs=workspace.inputs,
             on_progress=listener.on_progress,
+            on_wait=listener.on_wait,
             force=options.force,
             only_restore=options.only_restore,
         )

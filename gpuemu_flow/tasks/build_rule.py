@@ -15,14 +15,22 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import ANY, let_through
 from gpuemu_flow.observed import ALL_VARIABLES, Given, Observation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import KnownInputs
 from gpuemu_flow.store.keys import KeyParts
+from gpuemu_flow.store.output_locks import output_locks
 from gpuemu_flow.tasks import compilers, stages
-from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, output_state, write_manifest
+from gpuemu_flow.tasks.base import (
+    Interrupted,
+    StageContext,
+    StageResult,
+    TaskSpec,
+    output_state,
+    write_manifest,
+)
 from gpuemu_flow.tasks.build_kernel import placeholders
 from gpuemu_flow.tasks.machine_results import MachineResults, machine_results
 from gpuemu_flow.tasks.params import RuleParams, params_of
@@ -88,6 +96,15 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
         ``build-failed`` for a command that failed, ``rule-output-missing`` for one that did not
         make what it promises.
     """
+    paths = [context.root / name for name in spec.outputs]
+    try:
+        with output_locks(paths, context.cancel, context.on_wait):
+            return _run(spec, context, parts)
+    except CancelledRunError:
+        raise Interrupted from None
+
+
+def _run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     begin = time.perf_counter()
     params = params_of(RuleParams, spec.params)
     environment = {
