@@ -29,6 +29,8 @@ from gpuemu_flow.errors import ConfigError, Problem, UsageError
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
+MOST_UNKNOWN = 20
+
 __all__ = ["FILE_NAME", "check_config", "environment", "find_config", "load_config"]
 
 
@@ -75,12 +77,14 @@ def load_config(
     UsageError
         ``config-not-found``.
     ConfigError
-        With all errors of all files.
+        With all errors of all files, and keys that are unknown.
     """
     config, problems = _load(path, start or Path.cwd(), environ, strict=strict, changes=changes)
     errors = [problem for problem in problems if not problem.warning]
     if errors or config is None:
-        raise ConfigError(*errors)
+        # What is missing may stand there under a name that is no key.
+        unknown = [p for p in problems if p.warning and p.slug == "config-unknown-key"]
+        raise ConfigError(*errors, *unknown[:MOST_UNKNOWN])
     return config
 
 

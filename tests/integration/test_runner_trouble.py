@@ -302,7 +302,7 @@ def test_an_exception_of_every_case_costs_two_workers(
 def test_exceptions_at_other_lines_and_of_later_cases_are_tried_alone(
     ws: Workspace, tmp_path: Path
 ) -> None:
-    """What two cases raise tells nothing of another line, and of a state that the op keeps."""
+    """Two cases that raise tell nothing of another line, nor of a state that the op keeps."""
     marks = tmp_path / "marks"
     body = """
         if x[0, 0] == 42:
