@@ -136,7 +136,8 @@ nightly = ["precommit", "all"]
 ```
 
 A member is an op or kernel, a task, a stage (all its tasks), a group (`quick`, `lint`, `all`) or
-another target. Unknown members and circles are errors.
+another target. Unknown members and circles are errors. `[targets.nightly]`, with `tasks` and options,
+is described in [selecting](selecting.md#targets-with-options).
 
 ## Environment variables
 

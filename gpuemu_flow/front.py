@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuemu_flow.engine.answers import Answer
+
 _GARBAGE_THRESHOLD = 20_000  # what is imported stays: looking for garbage among it is waste
 
 
@@ -72,6 +76,7 @@ def _answer() -> int:
             if summary is not None:
                 print(summary, flush=True)
                 os._exit(0)
+    answer = _kept_answer()
     import gc  # noqa: PLC0415 - as everything that the fast path does without
 
     gc.set_threshold(_GARBAGE_THRESHOLD)
@@ -81,7 +86,41 @@ def _answer() -> int:
         from gpuemu_flow.cli.main import run_cli  # noqa: PLC0415 - click only when it is needed
     except KeyboardInterrupt:  # later ones are the commands' own
         return 130
-    return run_cli()
+    code = run_cli()
+    if answer is not None and code == 0:
+        answer.keep()
+    return code
+
+
+def _kept_answer() -> Answer | None:
+    """Print the kept answer of a command and end, or return the recorder of the one to come."""
+    arguments = sys.argv[1:]
+    if arguments[:1] not in (["run"], ["list"], ["status"], ["explain"]):
+        return None
+    from time import perf_counter  # noqa: PLC0415
+
+    begin = perf_counter()
+    from gpuemu_flow.engine import answers, plan  # noqa: PLC0415
+
+    if "GPUEMU_CONFIG" in os.environ or not answers.may_be_kept(arguments):
+        return None
+    root = plan.find_workspace(os.getcwd())  # noqa: PTH109
+    if root is None:
+        return None
+    answer = answers.Answer(root, arguments, os.environ, terminal=sys.stdout.isatty())
+    if not answer.text:
+        answers.recording = answer
+        return answer
+    text = answers.with_duration(answer.text, perf_counter() - begin)
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader went away (`| head`)
+        os._exit(1)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"error: cannot write the output: {error}\n")
+        os._exit(3)
+    os._exit(0)
 
 
 def for_vscode() -> None:

@@ -87,7 +87,8 @@ def ci(
         raise click.UsageError("--require-all and --allow-empty contradict each other")
     check_outputs(outputs)
     mode = QUICK if quick else THOROUGH
-    workspace = Workspace(overrides=seed_overrides(seed, mode, profile, settings))
+    given = frozenset({"jobs"} if parallel is not None else ())
+    workspace = Workspace(overrides=seed_overrides(seed, mode, profile, settings, chosen, given))
     request = Request(
         chosen,
         quick=quick,

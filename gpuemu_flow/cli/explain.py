@@ -22,7 +22,7 @@ def explain(words: tuple[str, ...], seed: int | None, output_format: str) -> Non
     from gpuemu_flow.reporting.inspect import explain_tasks  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
 
-    workspace = Workspace(overrides=Overrides(seed=seed))
+    workspace = Workspace(overrides=Overrides(seed=seed, words=words))
     found = explain_tasks(workspace, words)
     if output_format == "json":
         tasks = [task.to_json() for task in found]

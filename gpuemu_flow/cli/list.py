@@ -31,7 +31,7 @@ def list_tasks(
     from gpuemu_flow.reporting.inspect import list_workspace, op_durations  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
 
-    workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))
+    workspace = Workspace(overrides=Overrides(profile=profile, settings=settings, words=words))
     if durations:
         say(durations_text(op_durations(workspace, words)))
         return

@@ -29,14 +29,27 @@ def seed_or_random(value: str) -> int | str:
 
 
 def seed_overrides(
-    seed: int | str | None, ci: str, profile: str = "", settings: tuple[str, ...] = ()
+    seed: int | str | None,
+    ci: str,
+    profile: str = "",
+    settings: tuple[str, ...] = (),
+    words: tuple[str, ...] = (),
+    given: frozenset[str] = frozenset(),
 ) -> Overrides:
     """Return the overrides that the options of a check ask for."""
     from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
 
     drawn = isinstance(seed, str)
     own = None if isinstance(seed, str) else seed
-    return Overrides(seed=own, draw_seed=drawn, ci=ci, profile=profile, settings=settings)
+    return Overrides(
+        seed=own,
+        draw_seed=drawn,
+        ci=ci,
+        profile=profile,
+        settings=settings,
+        words=words,
+        given=given,
+    )
 
 
 def parse_shard(

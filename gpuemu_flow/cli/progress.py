@@ -16,8 +16,8 @@ from gpuemu_flow.tasks.base import Progress
 
 
 def waiting_for(holder: str) -> str:
-    """Return the line to show while another process holds the workspace; `holder` describes it."""
-    return f"waiting for {printable(holder)}, which runs in this workspace; Ctrl-C gives up"
+    """Return the line to show while another process holds what is needed; `holder` tells both."""
+    return f"waiting for {printable(holder)}; Ctrl-C gives up"
 
 
 def say_waiting(holder: str) -> None:
@@ -57,6 +57,7 @@ class LiveListener(Quiet):
     def on_task(self, event: TaskEvent) -> None:
         """Add or remove a running task."""
         with self._lock:
+            self._waiting = ""
             if event.what == "started":
                 self._running[event.task] = Progress(event.task, 0, 0, 0)
                 self._began[event.task] = time.monotonic()

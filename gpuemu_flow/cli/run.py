@@ -40,6 +40,7 @@ _MOST_CASES = 1_000_000  # as `config.tables_ops.MAX_CASES`, whose import would 
 @click.option(
     "-x/-k",
     "--fail-fast/--keep-going",
+    default=None,
     help="Stop at the first op that fails, or go on (the default).",
 )
 @click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
@@ -73,7 +74,7 @@ def run(
     summary: bool,
     explain: bool,
     jobs: int | None,
-    fail_fast: bool,
+    fail_fast: bool | None,
     seed: int | None,
     dtypes: tuple[str, ...],
     rerun_triggers: str | None,
@@ -113,8 +114,16 @@ def run(
         dry_run=dry_run or explain,
         triggers=parse_triggers(rerun_triggers),
     )
-    overrides = Overrides(seed=seed, cases=cases, profile=profile, settings=settings)
+    overrides = Overrides(
+        seed=seed,
+        cases=cases,
+        profile=profile,
+        settings=settings,
+        words=words,
+        given=options.given,
+    )
     workspace = Workspace(overrides=overrides)
+    options = options.under(workspace.target)
     style = text.Style(wants_color())
     if summary:
         _show_summary(workspace, options, output_format)
@@ -144,7 +153,10 @@ def run(
         history.append(workspace.cache, report)
     code = report.exit_code
     # The plan answers a plain `run`, whose cases are those of the file's own seed.
-    own_seed = overrides == Overrides() and workspace.settings.drawn_seed is None
+    own_seed = (
+        replace(overrides, given=frozenset()) == Overrides()
+        and workspace.settings.drawn_seed is None
+    )
     everything = outcome.everything and outcome.all_current(workspace)
     standing = [p for p in report.problems if p.slug in STANDING]
     if code == 0 and len(standing) == len(report.problems) and own_seed and everything:

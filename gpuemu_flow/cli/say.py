@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import click
 
+from gpuemu_flow.engine import answers
 from gpuemu_flow.plain_text import inert
 
 
 def say(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print text, on standard error if `err`; `nl` ends it with a newline."""
-    click.echo(inert(text), err=err, nl=nl)
+    shown = inert(text)
+    if answers.recording is not None:
+        answers.recording.hear(f"{shown}\n" if nl else shown, err=err)
+    click.echo(shown, err=err, nl=nl)

@@ -10,9 +10,11 @@ import click
 
 from gpuemu_flow.cli.options import config_options, format_option, wants_color
 from gpuemu_flow.cli.say import say
+from gpuemu_flow.engine import answers
 
 if TYPE_CHECKING:
     from gpuemu_flow.daemon.state import DaemonState
+    from gpuemu_flow.engine.workspace import Workspace
 
 
 @click.command(short_help="Show the workspace, its results, cache and daemon.")
@@ -29,6 +31,8 @@ def status(profile: str, settings: tuple[str, ...], output_format: str) -> None:
     workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))
     found = workspace_status(workspace)
     daemon = _daemon(workspace.root)
+    if answers.recording is not None:
+        _rest_on(answers.recording, workspace, daemon)
     if output_format == "json":
         say(
             json_writer.dumps(
@@ -38,6 +42,23 @@ def status(profile: str, settings: tuple[str, ...], output_format: str) -> None:
     else:
         say(daemon.line(__version__))
         say(workspace_text.render_status(found, text.Style(wants_color())))
+
+
+def _rest_on(answer: answers.Answer, workspace: Workspace, daemon: DaemonState) -> None:
+    """Name what the answer rests on besides the plan: that no daemon runs, and the cache's size."""
+    from gpuemu_flow.daemon.place import possible_places  # noqa: PLC0415
+
+    if daemon.running:
+        answer.spoil()
+    cache = workspace.cache
+    places = possible_places(workspace.root, os.environ)
+    answer.rest_on_unlocked(str(place.lock) for place in places)
+    blobs = cache.blobs.folder
+    below = (path for path in sorted(blobs.glob("*")) if path.is_dir())
+    answer.rest_on(
+        folders=map(str, (blobs, *below, cache.folder / "actions")),
+        files=[str(path) for path in sorted((cache.folder / "actions").glob("*"))],
+    )
 
 
 def _daemon(root: Path) -> DaemonState:

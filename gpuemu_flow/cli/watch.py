@@ -99,14 +99,14 @@ class _Watch:
         self.close()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - ourselves
 
-    def _workers(self, workspace: Workspace) -> Pool:
+    def _workers(self, workspace: Workspace, options: RunOptions) -> Pool:
         """Start workers ahead of the next save, since their start takes longest."""
         from gpuemu_flow.engine.session import count_jobs  # noqa: PLC0415
         from gpuemu_flow.engine.trust import require_trust  # noqa: PLC0415
         from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
 
         require_trust(workspace)
-        wanted = (count_jobs(workspace, self.options), workspace.cache.staging)
+        wanted = (count_jobs(workspace, options), workspace.cache.staging)
         if self._pool is None or wanted != self._pool_of:
             self.close()
             self._pool = Pool(wanted[0], staging=wanted[1])
@@ -144,6 +144,7 @@ class _Watch:
     def _run(self) -> RunReport:
         from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
         from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
+        from gpuemu_flow.engine.session import selected_tasks  # noqa: PLC0415
         from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
         from gpuemu_flow.errors import ConfigError, Problem  # noqa: PLC0415
         from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415
@@ -155,16 +156,20 @@ class _Watch:
                     "config-not-found", "the file is gone", "save it again", file=str(self.config)
                 )
             )
-        workspace = Workspace(self.files.root, overrides=Overrides(seed=self.seed))
+        workspace = Workspace(
+            self.files.root,
+            overrides=Overrides(seed=self.seed, words=self.options.words, given=self.options.given),
+        )
         if self._environment and self._environment != workspace.environment:
             self._start_again()
         self._environment = workspace.environment
-        graph = workspace.graph
-        selected = graph.upstream(graph.select(self.options.words, self.options.dtypes))
+        options = self.options.under(workspace.target)
+        options = replace(options, forced=())  # else each save would run all of it again
+        selected = selected_tasks(workspace, options)
         self.files.follow(workspace, selected)
-        pool = self._workers(workspace)
+        pool = self._workers(workspace, options)
         with make_listener(live=wants_color()) as listener:
-            _, report = run_and_report(workspace, self.options, listener, pool)
+            _, report = run_and_report(workspace, options, listener, pool)
         self.files.follow(workspace, selected)
         record_run(workspace, report)
         self.warn_threshold = workspace.settings.warn_threshold

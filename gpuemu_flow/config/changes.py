@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tomli
 
-from gpuemu_flow.config.merge import merged
-from gpuemu_flow.config.positions import MAX_DEPTH
+from gpuemu_flow.config.merge import definer, merged
+from gpuemu_flow.config.positions import MAX_DEPTH, KeyPath
 from gpuemu_flow.config.read import Source
 from gpuemu_flow.config.report import Reporter, dotted, shortened
 from gpuemu_flow.config.tables import CHANGEABLE
+from gpuemu_flow.config.target_options import (
+    CONFIG,
+    Option,
+    Target,
+    TargetOptions,
+    as_options,
+    read_targets,
+)
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
@@ -31,17 +39,42 @@ class Changes:
         A table of ``[profiles]``; empty for none.
     settings : tuple of str
         Each ``key.of.a.table=value``; a later one prevails.
+    words : tuple of str
+        Of the command line: the options of targets among them hold, too, below the others.
+    given : frozenset of str
+        Options of targets that the command line gives itself.
     """
 
     profile: str = ""
     settings: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    given: frozenset[str] = frozenset()
 
 
 NO_CHANGES = Changes()
 
 
-def layers(sources: Sequence[Source], changes: Changes) -> list[Source]:
+def target_tables(sources: Sequence[Source]) -> dict[str, Target]:
+    """Return the targets of a configuration, if one of them has options."""
+
+    def place_of(path: KeyPath) -> str:
+        out = definer(sources, path, sources[0]).out
+        return f"{out.file}:{out.line(path)}"
+
+    return read_targets(merged(sources).get("targets") or {}, place_of)
+
+
+def layers(
+    sources: Sequence[Source], changes: Changes, options: Mapping[str, Option]
+) -> list[Source]:
     """Return the changes as sources, from the highest priority to the lowest.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+    changes : Changes
+    options : mapping of str to Option
+        Those of the targets that the command names.
 
     Raises
     ------
@@ -54,7 +87,21 @@ def layers(sources: Sequence[Source], changes: Changes) -> list[Source]:
         found.append(_of_settings(sources[0], changes.settings))
     if changes.profile:
         found.append(_of_profile(sources, changes.profile))
+    own = as_options(options)
+    if own.config:
+        found.append(_of_targets(sources[0], own, options))
+    if own.profile and not changes.profile:
+        found.append(_of_profile(sources, own.profile))
     return found
+
+
+def _of_targets(project: Source, own: TargetOptions, options: Mapping[str, Option]) -> Source:
+    out = Reporter(project.out.file, project.out.positions)
+    for key, option in options.items():
+        path = tuple(key.split(".", 2))
+        if path[0] == CONFIG:
+            out.aliases[path[1:]] = ("targets", option.target, *path)
+    return Source(project.path, out, tree={name: dict(own.config[name]) for name in own.config})
 
 
 def _of_profile(sources: Sequence[Source], name: str) -> Source:

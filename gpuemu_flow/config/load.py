@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuemu_flow.config import parse_sections
-from gpuemu_flow.config.changes import NO_CHANGES, Changes, layers
+from gpuemu_flow.config.changes import NO_CHANGES, Changes, layers, target_tables
 from gpuemu_flow.config.find import FILE_NAME, exists, find_config
 from gpuemu_flow.config.functions import missing_functions
 from gpuemu_flow.config.included import Included, read_included
@@ -21,12 +21,15 @@ from gpuemu_flow.config.parse_targets import TargetParser
 from gpuemu_flow.config.paths import Workspace
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.read import Source, read_source
-from gpuemu_flow.config.report import Reporter
+from gpuemu_flow.config.report import Reporter, shown
+from gpuemu_flow.config.target_options import as_options, chosen_options
 from gpuemu_flow.config.values import INVALID
 from gpuemu_flow.config.vocabulary import LOG_LEVELS
 from gpuemu_flow.errors import ConfigError, Problem, UsageError
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
+
+MOST_UNKNOWN = 20
 
 __all__ = ["FILE_NAME", "check_config", "environment", "find_config", "load_config"]
 
@@ -74,12 +77,14 @@ def load_config(
     UsageError
         ``config-not-found``.
     ConfigError
-        With all errors of all files.
+        With all errors of all files, and keys that are unknown.
     """
     config, problems = _load(path, start or Path.cwd(), environ, strict=strict, changes=changes)
     errors = [problem for problem in problems if not problem.warning]
     if errors or config is None:
-        raise ConfigError(*errors)
+        # What is missing may stand there under a name that is no key.
+        unknown = [p for p in problems if p.warning and p.slug == "config-unknown-key"]
+        raise ConfigError(*errors, *unknown[:MOST_UNKNOWN])
     return config
 
 
@@ -171,7 +176,9 @@ class _Assembly:
         self.made: frozenset[Path] = frozenset()
         self.granted = granted or any(_allows_outside(own.tree) for own in sources[1:])
         self.home = home
-        self.layers = [*layers(sources, changes), *sources]
+        self.targets = target_tables(sources)
+        self.options = chosen_options(self.targets, changes.words, changes.given)
+        self.layers = [*layers(sources, changes, self.options), *sources]
         self.tree = merged(self.layers)
         self.root = Path(os.path.realpath(sources[0].path.parent))
         self.probed: set[Path] = set()
@@ -251,6 +258,7 @@ class _Assembly:
         targets = TargetParser(ops, kernels, named, rules.rules, self.out_of).parse(
             self.section("targets")
         )
+        self.refuse_unknown_profiles()
         return Config(
             root=self.root,
             project=project,
@@ -288,7 +296,20 @@ class _Assembly:
             ),
             rules=rules.finish(),
             include=self.include,
+            target_tables=self.targets,
+            target_options=as_options(self.options),
         )
+
+    def refuse_unknown_profiles(self) -> None:
+        """Report targets whose profile does not exist."""
+        known = self.section("profiles")
+        for name, target in self.targets.items():
+            option = target.options.get("profile")
+            if option is not None and option.value not in known:
+                where = ("targets", name, "profile")
+                out = self.out_of(where)
+                text = f"there is no profile {shown(option.value)}"
+                out.add("unknown-profile", where, text, out.nearest(option.value, known))
 
     def parts(self, key: str) -> list[_Part]:
         """Return the tables of one kind, file by file."""

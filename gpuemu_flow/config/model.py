@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 
 from gpuemu_flow.config.model_kernels import KernelConfig
 from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
 from gpuemu_flow.config.model_rules import RuleConfig
 from gpuemu_flow.config.slices import to_slice
+from gpuemu_flow.config.target_options import Target, TargetOptions
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Shape, Tolerance
@@ -234,6 +236,10 @@ class Config:
         Each after those that it needs.
     include : tuple of str
         Globs of further files with ops, kernels and rules, relative to the root.
+    target_tables : mapping of str to Target
+        All targets, if one of them has options; else none.
+    target_options : TargetOptions
+        Those of the targets that the command names; `profile` and `config` are applied here.
     """
 
     root: Path
@@ -254,6 +260,8 @@ class Config:
     warnings: tuple[Problem, ...] = ()
     rules: tuple[RuleConfig, ...] = ()
     include: tuple[str, ...] = ()
+    target_tables: Mapping[str, Target] = field(default_factory=dict)
+    target_options: TargetOptions = TargetOptions()
 
     def op(self, name: str) -> OpConfig:
         """Return the op of that name; UsageError ``unknown-op`` when there is none."""

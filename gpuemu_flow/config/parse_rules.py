@@ -47,12 +47,16 @@ class RuleParser:
         All that could be parsed.
     makers : dict of str to str
         Maps an output to the name of its rule.
+    places, above : dict of str to str
+        The same by real paths, of outputs and of the folders that they lie in.
     """
 
     workspace: Workspace
     config_files: Collection[Path]
     rules: dict[str, _Parsed] = field(default_factory=dict)
     makers: dict[str, str] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    above: dict[str, str] = field(default_factory=dict)
 
     @property
     def made(self) -> frozenset[Path]:
@@ -153,17 +157,35 @@ class RuleParser:
             path = self._inside(written, here, out)
             if path is None:
                 continue
-            maker = self.makers.get(path)
-            if maker is not None:
-                other = self.rules[maker].rule if maker in self.rules else None
-                whose = f"the rule {shown(maker)}" + (f" in {_at(other)}" if other else "")
-                text = f"{dotted(here)} = {shown(written)} is an output of {whose} already"
-                if maker != name:
-                    out.add("config-rule-output", here, text, "let one rule make it")
-                continue
-            self.makers[path] = name
-            found.append(path)
+            if self._is_free(name, path, written, here, out):
+                self.makers[path] = name
+                found.append(path)
         return tuple(found)
+
+    def _is_free(self, name: str, path: str, written: str, here: KeyPath, out: Reporter) -> bool:
+        """Tell whether no rule makes this file yet; report one that does, or makes its folder."""
+        root = self.workspace.root
+        parent, _, last = path.rpartition("/")
+        real = f"{os.path.realpath(root / parent)}/{last}"  # two folders may be one, by a link
+        if real in self.places:
+            maker, relation = self.places[real], "is an output of {} already"
+        elif real in self.above:
+            maker, relation = self.above[real], "is a folder: an output of {} lies below it"
+        else:
+            folders = [str(folder) for folder in Path(real).parents if folder != root]
+            taken = next((folder for folder in folders if folder in self.places), "")
+            if not taken:
+                self.places[real] = name
+                self.above.update({folder: name for folder in folders if folder not in self.above})
+                return True
+            maker, relation = self.places[taken], "lies below an output of {}"
+        if maker == name and real in self.places:
+            return False  # named twice by one rule
+        other = self.rules[maker].rule if maker in self.rules else None
+        whose = f"the rule {shown(maker)}" + (f" in {_at(other)}" if other else "")
+        text = f"{dotted(here)} = {shown(written)} {relation.format(whose)}"
+        out.add("config-rule-output", here, text, "let one rule make it, and each file another")
+        return False
 
     def _inside(self, written: str, here: KeyPath, out: Reporter) -> str | None:
         """Return an output relative to the workspace; None once a problem is reported."""

@@ -18,7 +18,9 @@ from gpuemu_flow.config.names import (
 )
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, shown
+from gpuemu_flow.config.target_options import members_of, members_path
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.types import Json
 
 MAX_SHOWN = 8
 MAX_CIRCLES = 20
@@ -53,8 +55,9 @@ class TargetParser:
         self.op_of = {op.name: op for op in self.ops}
         self.kernel_of = {kernel.name: kernel for kernel in self.kernels}
 
-    def parse(self, given: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:
+    def parse(self, tables: Mapping[str, Json]) -> dict[str, tuple[str, ...]]:
         """Map each target to the ops, tasks and groups that it contains, each of them once."""
+        given = {name: members_of(value) for name, value in tables.items()}
         for name, members in given.items():
             where = ("targets", name)
             fault = name_fault(name)
@@ -65,7 +68,7 @@ class TargetParser:
                 self.out_of(where).add("config-reserved-name", where, text)
             for place, member in enumerate(members):
                 if member not in given:
-                    self.check(member, (*where, place), given)
+                    self.check(member, (*members_path(name, tables[name]), place), given)
         if not self.any_circle(given):
             for name in given:
                 self.expand(name, given)

@@ -37,6 +37,7 @@ SIZE = Integer(0, 2**31 - 1)
 SIZES = ListOf(SIZE, 0, 1000)
 SHAPE = ListOf(SIZE, 0, 16, distinct=False)
 JOBS = Integer(0, 4096)
+WORDS = ListOf(WORD, 0, 10_000)
 
 PROJECT = Section(
     (
@@ -413,6 +414,34 @@ CHANGEABLE = Section(
     "tables validation, policies, ci and execution",
 )
 
+TARGET = Section(
+    (
+        Key("tasks", WORDS, "Ops, tasks, groups and other targets.", required=True, ours=True),
+        Key("jobs", JOBS, "Tasks at a time, as `--jobs`.", ours=True),
+        Key("cases", CASES, "Cases per op and dtype, as `--cases`.", ours=True),
+        Key("seed", Integer(0, U64_MAX), "Master seed, as `--seed`.", ours=True),
+        Key(
+            "keep_going",
+            Bool(),
+            "`false`: stop at the first op that fails, as `--fail-fast`.",
+            default_text="`true`",
+            ours=True,
+        ),
+        Key("until", WORDS, "Only what these need, and themselves, as `--until`.", ours=True),
+        Key("forcerun", WORDS, "Run whatever is cached, as `--forcerun`.", ours=True),
+        Key("dtypes", DTYPE_LIST, "Only these dtypes, as `--dtype`.", ours=True),
+        Key("profile", NAME, "A table of `[profiles]`, as `--profile`.", ours=True),
+        Key(
+            "config",
+            CHANGEABLE,
+            "Keys of `[validation]`, `[policies]`, `[ci]` and `[execution]`, as `--config`; over "
+            "those of `profile`.",
+            ours=True,
+        ),
+    ),
+    "a table of tasks and options",
+)
+
 FILE = Section(
     (
         Key("project", PROJECT, "The workspace."),
@@ -421,8 +450,10 @@ FILE = Section(
         Key("ci", CI, "Quick and thorough runs."),
         Key(
             "targets",
-            TableOf(NAME, ListOf(WORD, 0, 10_000), "a table of name = list of targets"),
-            "Names of your own for lists of ops, tasks, groups and other targets.",
+            TableOf(NAME, Either((WORDS, TARGET)), "a table of name = list of targets"),
+            "Names of your own for lists of ops, tasks, groups and other targets. A target that is "
+            "a table, `[targets.nightly]`, has options of its own; see "
+            "[selecting](selecting.md#targets-with-options).",
             default={},
             ours=True,
         ),

@@ -58,12 +58,16 @@ class Place:
 
 def find_place(root: Path, environ: Mapping[str, str]) -> Place | None:
     """Return the place of a daemon that has been started before, or None."""
-    stem = workspace_stem(root)
-    for folder in user_folders(environ):
-        place = Place(folder, stem)
-        if is_private(folder) and place.lock.exists():
+    for place in possible_places(root, environ):
+        if is_private(place.folder) and place.lock.exists():
             return place
     return None
+
+
+def possible_places(root: Path, environ: Mapping[str, str]) -> list[Place]:
+    """Return every place where a daemon of the workspace may be."""
+    stem = workspace_stem(root)
+    return [Place(folder, stem) for folder in user_folders(environ)]
 
 
 def make_place(root: Path, environ: Mapping[str, str]) -> Place:

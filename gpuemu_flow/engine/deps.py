@@ -8,6 +8,7 @@ from typing import Any
 from doit.dependency import Dependency, DependencyStatus
 from doit.task import Task
 
+from gpuemu_flow.engine.durations import with_real_duration
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.tasks.base import TaskSpec
@@ -44,12 +45,18 @@ class FlowDependency(Dependency):  # type: ignore[misc]
     def save_success(self, task: Task, result_hash: object = None) -> None:
         """Store the success of one task."""
         result = task.values
+        before = self._states.record(task.name)
+        values = with_real_duration(
+            result["values"],
+            {} if before is None else before.values,
+            executed=result["executed"],
+        )
         self._states.save(
             self._specs[task.name],
             self.parts[task.name],
             result["digest"],
             result["complete"],
-            result["values"],
+            values,
             result["discovered"],
         )
 

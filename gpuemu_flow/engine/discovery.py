@@ -374,6 +374,11 @@ def modules_in(folder: str) -> frozenset[str] | None:
     return _entries(folder, _NO_MODULES)
 
 
+def is_listed(name: str, *, modules: bool) -> bool:
+    """Tell whether `entries_in`, or `modules_in`, lists an entry of that name."""
+    return not (_NO_MODULES if modules else _NOT_LISTED).fullmatch(name)
+
+
 def _entries(folder: str, left_out: re.Pattern[str]) -> frozenset[str] | None:
     try:
         with os.scandir(folder) as entries:

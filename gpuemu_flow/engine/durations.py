@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.states import TaskStates
+from gpuemu_flow.types import Json
 
 _WITH_HISTORY = 0.5
 """The share of the expected work of which the durations have to be known for an estimate."""
@@ -15,6 +16,30 @@ def known_durations(states: TaskStates, names: Collection[str]) -> dict[str, flo
     """Return the seconds that the work of tasks took when it was last done, where known."""
     found = {name: states.duration(name) for name in names}
     return {name: seconds for name, seconds in found.items() if seconds is not None}
+
+
+def with_real_duration(
+    values: Mapping[str, Json], before: Mapping[str, Json], *, executed: bool
+) -> Mapping[str, Json]:
+    """Return a task's values with the time of its work, where some or all of it was restored.
+
+    Parameters
+    ----------
+    values : mapping
+        Of the action that has just ended; its ``duration_s`` is what it took to restore, or what
+        it knows of the work that it restored.
+    before : mapping
+        Of the task's last success; empty if it has none.
+    executed : bool
+        Some of the work was done.
+    """
+    cases, known_cases = values.get("cases", 1), before.get("cases", 1)
+    ran = values.get("executed", int(executed))
+    known, took = before.get("duration_s"), values.get("duration_s")
+    if took is None or known is None or ran >= cases or not known_cases:
+        return values
+    kept = known if (ran, cases) == (0, known_cases) else known / known_cases * (cases - ran)
+    return {**values, "duration_s": kept + took if ran else kept}
 
 
 def longest_first(graph: Graph, names: Collection[str], seconds: Mapping[str, float]) -> list[str]:

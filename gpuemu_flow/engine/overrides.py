@@ -23,6 +23,10 @@ class Overrides:
         A table of ``[profiles]`` that is put over the configuration; empty for none.
     settings : tuple of str
         Single keys, each ``table.key=value``.
+    words : tuple of str
+        Of the command line: the options of targets among them hold, too, below the others.
+    given : frozenset of str
+        Other options of targets that the command line gives itself.
     """
 
     seed: int | None = None
@@ -31,6 +35,19 @@ class Overrides:
     cases: int | None = None
     profile: str = ""
     settings: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    given: frozenset[str] = frozenset()
+
+    @property
+    def all_given(self) -> frozenset[str]:
+        """Return the options of targets that the command line gives, which count alone."""
+        own = {
+            "seed": self.seed is not None or self.draw_seed,
+            "cases": self.cases is not None,
+            "profile": bool(self.profile),
+        }
+        keys = {f"config.{setting.partition('=')[0].strip()}" for setting in self.settings}
+        return self.given | keys | {name for name, here in own.items() if here}
 
     @property
     def changes_configuration(self) -> bool:

@@ -95,11 +95,15 @@ def variable_digest(environ: Mapping[str, str], name: str) -> str:
         if given is None:
             return UNSET
         value = given
+    return digest_of(value.encode("utf-8", "surrogateescape"))
+
+
+def digest_of(data: bytes) -> str:
+    """Return a digest of some bytes."""
     try:
         from _blake2 import blake2b  # noqa: PLC0415 - hashlib costs the front a millisecond
     except ImportError:
         from hashlib import blake2b  # noqa: PLC0415
-    data = value.encode("utf-8", "surrogateescape")
     return blake2b(data, digest_size=_BITS).hexdigest()
 
 
@@ -172,15 +176,15 @@ def render(
     """
     links, variables, looks = links or {}, variables or {}, looks or {}
     by_folder: dict[str, dict[str, Stamp]] = {}
-    for path, stamp in files.items():
+    for path, stamp in sorted(files.items()):  # equal plans are equal bytes
         folder, _, name = path.rpartition("/")
         by_folder.setdefault(folder, {})[name] = stamp
     lines = [f"identity {identity_text}", f"summary {summary!r}"]
-    lines += [f"absent {path}" for path in absent]
-    lines += ["\t".join((f"folder {path}", *map(str, s))) for path, s in folders.items()]
-    lines += [f"link {path}\t{target}" for path, target in links.items()]
-    lines += [f"look {path}\t{seen}" for path, seen in looks.items()]
-    lines += [f"variable {name}\t{digest}" for name, digest in variables.items()]
+    lines += [f"absent {path}" for path in sorted(absent)]
+    lines += ["\t".join((f"folder {path}", *map(str, s))) for path, s in sorted(folders.items())]
+    lines += [f"link {path}\t{target}" for path, target in sorted(links.items())]
+    lines += [f"look {path}\t{seen}" for path, seen in sorted(looks.items())]
+    lines += [f"variable {name}\t{digest}" for name, digest in sorted(variables.items())]
     sections = []
     for folder, entries in sorted(by_folder.items()):
         if len(entries) >= _FEW:
@@ -206,7 +210,23 @@ def render(
 def up_to_date(plan_path: str, environ: Mapping[str, str]) -> str | None:
     """Return the summary to print if the plan is intact and nothing changed; else None."""
     try:
-        head, _, body = _read(plan_path).partition(b"\n")
+        return _summary_if_up_to_date(read(plan_path), environ)
+    except OSError:
+        return None
+
+
+def digest_if_up_to_date(plan_path: str, environ: Mapping[str, str]) -> str:
+    """Return a digest of the plan if it is intact and nothing changed; else an empty text."""
+    try:
+        data = read(plan_path)
+    except OSError:
+        return ""
+    return "" if _summary_if_up_to_date(data, environ) is None else digest_of(data)
+
+
+def _summary_if_up_to_date(data: bytes, environ: Mapping[str, str]) -> str | None:
+    try:
+        head, _, body = data.partition(b"\n")
         if head != f"{FORMAT} {_checksum(body)}".encode():
             return None
         sections = body.decode().split("\f")
@@ -222,8 +242,10 @@ def up_to_date(plan_path: str, environ: Mapping[str, str]) -> str | None:
     return summary
 
 
-def _read(plan_path: str) -> bytes:
-    """Read the plan, unless a link, a pipe or a device lies in its place or its folder's.
+def read(plan_path: str) -> bytes:
+    """Read the plan, or an answer beside it, unless no regular file lies in its place.
+
+    Nor is it read if its folder is a link.
 
     Raises
     ------
@@ -242,7 +264,7 @@ def _read(plan_path: str) -> bytes:
 def is_damaged(plan_path: str) -> bool:
     """Tell whether a plan exists that is not intact."""
     try:
-        head, _, body = _read(plan_path).partition(b"\n")
+        head, _, body = read(plan_path).partition(b"\n")
     except OSError:
         return False
     return head != f"{FORMAT} {_checksum(body)}".encode()
@@ -268,13 +290,19 @@ def _stamps(folder: str, names: list[str]) -> str:
 def _check_head(lines: list[str], environ: Mapping[str, str]) -> str | None:
     if lines[0] != f"identity {identity(environ)}":
         return None
-    if not all(_holds(line, environ) for line in lines[2:]):
+    if not all(holds(line, environ) for line in lines[2:]):
         return None
     return _unquote(lines[1].partition(" ")[2])
 
 
-def _holds(line: str, environ: Mapping[str, str]) -> bool:
-    """Tell whether one line of the plan's head is still true."""
+def holds(line: str, environ: Mapping[str, str]) -> bool:
+    """Tell whether one line of the plan's head is still true.
+
+    Raises
+    ------
+    OSError, ValueError
+        It is not.
+    """
     kind, _, rest = line.partition(" ")
     if kind == "absent":
         return not os.path.lexists(rest)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.engine.events import Listener, Quiet
@@ -27,6 +27,7 @@ from gpuemu_flow.store.lock import RunLock
 from gpuemu_flow.tasks.base import StageContext
 
 if TYPE_CHECKING:
+    from gpuemu_flow.config.target_options import TargetOptions
     from gpuemu_flow.engine.run import Executor
     from gpuemu_flow.engine.shards import Shard
     from gpuemu_flow.runners.pool import Pool
@@ -51,7 +52,9 @@ class RunOptions:
         As `words`: these and what depends on them run whatever is cached.
     jobs : int or None
         Tasks at a time; None takes the configuration's, 0 means one per processor.
-    fail_fast, force, dry_run : bool
+    fail_fast : bool or None
+        None: go on, unless a target says otherwise.
+    force, dry_run : bool
     triggers : tuple of str
         Parts of the key that may make a task run.
     time_limit : float or None
@@ -67,12 +70,36 @@ class RunOptions:
     until: tuple[str, ...] = ()
     forced: tuple[str, ...] = ()
     jobs: int | None = None
-    fail_fast: bool = False
+    fail_fast: bool | None = None
     force: bool = False
     dry_run: bool = False
     triggers: tuple[str, ...] = TRIGGERS
     time_limit: float | None = None
     only_restore: bool = False
+
+    def under(self, target: TargetOptions) -> RunOptions:
+        """Return these options, and those of a target where these say nothing."""
+        stops = None if target.keep_going is None else not target.keep_going
+        return replace(
+            self,
+            dtypes=self.dtypes or target.dtypes,
+            jobs=target.jobs if self.jobs is None else self.jobs,
+            fail_fast=stops if self.fail_fast is None else self.fail_fast,
+            until=self.until or target.until,
+            forced=self.forced or target.forcerun,
+        )
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Return the options of targets that these options set themselves."""
+        own = {
+            "dtypes": bool(self.dtypes),
+            "jobs": self.jobs is not None,
+            "keep_going": self.fail_fast is not None,
+            "until": bool(self.until),
+            "forcerun": bool(self.forced),
+        }
+        return frozenset(name for name, here in own.items() if here)
 
     @property
     def may_be_nothing(self) -> bool:
@@ -315,7 +342,7 @@ def _execute(
             workspace.states(triggers),
             listener,
             jobs=jobs,
-            fail_fast=options.fail_fast,
+            fail_fast=bool(options.fail_fast),
             forced=forced,
         )
         with _time_limit(options.time_limit, executor) as limit:
@@ -384,6 +411,7 @@ def open_context(
             environment=workspace.environment,
             inputs=workspace.inputs,
             on_progress=listener.on_progress,
+            on_wait=listener.on_wait,
             force=options.force,
             only_restore=options.only_restore,
         )

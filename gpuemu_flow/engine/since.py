@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuemu_flow.engine.since_observed import Change, read_change
 from gpuemu_flow.errors import FlowError, Problem, UsageError
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
@@ -25,7 +26,8 @@ def touched_since(workspace: Workspace, ref: str) -> set[str]:
 
     The commit where the two histories parted is laid out beside the workspace and compiled; a task
     is touched where its programs, its part of the configuration or its inputs differ, committed or
-    not. Files that its program was seen to use count, too. If that commit has no configuration that
+    not. What its program was seen to use counts, too: files, folders that it listed, and what it
+    looked for in vain. If that commit has no configuration that
     can be read, all tasks are touched.
 
     Raises
@@ -35,11 +37,8 @@ def touched_since(workspace: Workspace, ref: str) -> set[str]:
     """
     top = Path(_git(workspace.root, "rev-parse", "--show-toplevel").rstrip("\n"))
     base = _parting(workspace.root, ref)
-    changed = _changed_files(workspace.root, top, base)
-    tasks = workspace.graph.tasks
-    differ = {
-        name for name in tasks if changed & workspace.snapshot.observed.names([name]).files
-    } | _different(workspace, top, base)
+    seen = _change(top, base).tasks(workspace.snapshot.observed, workspace.inputs.path)
+    differ = seen & set(workspace.graph.tasks) | _different(workspace, top, base)
     return workspace.graph.downstream(differ)
 
 
@@ -51,17 +50,16 @@ def _parting(root: Path, ref: str) -> str:
     return _git(root, "merge-base", commit, "HEAD", ref=ref).strip()
 
 
-def _changed_files(root: Path, top: Path, base: str) -> set[str]:
-    """Return the files that changed since a commit, as names of the workspace and absolute ones."""
-    listed = _git(top, "diff", "--name-only", "--no-ext-diff", "--no-renames", "-z", base, "--")
-    listed += _git(top, "ls-files", "--others", "--exclude-standard", "-z")
-    found = set()
-    for name in filter(None, listed.split("\0")):
-        path = top / name
-        found.add(str(path))
-        if path.is_relative_to(root):
-            found.add(path.relative_to(root).as_posix())
-    return found
+def _change(top: Path, base: str) -> Change:
+    """Return the files that changed since a commit."""
+
+    def before() -> set[str]:
+        listed = _git(top, "ls-tree", "-r", "-z", "--name-only", "--full-tree", base)
+        return {f"{top}/{name}" for name in listed.split("\0") if name}
+
+    raw = _git(top, "diff", "--raw", "--no-ext-diff", "--no-renames", "-z", base, "--")
+    others = _git(top, "ls-files", "--others", "--exclude-standard", "-z")
+    return read_change(str(top), raw, others, before)
 
 
 def _different(workspace: Workspace, top: Path, base: str) -> set[str]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, field
 from pathlib import Path
 
 from gpuemu_flow import __version__
+from gpuemu_flow.config.target_options import Target
 from gpuemu_flow.engine.files import FileTable
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.observed_sets import ObservedSets
@@ -16,7 +17,7 @@ from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.types import Json
 
-FORMAT = 11
+FORMAT = 12
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Settings:
         Of the configuration.
     remote, remote_mode : str
         URL of the cache that several machines share, and what is done with it.
+    targets : mapping of str to Target
+        All targets, if one of them has options; else none.
     """
 
     jobs: int
@@ -61,16 +64,22 @@ class Settings:
     warnings: tuple[Problem, ...] = ()
     remote: str = ""
     remote_mode: str = "read"
+    targets: Mapping[str, Target] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
-        return {**vars(self), "warnings": [asdict(problem) for problem in self.warnings]}
+        return {
+            **vars(self),
+            "warnings": [asdict(problem) for problem in self.warnings],
+            "targets": {name: target.to_json() for name, target in self.targets.items()},
+        }
 
     @classmethod
     def from_json(cls, data: Json) -> Settings:
         """Rebuild from `to_json`'s result, or raise KeyError or TypeError."""
         warnings = tuple(Problem(**problem) for problem in data["warnings"])
-        return cls(**{**data, "warnings": warnings})
+        targets = {name: Target.from_json(target) for name, target in data["targets"].items()}
+        return cls(**{**data, "warnings": warnings, "targets": targets})
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.config.find import find_config
+from gpuemu_flow.config.target_options import TargetOptions, as_options, chosen_options
 from gpuemu_flow.engine import own_code, plan, snapshot
 from gpuemu_flow.engine.discovery import Discovery
 from gpuemu_flow.engine.environment import NUMERIC_PACKAGES, fingerprint
@@ -63,6 +65,7 @@ class Workspace:
     ) -> None:
         self._environ = dict(environ)  # looked through often; ``os.environ`` decodes each time
         self._overrides = overrides or Overrides()
+        self.target = TargetOptions()
         self.config_path = find_config(start or Path.cwd(), environ)
         self.root = self.config_path.parent.resolve()
         self._config: Config | None = None
@@ -112,6 +115,13 @@ class Workspace:
         return self._overrides
 
     @property
+    def effective(self) -> Overrides:
+        """Return these changes with the seed and the number of cases that a target brings."""
+        own, target = self._overrides, self.target
+        seed = target.seed if own.seed is None else own.seed
+        return replace(own, seed=seed, cases=own.cases or target.cases)
+
+    @property
     def graph(self) -> Graph:
         """Return the task graph."""
         return self.snapshot.graph
@@ -128,7 +138,8 @@ class Workspace:
             from gpuemu_flow.config.changes import Changes  # noqa: PLC0415
             from gpuemu_flow.config.load import load_config  # noqa: PLC0415
 
-            changes = Changes(self._overrides.profile, self._overrides.settings)
+            own = self._overrides
+            changes = Changes(own.profile, own.settings, own.words, own.all_given)
             self._config = load_config(self.config_path, environ=self._environ, changes=changes)
         return self._config
 
@@ -275,26 +286,33 @@ class Workspace:
         basis = known.basis
         return bool(
             known.settings.drawn_seed is None
-            and basis.overrides == self._changes(known.settings.samplings)
+            and basis.variables == plan.identity(self._environ)
+            and all(_digest(Path(path)) == digest for path, digest in basis.config)
+            and basis.overrides == self._changes_under(known.settings)
             and basis.own_code == own_code.digest(known.files)
             and all(_target(path) == target for path, target in basis.links)
             and basis.environment == self.environment
-            and basis.variables == plan.identity(self._environ)
             and basis.sandbox == level_for(known.settings.sandbox)
-            and all(_digest(Path(path)) == digest for path, digest in basis.config)
             and all(glob_files(self.root, pattern) == found for pattern, found in basis.globs)
             and self._same_imports(known)
             and self._same_kernels(known)
         )
 
+    def _changes_under(self, settings: Settings) -> dict[str, Json]:
+        """Return `_changes` with the options of the targets that the command names."""
+        own = self._overrides
+        self.target = as_options(chosen_options(settings.targets, own.words, own.all_given))
+        return self._changes(settings.samplings)
+
     def _changes(self, sampled: Mapping[str, Json]) -> dict[str, Json]:
         """Merge the overrides with the settings of ``[ci]``."""
         return {
-            "seed": "random" if self._overrides.draw_seed else self._overrides.seed,
+            "seed": "random" if self._overrides.draw_seed else self.effective.seed,
             "sampling": sampled.get(self._overrides.ci),
-            "cases": self._overrides.cases,
-            "profile": self._overrides.profile,
+            "cases": self.effective.cases,
+            "profile": self._overrides.profile or self.target.profile,
             "settings": list(self._overrides.settings),
+            "target": {name: dict(keys) for name, keys in self.target.config.items()},
         }
 
     def _same_kernels(self, known: Snapshot) -> bool:
@@ -329,13 +347,14 @@ class Workspace:
         )
 
         config = self.config
+        self.target = config.target_options
         if config.cache.dir is not None:
             self.cache = WorkspaceCache(config.cache.dir)
         files = FileTable(self.root)
         if old is not None:
             files.entries.update(old.files.entries)
         version = own_code.digest(files)
-        compiler = Compiler(config, self.cache, self._overrides, version)
+        compiler = Compiler(config, self.cache, self.effective, version)
         graph = compiler.graph()
         sources = {path for spec in graph.tasks.values() for path in spec.sources}
         patterns = {pattern for op in config.ops for pattern in op.depends}
@@ -372,6 +391,7 @@ class Workspace:
             drawn_seed=compiler.drawn_seed,
             sandbox=config.sandbox.mode,
             warnings=tuple(config.warnings),
+            targets=config.target_tables,
         )
         current, observed = set[str](), ObservedSets()
         if old is not None:

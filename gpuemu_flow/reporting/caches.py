@@ -122,7 +122,7 @@ def cache_facts(workspace: Workspace) -> CacheFacts:
         facts.answers = str(error)
     finally:
         transport.close()
-    if isinstance(transport, FolderTransport):
+    if facts.answers == "yes" and isinstance(transport, FolderTransport):
         facts.shared = _size_of(transport)
     return facts
 

@@ -104,11 +104,13 @@ def check(
     limit = ci.thorough_timeout if request.limited and not request.quick else None
     options = session.RunOptions(
         words=() if request.words == (THOROUGH,) else request.words,
-        jobs=ci.parallel_jobs if request.jobs is None else request.jobs,
+        jobs=request.jobs,
         time_limit=limit,
         since=request.since,
         shard=request.shard,
-    )
+    ).under(workspace.target)
+    if options.jobs is None:
+        options = replace(options, jobs=ci.parallel_jobs)
     if request.quick:
         run, status, timed_out = _quick(workspace, options, listener)
     else:

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from gpuemu_flow.runners.api import REFUSALS
 from gpuemu_flow.runners.attempt import Attempt, WorkerClient
 from gpuemu_flow.runners.work import Work
+
+ENOUGH_ALIKE = 2
 
 
 def _refusal(attempt: Attempt) -> tuple[str, str] | None:
     """Return the slug and message of a refused launch; None for another outcome."""
     error = attempt.outcome.error
     return None if error is None or error.slug not in REFUSALS else (error.slug, error.message)
+
+
+def _raised_at(attempt: Attempt) -> tuple[str, str, int] | None:
+    """Return an exception's class and place; None for another outcome."""
+    error = attempt.outcome.error
+    if attempt.ended or error is None or not (error.exception and error.file and error.line):
+        return None
+    return error.exception, error.file, error.line
+
+
+def _said(attempt: Attempt) -> Attempt:
+    """Say of an error that its case was not tried in a process of its own."""
+    error = attempt.outcome.error
+    if error is None:
+        return attempt
+    note = f"raised as by {ENOUGH_ALIKE} earlier cases, and not tried in a process of its own"
+    hint = f"{error.hint}; {note}" if error.hint else note
+    return replace(attempt, outcome=replace(attempt.outcome, error=replace(error, hint=hint)))
 
 
 def _perform(work: Work, worker_client: WorkerClient) -> Attempt:
@@ -26,7 +48,8 @@ class Supervisor:
     All cases share a forked process while things go well. A case that goes wrong after others ran
     in its process is tried alone, to find out whether it or an earlier one is to blame; when the
     process was lost, every later case gets a process of its own. Timeouts are not repeated, nor
-    are launches that the emulator has refused before with the same message.
+    are launches that the emulator has refused before with the same message, nor exceptions that
+    `ENOUGH_ALIKE` cases raised at the same line in processes that had run nothing before.
 
     Parameters
     ----------
@@ -60,6 +83,7 @@ class Supervisor:
         self._failed_early: Attempt | None = None
         self._leaves_nothing = leaves_nothing
         self._refused: set[tuple[str, str]] = set()
+        self._raised: Counter[tuple[str, str, int]] = Counter()
 
     def close(self) -> None:
         """End the idle worker."""
@@ -121,14 +145,21 @@ class Supervisor:
                 self._isolate()
         elif self._is_settled(attempt):
             pass
+        elif self._is_known(attempt):
+            return _said(attempt)
         elif self._isolation == "fork" or attempt.ended:
             process_lost = attempt.ended
             attempt = self._alone(work)
             if process_lost or attempt.outcome.ok:
                 self._isolate()
         if was_alone or not attempt.outcome.ok:
-            self._note_refusal(attempt)
+            self._note(attempt)
         return attempt
+
+    def _is_known(self, attempt: Attempt) -> bool:
+        """Tell whether enough cases raised the same exception without one before them."""
+        place = _raised_at(attempt)
+        return place is not None and self._raised[place] >= ENOUGH_ALIKE
 
     def _is_settled(self, attempt: Attempt) -> bool:
         """Tell whether another process would give the same outcome again."""
@@ -136,8 +167,11 @@ class Supervisor:
             return False
         return self._leaves_nothing or _refusal(attempt) in self._refused
 
-    def _note_refusal(self, attempt: Attempt) -> None:
-        """Record a refusal by a process that had run nothing before."""
+    def _note(self, attempt: Attempt) -> None:
+        """Record a refusal or an exception in a process that had run nothing before."""
+        place = _raised_at(attempt)
+        if place is not None:
+            self._raised[place] += 1
         refusal = _refusal(attempt)
         if refusal is not None:
             self._refused.add(refusal)

@@ -38,7 +38,7 @@ class RunLock:
             except BlockingIOError:
                 if self._on_wait is not None:
                     holder = os.pread(self._file, 200, 0).decode("utf-8", "replace").strip()
-                    self._on_wait(holder or "another process")
+                    self._on_wait(f"{holder or 'another process'}, which runs in this workspace")
                 fcntl.flock(self._file, fcntl.LOCK_EX)
             os.ftruncate(self._file, 0)
             since = time.strftime("%Y-%m-%d %H:%M:%S")

@@ -141,6 +141,8 @@ class StageContext:
     cancel : threading.Event
         Set when the run is to end.
     on_progress : callable
+    on_wait : callable
+        Told which process holds what a task needs.
     force : bool
         True: the action cache is not asked.
     inputs : Lookup
@@ -164,6 +166,7 @@ class StageContext:
     packages: Mapping[str, str] = field(default_factory=dict)
     cancel: threading.Event = field(default_factory=threading.Event)
     on_progress: Callable[[Progress], None] = lambda _: None
+    on_wait: Callable[[str], None] = lambda _: None
     force: bool = False
     unchanged: Callable[[], bool] = lambda: True
     shared: SharedCache | None = None

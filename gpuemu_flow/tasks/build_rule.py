@@ -9,20 +9,29 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import ANY, let_through
 from gpuemu_flow.observed import ALL_VARIABLES, Given, Observation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import KnownInputs
 from gpuemu_flow.store.keys import KeyParts
+from gpuemu_flow.store.output_locks import output_locks
 from gpuemu_flow.tasks import compilers, stages
-from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, output_state, write_manifest
+from gpuemu_flow.tasks.base import (
+    Interrupted,
+    StageContext,
+    StageResult,
+    TaskSpec,
+    output_state,
+    write_manifest,
+)
 from gpuemu_flow.tasks.build_kernel import placeholders
 from gpuemu_flow.tasks.machine_results import MachineResults, machine_results
 from gpuemu_flow.tasks.params import RuleParams, params_of
@@ -60,10 +69,15 @@ class _Made:
 
     outputs: Mapping[str, _Output]
     undeclared: tuple[str, ...]
+    duration_s: float
 
     def to_json(self) -> dict[str, Json]:
         files = {name: [each.digest, each.executable] for name, each in self.outputs.items()}
-        return {"outputs": files, "undeclared": list(self.undeclared)}
+        return {
+            "outputs": files,
+            "undeclared": list(self.undeclared),
+            "duration_s": self.duration_s,
+        }
 
     @classmethod
     def from_json(cls, data: Json, names: Sequence[str]) -> _Made | None:
@@ -74,9 +88,11 @@ class _Made:
                 for name, (digest, executable) in data["outputs"].items()
             }
             undeclared = tuple(str(name) for name in data["undeclared"])
+            duration_s = float(data["duration_s"])
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
-        return cls(found, undeclared) if set(found) == set(names) else None
+        good = set(found) == set(names) and math.isfinite(duration_s)
+        return cls(found, undeclared, duration_s) if good else None
 
 
 def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
@@ -88,7 +104,15 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
         ``build-failed`` for a command that failed, ``rule-output-missing`` for one that did not
         make what it promises.
     """
-    begin = time.perf_counter()
+    paths = [context.root / name for name in spec.outputs]
+    try:
+        with output_locks(paths, context.cancel, context.on_wait):
+            return _run(spec, context, parts)
+    except CancelledRunError:
+        raise Interrupted from None
+
+
+def _run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     params = params_of(RuleParams, spec.params)
     environment = {
         **let_through(os.environ, params.env_names),
@@ -121,7 +145,7 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
         write_manifest(context.cache.folder / spec.target, content),
         executed=executed,
         values={
-            "duration_s": time.perf_counter() - begin,
+            "duration_s": made.duration_s,
             "outputs": states,
             "undeclared": list(made.undeclared),
         },
@@ -223,6 +247,7 @@ def _write(path: Path, data: bytes, *, executable: bool) -> None:
 
 def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, str]) -> _Made:
     """Run the command, and take its outputs."""
+    begin = time.perf_counter()
     params = params_of(RuleParams, spec.params)
     arguments = ["sh", "-c", params.command[0]] if params.shell else params.command
     paths = [_checked(spec, context.root, name) for name in spec.outputs]
@@ -268,7 +293,7 @@ def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, st
         for name, stamp in after.items()
         if before.get(name) != stamp and name not in declared and not f"{name}/".startswith(scratch)
     ]
-    return _Made(outputs, tuple(sorted(undeclared)[:MOST_UNDECLARED]))
+    return _Made(outputs, tuple(sorted(undeclared)[:MOST_UNDECLARED]), time.perf_counter() - begin)
 
 
 def _checked(spec: TaskSpec, root: Path, name: str) -> Path:

@@ -28,7 +28,7 @@ class Execution:
     executed : int
         Number of requests that were really run; the others came out of the action cache.
     duration_s : float
-        Wall time of the batch in seconds.
+        Wall time of the batch in seconds; of restored outcomes, what their calls took.
     used : Discovered
         All that the program was seen to use for one of these cases.
     """
@@ -91,17 +91,19 @@ def execute(
     batch.leave_out()
     if not context.force:
         batch.look_up()
-    missing = [n for n in range(len(requests)) if n not in batch.found]
+    missing = dict.fromkeys(n for n in range(len(requests)) if n not in batch.found)
     context.on_progress(Progress(spec.name, len(batch.found), len(requests), 0))
     if missing:
         context.about_to_run()
-        batch.run(missing, checks)
+        batch.run(list(missing), checks)
     batch.share()
+    elapsed = time.perf_counter() - begin
+    restored = sum(batch.found[n].duration_s for n in range(len(requests)) if n not in missing)
     return Execution(
         list(requests),
         [batch.found[n] for n in range(len(requests))],
         len(missing),
-        time.perf_counter() - begin,
+        restored + elapsed if missing else restored or elapsed,
         batch.used,
     )
 

@@ -138,6 +138,15 @@ def test_clear(original: Mini, share: Path) -> None:
     assert not list(share.glob("*/*"))
 
 
+def test_a_share_that_is_not_mounted_has_no_size(tmp_path: Path) -> None:
+    original = make_original(tmp_path / "original", f"file://{tmp_path}/share/cache")
+    told = original.command("cache", "stats").stdout
+    assert f"does not answer: there is no folder {tmp_path}/share\n" in told
+    assert set(stats(original)["shared"].values()) == {None}
+    (tmp_path / "share").mkdir()
+    assert "answers; 0 entries" in original.command("cache", "stats").stdout
+
+
 def test_a_server_does_not_list_what_it_holds(tmp_path: Path, share: Path) -> None:
     with served(share) as url:
         original = make_original(tmp_path / "original", url)

@@ -91,6 +91,16 @@ def test_a_misspelt_key_is_named_where_the_right_one_is_missing(mini: Mini) -> N
     assert "lacks the key 'reference'; 'refrence' is no key; rename it?" in done.stderr
 
 
+def test_a_run_names_unknown_keys_beside_what_it_stops_at(mini: Mini) -> None:
+    mini.edit("gpuemu.toml", 'op = "scripts/scale.py:scale"', 'opp = "scripts/scale.py:scale"')
+    mini.edit("gpuemu.toml", 'reference = "scripts/relu_ref.py"', 'reff = "scripts/relu_ref.py"')
+    for command in ("run", "list"):
+        refused = mini.command(command, code=2).stderr
+        assert "config-missing-key: ops[2] lacks the key 'reference'" in refused
+        assert "unknown key 'ops[2].reff'" in refused
+        assert "unknown key 'ops[0].opp'; did you mean 'op'?" in refused
+
+
 def test_a_function_that_its_file_does_not_define_is_named(mini: Mini) -> None:
     """Of an input's `generate` as of ops and references; nothing is imported for it."""
     mini.write("scripts/gen.py", "raise SystemExit('imported')\n\ndef values(shape):\n    pass\n")

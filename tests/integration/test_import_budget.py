@@ -101,6 +101,21 @@ def test_commands_with_nothing_to_do_load_nothing_that_works(mini: Mini) -> None
         assert commands == set(), arguments
 
 
+@pytest.mark.parametrize("arguments", [QUERIES[0], *QUERIES[1:4]], ids="-".join)
+def test_an_answer_given_twice_imports_next_to_nothing(
+    mini: Mini, arguments: tuple[str, ...]
+) -> None:
+    mini.command("run")
+    mini.warm = False
+    first = mini.command(*arguments).stdout  # of the interpreter that the plan is to be of
+    mini.command("run")
+    mini.command(*arguments)
+    found = imported(mini, *arguments)
+    assert not tops(found) & (HEAVY | {"click", "sqlite3", "diskcache", "json", "hashlib"})
+    assert loaded(found, ("cli", "store", "config")) == set()
+    assert mini.command(*arguments).stdout.splitlines()[:6] == first.splitlines()[:6]
+
+
 def test_a_plain_run_loads_no_terminal_library(mini: Mini) -> None:
     """Standard output is no terminal here."""
     assert "rich" not in tops(imported(mini, "run"))

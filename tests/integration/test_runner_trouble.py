@@ -264,3 +264,60 @@ def test_a_misnamed_parameter_is_named_where_its_mapping_fails(ws: Workspace) ->
     (named,) = ws.run(ws.program("callable", "def op(x): return x + 'a'"))
     assert named.error is not None
     assert named.error.hint == ""
+
+
+RAISES = """
+    import os
+    def op(x):
+        with open({marks!r}, "a") as file:
+            file.write(f"{{os.getpid()}}\\n")
+        {body}
+        return x
+    """
+
+
+@pytest.mark.parametrize(
+    ("body", "most"),
+    [
+        ("raise RuntimeError('not on this machine')", 2),
+        ("raise ValueError(f'not of sum {x.sum()}')", 2),
+        ("import json; json.loads('{')", 2),
+    ],
+    ids=["same words", "other words", "below the op"],
+)
+def test_an_exception_of_every_case_costs_two_workers(
+    body: str, most: int, ws: Workspace, tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    outcomes = ws.run(ws.program("callable", RAISES.format(marks=str(marks), body=body)), 24)
+    assert slugs(outcomes) == ["op-exception"] * 24
+    pids = marks.read_text().splitlines()
+    assert len(set(pids)) <= most, "a worker each"
+    said = [outcome.error.hint for outcome in outcomes if outcome.error is not None]
+    assert ["not tried in a process of its own" in hint for hint in said] == [False] * 2 + [
+        True
+    ] * 22
+
+
+def test_exceptions_at_other_lines_and_of_later_cases_are_tried_alone(
+    ws: Workspace, tmp_path: Path
+) -> None:
+    """Two cases that raise tell nothing of another line, nor of a state that the op keeps."""
+    marks = tmp_path / "marks"
+    body = """
+        if x[0, 0] == 42:
+            raise RuntimeError("of the case")
+        calls.append(1)
+        if len(calls) > 1:
+            raise RuntimeError("of the process")"""
+    source = "    calls = []\n" + RAISES.format(marks=str(marks), body=body)
+    cases = [
+        marked_case(0),
+        marked_case(1),
+        marked_case(2),
+        make_case(3),
+        make_case(4),
+        marked_case(5),
+    ]
+    found = slugs(ws.run(ws.program("callable", source), cases))
+    assert found == ["op-exception"] * 3 + ["ok", "ok", "op-exception"]

@@ -1,0 +1,207 @@
+"""Options of targets: what a command gets that names a target, below its own options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, field
+from typing import TYPE_CHECKING
+
+from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.types import Json
+
+if TYPE_CHECKING:
+    from gpuemu_flow.config.positions import KeyPath
+
+TASKS = "tasks"
+CONFIG = "config"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a target.
+
+    Attributes
+    ----------
+    target : str
+    value : Json
+        Checked.
+    place : str
+        ``FILE:LINE`` of its key.
+    """
+
+    target: str
+    value: Json
+    place: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target as far as options are concerned.
+
+    Attributes
+    ----------
+    inner : tuple of str
+        The targets among its members.
+    options : mapping of str to Option
+        By key; those of ``config`` by ``config.TABLE.KEY``.
+    """
+
+    inner: tuple[str, ...]
+    options: Mapping[str, Option]
+
+    def to_json(self) -> Json:
+        """Return plain JSON; `from_json` is its inverse."""
+        options = {key: asdict(option) for key, option in self.options.items()}
+        return {"inner": list(self.inner), "options": options}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Target:
+        """Rebuild from `to_json`'s result, or raise KeyError or TypeError."""
+        options = {key: Option(**option) for key, option in data["options"].items()}
+        return cls(tuple(data["inner"]), options)
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """The options that the targets of a command bring; None and empty: not given.
+
+    Attributes
+    ----------
+    jobs, cases, seed : int or None
+    keep_going : bool or None
+    until, forcerun, dtypes : tuple of str
+    profile : str
+    config : mapping of table to mapping of key to value
+        Laid over the configuration.
+    """
+
+    jobs: int | None = None
+    cases: int | None = None
+    seed: int | None = None
+    keep_going: bool | None = None
+    until: tuple[str, ...] = ()
+    forcerun: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    profile: str = ""
+    config: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+
+
+def members_of(value: Json) -> list[str]:
+    """Return the members of a target, which is a list of them or a table with options."""
+    members: list[str] = value.get(TASKS, []) if isinstance(value, dict) else value
+    return members
+
+
+def members_path(name: str, value: Json) -> KeyPath:
+    """Return the path of the list of a target's members."""
+    return ("targets", name, TASKS) if isinstance(value, dict) else ("targets", name)
+
+
+def read_targets(
+    given: Mapping[str, Json], place_of: Callable[[KeyPath], str]
+) -> dict[str, Target]:
+    """Return the targets of a configuration by name; none if no target has options.
+
+    Parameters
+    ----------
+    given : mapping
+        The checked ``[targets]``.
+    place_of : callable
+        Returns ``FILE:LINE`` of a key.
+    """
+    if not any(isinstance(value, dict) for value in given.values()):
+        return {}
+    found = {}
+    for name, value in given.items():
+        options = {
+            key: Option(name, setting, place_of(("targets", name, *path)))
+            for key, path, setting in _settings(value if isinstance(value, dict) else {})
+        }
+        found[name] = Target(tuple(m for m in members_of(value) if m in given), options)
+    return found
+
+
+def _settings(table: Mapping[str, Json]) -> Iterator[tuple[str, KeyPath, Json]]:
+    """Yield the name, the path and the value of each option of a target."""
+    for key, value in table.items():
+        if key == CONFIG:
+            for section, settings in value.items():
+                for name, setting in settings.items():
+                    yield f"{CONFIG}.{section}.{name}", (CONFIG, section, name), setting
+        elif key != TASKS:
+            yield key, (key,), value
+
+
+def chosen_options(
+    targets: Mapping[str, Target], words: Iterable[str], given: Collection[str] = ()
+) -> dict[str, Option]:
+    """Return the options that hold for a command.
+
+    A target brings those of the targets within it, too, below its own.
+
+    Parameters
+    ----------
+    targets : mapping
+        As `read_targets` returns them.
+    words : iterable of str
+        Of the command line.
+    given : collection of str
+        Keys that the command line sets itself, which count alone.
+
+    Raises
+    ------
+    UsageError
+        ``target-options-differ`` where two targets give different values to a key.
+    """
+    named = [word for word in words if word in targets]
+    if not named:
+        return {}
+    found: dict[str, Option] = {}
+    problems = []
+    keys = {key for target in targets.values() for key in target.options}
+    for key in sorted(keys.difference(given)):
+        for option in _given_by(targets, named, key):
+            first = found.setdefault(key, option)
+            if first.value != option.value:
+                problems.append(_contradiction(key, first, option))
+                break
+    if problems:
+        raise UsageError(*problems)
+    return found
+
+
+def _given_by(targets: Mapping[str, Target], named: list[str], key: str) -> Iterator[Option]:
+    """Yield the values that targets give to a key: a target's own stands over those within it."""
+    waiting, seen = list(reversed(named)), set(named)
+    while waiting:
+        target = targets[waiting.pop()]
+        if key in target.options:
+            yield target.options[key]
+        else:
+            below = [name for name in target.inner if name not in seen]
+            seen.update(below)
+            waiting.extend(reversed(below))
+
+
+def _contradiction(key: str, first: Option, second: Option) -> Problem:
+    message = (
+        f"{first.target!r} and {second.target!r} contradict each other: {key} is "
+        f"{first.value!r} in {first.place} and {second.value!r} in {second.place}"
+    )
+    hint = f"name them in commands of their own, or set {key} on the command line"
+    return Problem("target-options-differ", message[:1000], hint)
+
+
+def as_options(found: Mapping[str, Option]) -> TargetOptions:
+    """Return options found by `chosen_options` as the fields of a command."""
+    plain: dict[str, Json] = {}
+    config: dict[str, dict[str, Json]] = {}
+    for key, option in found.items():
+        if key.startswith(f"{CONFIG}."):
+            _, section, name = key.split(".", 2)
+            config.setdefault(section, {})[name] = option.value
+        else:
+            value = option.value
+            plain[key] = tuple(value) if isinstance(value, list) else value
+    return TargetOptions(**plain, config=config)

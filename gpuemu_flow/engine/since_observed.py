@@ -1,0 +1,146 @@
+"""Observed inputs that a change touches: what programs were seen to use, beside what git lists."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import field
+from functools import cached_property
+
+from gpuemu_flow.engine.discovery import is_listed
+from gpuemu_flow.engine.observed_sets import ObservedSets
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.store.discovered import Discovered
+
+
+@dataclass
+class Change:
+    """The files that differ between a commit and the working tree, by absolute paths.
+
+    Attributes
+    ----------
+    top : str
+        The repository.
+    written : set of str
+        All of them.
+    moved : set of str
+        Those that appeared, vanished, or are of another kind or mode.
+    before : callable
+        Returns all files of the commit.
+    """
+
+    top: str
+    written: set[str]
+    moved: set[str]
+    before: Callable[[], set[str]]
+    _spelled: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def _above(self) -> set[str]:
+        """The folders that one of the moved files lies in."""
+        return {folder for path in self.moved for folder in _folders(path, self.top)}
+
+    @cached_property
+    def _files_before(self) -> set[str]:
+        return self.before()
+
+    @cached_property
+    def _entries_before(self) -> dict[str, set[str]]:
+        return self._entries(self._files_before)
+
+    @cached_property
+    def _entries_now(self) -> dict[str, set[str]]:
+        there = {path for path in self._files_before | self.moved if os.path.lexists(path)}
+        return self._entries(there)
+
+    def _entries(self, files: Iterable[str]) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for path in files:
+            name = path
+            for folder in _folders(path, self.top):
+                found.setdefault(folder, set()).add(name)
+                name = f"{folder}/"
+        return found
+
+    def tasks(self, observed: ObservedSets, path_of: Callable[[str], str]) -> set[str]:
+        """Return the tasks of which an observed input was touched.
+
+        Parameters
+        ----------
+        observed : ObservedSets
+        path_of : callable
+            Returns the absolute path of a member of a set.
+        """
+        if not self.written:
+            return set()
+        hit = {key for key, (names, _) in observed.sets.items() if self._touches(names, path_of)}
+        return {task for task, key in observed.task_sets.items() if key in hit}
+
+    def _touches(self, names: Discovered, path_of: Callable[[str], str]) -> bool:
+        def paths(members: Iterable[str]) -> Iterator[str]:
+            for member in members:
+                yield from self._spellings(path_of(member))
+
+        gone_or_come = self.moved | self._above
+        return (
+            any(path in self.written for path in paths(names.files | names.links))
+            or any(path in gone_or_come for path in paths(names.missed))
+            or any(self._looks_otherwise(path) for path in paths(names.looked))
+            or any(self._lists_otherwise(path, modules=False) for path in paths(names.listed))
+            or any(self._lists_otherwise(path, modules=True) for path in paths(names.modules))
+            or any(self._has_other_sizes(path) for path in paths(names.sized))
+        )
+
+    def _spellings(self, path: str) -> tuple[str, ...]:
+        """Return a path of the repository, and the one that it leads to by links."""
+        known = self._spelled.get(path)
+        if known is None:
+            found = dict.fromkeys((os.path.normpath(path), os.path.realpath(path)))
+            known = tuple(p for p in found if p == self.top or p.startswith(f"{self.top}/"))
+            self._spelled[path] = known
+        return known
+
+    def _looks_otherwise(self, path: str) -> bool:
+        if path in self.moved:
+            return True
+        return path in self._above and (path in self._entries_before) != (path in self._entries_now)
+
+    def _lists_otherwise(self, folder: str, *, modules: bool) -> bool:
+        if folder not in self._above:
+            return False
+        differ = self._entries_before.get(folder, set()) ^ self._entries_now.get(folder, set())
+        names = (path.rstrip("/").rpartition("/")[2] for path in differ)
+        return any(is_listed(name, modules=modules) for name in names)
+
+    def _has_other_sizes(self, folder: str) -> bool:
+        inside = any(os.path.dirname(path) == folder for path in self.written)  # noqa: PTH120
+        return inside or self._lists_otherwise(folder, modules=False)
+
+
+def read_change(top: str, raw: str, untracked: str, before: Callable[[], set[str]]) -> Change:
+    """Read the answers of ``git diff --raw -z`` and ``git ls-files --others -z``.
+
+    Parameters
+    ----------
+    top : str
+        The repository.
+    raw, untracked : str
+    before : callable
+        Returns all files of the commit.
+    """
+    written, moved = set[str](), set[str]()
+    words = raw.split("\0")
+    for about, name in zip(words[::2], words[1::2], strict=False):
+        old, new, *_ = about.lstrip(":").split(" ")
+        written.add(f"{top}/{name}")
+        if old != new:  # modes: another kind, other permissions, or 0 where there is no file
+            moved.add(f"{top}/{name}")
+    others = {f"{top}/{name}" for name in untracked.split("\0") if name}
+    return Change(top, written | others, moved | others, before)
+
+
+def _folders(path: str, top: str) -> Iterator[str]:
+    """Yield the folders of a file from the innermost up to the repository's."""
+    while len(path) > len(top):
+        path = path.rpartition("/")[0]
+        yield path

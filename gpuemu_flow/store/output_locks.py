@@ -1,0 +1,87 @@
+"""Locks of files that commands make in a workspace: one maker at a time, whatever workspace asks.
+
+A workspace's own lock lies in its cache. Two workspaces may make one file all the same: one lies
+inside the other, or two configurations of one folder have caches of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from threading import Event
+
+from gpuemu_flow.errors import CancelledRunError, StoreError
+from gpuemu_flow.store.private_files import PrivateFolder
+from gpuemu_flow.store.user_cache import user_cache_folder
+
+_PAUSE = 0.05
+
+
+@contextlib.contextmanager
+def output_locks(
+    paths: Iterable[Path], cancel: Event, on_wait: Callable[[str], None]
+) -> Iterator[None]:
+    """Hold the locks of some files; the kernel frees them when the process dies.
+
+    They lie in the user's cache. Where that cannot be written, nothing is locked.
+
+    Parameters
+    ----------
+    paths : iterable of Path
+        Files that need not exist.
+    cancel : threading.Event
+        Ends the wait.
+    on_wait : callable
+        Called with the words of a process that holds one of them, before waiting for it.
+
+    Raises
+    ------
+    CancelledRunError
+        `cancel` was set.
+    """
+    # In one order for everybody, or two processes could wait for each other.
+    names = {os.path.join(os.path.realpath(path.parent), path.name) for path in paths}  # noqa: PTH118
+    with contextlib.ExitStack() as stack:
+        for name in sorted(names):
+            descriptor = _open(name)
+            if descriptor is None:
+                continue
+            stack.callback(os.close, descriptor)
+            _lock(descriptor, name, cancel, on_wait)
+            stack.callback(os.ftruncate, descriptor, 0)
+        yield
+
+
+def _open(name: str) -> int | None:
+    """Open the lock file of an output; None where the user's cache cannot be written."""
+    try:
+        files = PrivateFolder(user_cache_folder(os.environ))
+        folder = files.root / "locks"
+        files.make(folder)
+        digest = hashlib.sha256(os.fsencode(name)).hexdigest()
+        return files.open(folder / digest, os.O_RDWR | os.O_CREAT)
+    except (StoreError, OSError, RuntimeError):  # RuntimeError: no home folder
+        return None
+
+
+def _lock(descriptor: int, name: str, cancel: Event, on_wait: Callable[[str], None]) -> None:
+    told = False
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if not told:
+                told = True
+                holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
+                on_wait(f"{holder or 'another process'}, which makes {name}")
+            if cancel.wait(_PAUSE):
+                raise CancelledRunError from None
+        except OSError:  # a file system without locks
+            return
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
