@@ -346,9 +346,9 @@ SANDBOX = Section(
     (
         Key(
             "mode",
-            Choice(("off", "auto", "require")),
+            Choice(("off", "auto", "require", "strict")),
             "`auto`: as much as the system has; `require`: exit code 3 where it lacks a part; "
-            "`off`: nothing.",
+            "`strict`: namespaces and an empty home folder as well, by bubblewrap; `off`: nothing.",
             "auto",
             ours=True,
         ),

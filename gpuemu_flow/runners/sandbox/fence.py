@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpuemu_flow.runners.off_limits import OffLimits
 from gpuemu_flow.runners.sandbox.level import level_for
-from gpuemu_flow.runners.sandbox.spec import OFF, Sandbox
+from gpuemu_flow.runners.sandbox.spec import OFF, STRICT, Sandbox
 from gpuemu_flow.types import Json
 
 
@@ -66,5 +66,6 @@ class Fence:
             shown=(path,) if path else (),
             kept=kept_from["read_only"],
             writable=(*self._writable, *([self._compiled] if emulated and self._compiled else [])),
-            required=self._mode == "require",
+            required=self._mode in ("require", STRICT),
+            strict=self._mode == STRICT,
         )
