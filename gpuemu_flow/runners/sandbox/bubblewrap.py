@@ -121,7 +121,7 @@ def _mounts(root: str, needed: Iterable[str], writable: Iterable[str]) -> list[s
     Outer folders come first: what is mounted later covers what lies below it.
     """
     empty = _emptied(root)
-    mounts = {place: ("--tmpfs", place) for place in empty}
+    mounts: dict[str, tuple[str, ...]] = {place: ("--tmpfs", place) for place in empty}
     for path in needed:
         real = os.path.realpath(path)
         for name in {os.path.normpath(path), real}:
