@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import stat
 import subprocess
 import sys
@@ -30,6 +31,8 @@ _KEPT_CAPABILITIES = ("CAP_DAC_OVERRIDE", "CAP_FOWNER")
 _EMPTIED = ("/home", "/root", "/tmp", "/var/tmp", "/run")  # noqa: S108 - none of it is used
 _SYSTEMS = ("/run/current-system", "/run/opengl-driver")
 """Programs and drivers of a system (NixOS) that lie in an emptied folder."""
+_OF_USER = ".local"
+"""Beside its programs, a folder of a home folder holds keys and histories."""
 _PROBE_SECONDS = 60.0
 _MOST_LINKS = 40
 _REASON_CHARACTERS = 200
@@ -185,30 +188,33 @@ def _interpreter() -> Iterator[str]:
 
 
 def _installation(path: str) -> Iterator[str]:
-    """Yield a program, and the folders of what it is installed with, through all its links."""
+    """Yield a program, and the folders of what it is installed with, through all its links.
+
+    Parameters
+    ----------
+    path : str
+        A name without a slash is looked for in ``PATH``; empty for none.
+    """
+    path = path if "/" in path or not path else shutil.which(path) or ""
     for _ in range(_MOST_LINKS):
         if not path.startswith("/"):
             return
-        yield path
-        above, name = os.path.split(os.path.dirname(path))  # noqa: PTH120
-        if name == "bin":
-            yield above
+        yield from _with_its_folders(path)
         try:
             target = os.readlink(path)  # noqa: PTH115
         except OSError:
-            yield from _links_above(path)
-            return
+            break
         path = os.path.join(os.path.dirname(path), target)  # noqa: PTH118, PTH120
+    yield from _with_its_folders(os.path.realpath(path))
 
 
-def _links_above(path: str) -> Iterator[str]:
-    """Yield the folders of a program's installation with links resolved, where there are any."""
-    real = os.path.realpath(path)
-    if real != path:
-        yield real
-        above, name = os.path.split(os.path.dirname(real))  # noqa: PTH120
-        if name == "bin":
-            yield above
+def _with_its_folders(path: str) -> Iterator[str]:
+    yield path
+    above, name = os.path.split(os.path.dirname(path))  # noqa: PTH120
+    if name == "bin" and os.path.basename(above) == _OF_USER:  # noqa: PTH119
+        yield from (f"{above}/bin", f"{above}/lib")
+    elif name == "bin":
+        yield above
 
 
 def _processors() -> list[str]:

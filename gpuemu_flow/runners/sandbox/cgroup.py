@@ -12,6 +12,7 @@ import itertools
 import os
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -35,24 +36,20 @@ class Group:
     ----------
     folder : Path
         Not there yet.
-    memory_limit : int or None
-        Of the program; what its imports take comes on top.
+    limits : mapping of str to int
+        By the kernel's name, such as ``pids.max``.
 
     Raises
     ------
     OSError
     """
 
-    def __init__(self, folder: Path, memory_limit: int | None) -> None:
+    def __init__(self, folder: Path, limits: Mapping[str, int]) -> None:
         self._folder = folder
         folder.mkdir()
         try:
-            (folder / "pids.max").write_text(str(MOST_PROCESSES))
-            if memory_limit is not None:
-                (folder / "memory.max").write_text(str(memory_limit + LOAD_ALLOWANCE))
-                # Memory that is swapped out would not count.
-                with suppress(FileNotFoundError):
-                    (folder / "memory.swap.max").write_text("0")
+            for name, value in limits.items():
+                _write(folder / name, str(value))
         except OSError:
             self.end()
             raise
@@ -64,12 +61,12 @@ class Group:
         ------
         OSError
         """
-        (self._folder / "cgroup.procs").write_text(str(pid))
+        _write(self._folder / "cgroup.procs", str(pid))
 
     def end(self) -> None:
         """Kill what is left in the group, and remove it."""
         with suppress(OSError):  # before Linux 5.14
-            (self._folder / "cgroup.kill").write_text("1")
+            _write(self._folder / "cgroup.kill", "1")
         for _ in range(_ATTEMPTS):
             try:
                 self._folder.rmdir()
@@ -79,6 +76,15 @@ class Group:
                 time.sleep(_PAUSE)
             else:
                 return
+
+
+def _write(path: Path, text: str) -> None:
+    """Write one of the kernel's files, which is never made."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
 
 
 @cache
@@ -98,11 +104,25 @@ def home() -> Path | None:
         if not os.access(found / "cgroup.procs", os.W_OK):
             return None
         _clear(found)
-        probe = Group(found / f"{_PREFIX}{os.getpid()}-probe", None)
+        probe = Group(found / f"{_PREFIX}{os.getpid()}-probe", limits_of(0))
     except OSError:
         return None
     probe.end()
     return found
+
+
+def limits_of(memory_limit: int | None) -> dict[str, int]:
+    """Return the limits of a worker's group.
+
+    Parameters
+    ----------
+    memory_limit : int or None
+        Of the program; what its imports take comes on top.
+    """
+    limits = {"pids.max": MOST_PROCESSES}
+    if memory_limit is not None:
+        limits["memory.max"] = memory_limit + LOAD_ALLOWANCE
+    return limits
 
 
 def open_group(memory_limit: int | None) -> Group:
@@ -119,7 +139,7 @@ def open_group(memory_limit: int | None) -> Group:
         number = next(_numbers)
         if number == 0:
             atexit.register(_clear, around, os.getpid())
-    return Group(around / f"{_PREFIX}{os.getpid()}-{number}", memory_limit)
+    return Group(around / f"{_PREFIX}{os.getpid()}-{number}", limits_of(memory_limit))
 
 
 def _clear(around: Path, own: int = 0) -> None:
