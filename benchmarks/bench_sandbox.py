@@ -158,10 +158,12 @@ def measure_strict(sandbox: Sandbox, rounds: int) -> tuple[list[float], list[flo
     for _ in range(rounds):
         for kept, kind in zip(found, (strict, sandbox), strict=True):
             kept.append(measure_op(kind))
-    of_strict, of_others = (
-        [statistics.median(one) for one in zip(*kept, strict=True)] for kept in found
-    )
-    return of_strict, of_others
+    of_strict, of_others = found
+    return _medians(of_strict), _medians(of_others)
+
+
+def _medians(rows: list[tuple[float, ...]]) -> list[float]:
+    return [statistics.median(column) for column in zip(*rows, strict=True)]
 
 
 def main() -> int:

@@ -41,7 +41,7 @@ Publish = Callable[[Path, str], None]
 
 @dataclass(frozen=True)
 class _Place:
-    """What tells fork servers apart.
+    """The identity of a fork server: its environment and the namespaces around it.
 
     Attributes
     ----------

@@ -147,7 +147,7 @@ def test_another_program_on_path_runs_the_rule_again(built: Mini, tmp_path: Path
 
 @pytest.mark.skipif(bool(bubblewrap.refusal()), reason=f"no bwrap: {bubblewrap.refusal()}")
 def test_a_program_on_path_runs_in_the_strict_sandbox(built: Mini, tmp_path: Path) -> None:
-    """Where it lies is empty inside, but for the program: nothing else of the folder is there."""
+    """The program is visible inside, and nothing else of its folder."""
     built.edit("gpuemu.toml", f'"{sys.executable}", "make.py"', '"maketable"')
     built.edit("gpuemu.toml", "[[rules]]", '[sandbox]\nmode = "strict"\n[[rules]]')
     script = f"#!/bin/sh\ntest ! -e {tmp_path}/one/secret && echo 3 > build/factor.txt\n"
