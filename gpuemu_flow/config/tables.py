@@ -360,6 +360,14 @@ SANDBOX = Section(
             [],
             ours=True,
         ),
+        Key(
+            "hidden",
+            ListOf(PATH, 0, 1000),
+            "Files and folders that ops must not read besides, such as a second copy of a "
+            "reference. They may lie outside of the workspace.",
+            [],
+            ours=True,
+        ),
     ),
     "a table",
 )
