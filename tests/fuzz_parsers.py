@@ -132,6 +132,7 @@ def fuzz_with_atheris(name: str, seconds: float) -> None:
         f"-max_total_time={seconds:.0f}",
         f"-max_len={LARGEST}",
         "-print_final_stats=1",
+        f"-artifact_prefix={begin}/",
         str(begin),
     ]
     atheris.Setup([*words, "-verbosity=0"], one)

@@ -40,7 +40,10 @@ import io
 
 space = {{}}
 exec(io.FileIO({original!r}).read(), space)
-ModelNew = space["Model"]
+
+class ModelNew(space["Model"]):
+    pass
+
 get_inputs, get_init_inputs = space["get_inputs"], space["get_init_inputs"]
 """
 """A candidate that takes the model from the file that was imported."""
