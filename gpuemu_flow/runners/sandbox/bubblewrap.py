@@ -148,19 +148,13 @@ def _depth(mount: tuple[str, tuple[str, ...]]) -> tuple[int, str]:
 def _emptied(root: str) -> list[str]:
     """Return the folders that are replaced by empty ones.
 
-    A folder is kept if it is the workspace, or around the system's own files: some users' home
-    folder is ``/`` or ``/usr/sbin``.
+    A folder is kept if it is the workspace or the interpreter's, or a home folder that belongs to
+    another user: that of some is ``/`` or ``/usr/sbin``.
     """
-    system = os.path.realpath(os.path.dirname(os.__file__))  # noqa: PTH120
     homes = [path for path in (os.environ.get("HOME", ""), _own_home()) if _is_own(path)]
     found = {os.path.realpath(p) for p in (*_EMPTIED, *homes, tempfile.gettempdir())}
-    kept = {"/", os.path.realpath(root)}
-    return sorted(
-        place
-        for place in found - kept
-        if os.path.isdir(place)  # noqa: PTH112
-        and (place in _EMPTIED or not _is_below(system, place) or _is_below(place, root))
-    )
+    kept = {"/", *map(os.path.realpath, (root, sys.prefix, sys.base_prefix))}
+    return sorted(place for place in found - kept if os.path.isdir(place))  # noqa: PTH112
 
 
 def _own_home() -> str:
