@@ -73,7 +73,7 @@ def test_a_right_candidate_is_told_from_four_wrong_ones(tmp_path: Path) -> None:
     assert copy.startswith(before[problem])
     scores = json.loads(command(work, "score", "--no-confirm", "--format", "json"))["scores"]
     verdicts = {one["candidate"]: one["verdict"] for one in scores}
-    assert verdicts == {"right": "correct", "thief": "error", **dict.fromkeys(WRONG, "wrong")}
+    assert verdicts == {"right": "correct", **dict.fromkeys([*WRONG, "thief"], "wrong")}
     assert 'hidden = [\n    "../theirs/1_Linear_ReLU.py",\n]' in (work / "gpuemu.toml").read_text()
     assert all(one["cause"] for one in scores if one["verdict"] == "wrong")
 
