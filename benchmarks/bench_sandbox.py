@@ -5,6 +5,10 @@
 The same fork server starts workers with the fence and without it, in turns. Each loads nothing and
 ends. What is judged is CPU time, of the worker itself: `enter` is put into force in forked children
 and measured there, in a workspace whose reference and cache are hidden as in a run.
+
+`strict` starts a fork server of its own for each op, by bubblewrap: its first worker and a later
+one are measured, and the CPU time of a server with one worker, beside one without namespaces.
+Where there is no bubblewrap these are left out; no bound is set for them.
 """
 
 from __future__ import annotations
@@ -12,16 +16,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
 import statistics
 import struct
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpuemu_flow.runners.process import ServerHandle
+from gpuemu_flow.runners.sandbox import bubblewrap
 from gpuemu_flow.runners.sandbox.enter import enter, make_scratch, move_in
 from gpuemu_flow.runners.sandbox.level import system_level
 from gpuemu_flow.runners.sandbox.spec import Sandbox, lacks
@@ -41,6 +47,12 @@ class Figures:
         Of putting the fence into force in a forked process.
     fenced_wall, plain_wall : float
         From the request for a worker to its process id.
+    strict_first_wall, plain_first_wall : float
+        From the start of a fork server to its first worker's process id.
+    strict_next_wall : float
+        To that of a later worker of the same op.
+    strict_op_cpu, plain_op_cpu : float
+        Of a server and one worker, from start to end.
     """
 
     level: str
@@ -48,6 +60,31 @@ class Figures:
     enter_wall: float
     fenced_wall: float
     plain_wall: float
+    strict_first_wall: float = 0.0
+    plain_first_wall: float = 0.0
+    strict_next_wall: float = 0.0
+    strict_op_cpu: float = 0.0
+    plain_op_cpu: float = 0.0
+
+
+def measure_op(sandbox: Sandbox) -> tuple[float, float, float]:
+    """Wall milliseconds to the first and the second worker, CPU milliseconds of all of it."""
+    before = _children_cpu()
+    begin = time.perf_counter()
+    around = bubblewrap.around_server(sandbox, ()) if sandbox.strict else ()
+    server = ServerHandle({}, around)
+    try:
+        server.open_worker(fresh=False, sandbox=sandbox).close()
+        first = time.perf_counter() - begin
+        next_wall = measure_start(server, sandbox)
+    finally:
+        server.close()
+    return 1000 * first, next_wall, 1000 * (_children_cpu() - before)
+
+
+def _children_cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def measure_enter(sandbox: Sandbox) -> tuple[float, float]:
@@ -97,13 +134,36 @@ def measure(root: Path, rounds: int) -> Figures:
             plain.append(measure_start(server, None))
     finally:
         server.close()
+    strict, beside = measure_strict(sandbox, max(3, rounds // 5))
     return Figures(
         sandbox.level,
         statistics.median(cpu for cpu, _ in entered),
         statistics.median(wall for _, wall in entered),
         statistics.median(fenced),
         statistics.median(plain),
+        strict[0],
+        beside[0],
+        strict[1],
+        strict[2],
+        beside[2],
     )
+
+
+def measure_strict(sandbox: Sandbox, rounds: int) -> tuple[list[float], list[float]]:
+    """Return the medians of `measure_op` with namespaces and without, taken in turns."""
+    if bubblewrap.refusal():
+        return [0.0] * 3, [0.0] * 3
+    strict = replace(sandbox, level=system_level(strict=True), required=True, strict=True)
+    found: tuple[list[tuple[float, ...]], ...] = ([], [])
+    for _ in range(rounds):
+        for kept, kind in zip(found, (strict, sandbox), strict=True):
+            kept.append(measure_op(kind))
+    of_strict, of_others = found
+    return _medians(of_strict), _medians(of_others)
+
+
+def _medians(rows: list[tuple[float, ...]]) -> list[float]:
+    return [statistics.median(column) for column in zip(*rows, strict=True)]
 
 
 def main() -> int:
@@ -121,7 +181,7 @@ def main() -> int:
         print(json.dumps(asdict(figures)))
     else:
         for name, value in asdict(figures).items():
-            print(f"{name:12} {value if isinstance(value, str) else f'{value:8.2f} ms'}")
+            print(f"{name:18} {value if isinstance(value, str) else f'{value:8.2f} ms'}")
     return int(figures.enter_cpu > MAX_MS)
 
 

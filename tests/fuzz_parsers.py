@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import random
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -21,6 +22,13 @@ from types import FrameType
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+
+if "--atheris" in sys.argv[1:]:
+    import atheris
+
+    # As they are imported: to instrument all that is loaded, numpy too, takes a minute.
+    with atheris.instrument_imports(include=["gpuemu_flow"]):
+        import parser_targets  # noqa: F401 - the next line takes names of it
 
 from parser_targets import CORPUS, LARGEST, TARGETS, Target, corpus  # noqa: E402
 
@@ -107,11 +115,10 @@ def fuzz_here(name: str, seconds: float, seed: int) -> tuple[int, dict[str, byte
 
 def fuzz_with_atheris(name: str, seconds: float) -> None:
     """Fuzz with atheris, which ends the process at the first crasher or when the time is up."""
-    import atheris
-
     target = TARGETS[name]
-    folder = CORPUS / name
-    folder.mkdir(parents=True, exist_ok=True)
+    begin = Path(tempfile.mkdtemp(prefix="gpuemu-fuzz-"))  # it adds what reaches something new
+    for number, data in enumerate((*target.seeds, *(path.read_bytes() for path in corpus(name)))):
+        (begin / str(number)).write_bytes(data)
 
     def one(data: bytes) -> None:
         try:
@@ -120,12 +127,13 @@ def fuzz_with_atheris(name: str, seconds: float) -> None:
             sys.stdout.write(f"{write_crasher(name, data)}\n")
             raise
 
-    atheris.instrument_all()
     words = [
         sys.argv[0],
         f"-max_total_time={seconds:.0f}",
         f"-max_len={LARGEST}",
         "-print_final_stats=1",
+        f"-artifact_prefix={begin}/",
+        str(begin),
     ]
     atheris.Setup([*words, "-verbosity=0"], one)
     atheris.Fuzz()

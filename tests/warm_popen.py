@@ -167,6 +167,8 @@ class _Subprocess:
         self, arguments: list[str], *, cwd: Any, env: Mapping[str, str], stdin: int, stdout: int,
         stderr: int, pass_fds: list[int], start_new_session: bool,
     ) -> ForkedProcess | None:  # fmt: skip
+        if arguments[0] != sys.executable:  # in namespaces, which another program makes
+            return None
         assert arguments[:3] == [sys.executable, "-m", self._program], arguments
         control, variables = self._control()
         standard, places = (stdin, stdout, stderr), [0, 1, 2, *pass_fds]

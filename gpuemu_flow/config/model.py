@@ -147,13 +147,14 @@ class SandboxConfig:
     Attributes
     ----------
     mode : str
-        ``off``, ``auto`` or ``require``.
-    writable : tuple of Path
+        ``off``, ``auto``, ``require`` or ``strict``.
+    writable, hidden : tuple of Path
         Absolute.
     """
 
     mode: str = "auto"
     writable: tuple[Path, ...] = ()
+    hidden: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)

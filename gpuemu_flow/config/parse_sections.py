@@ -170,7 +170,15 @@ def sandbox(table: Table, workspace: Workspace, out: Reporter) -> model.SandboxC
     values = tables.SANDBOX.values(table)
     where = ("sandbox", "writable")
     found = [workspace.resolve(path, where, out) for path in values["writable"]]
-    return model.SandboxConfig(values["mode"], tuple(path for path in found if path is not None))
+    hidden = [
+        workspace.resolve(path, ("sandbox", "hidden"), out, anywhere=True)
+        for path in values["hidden"]
+    ]
+    return model.SandboxConfig(
+        values["mode"],
+        tuple(path for path in found if path is not None),
+        tuple(path for path in hidden if path is not None),
+    )
 
 
 def cache(table: Table, workspace: Workspace, out: Reporter) -> model.Cache:

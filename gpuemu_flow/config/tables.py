@@ -347,9 +347,9 @@ SANDBOX = Section(
     (
         Key(
             "mode",
-            Choice(("off", "auto", "require")),
+            Choice(("off", "auto", "require", "strict")),
             "`auto`: as much as the system has; `require`: exit code 3 where it lacks a part; "
-            "`off`: nothing.",
+            "`strict`: namespaces and an empty home folder as well, by bubblewrap; `off`: nothing.",
             "auto",
             ours=True,
         ),
@@ -358,6 +358,14 @@ SANDBOX = Section(
             ListOf(PATH, 0, 1000),
             "Files and folders of the workspace that ops may write, beside a scratch folder. What "
             "is missing is made: a file where its name has an ending (`op.log`), else a folder.",
+            [],
+            ours=True,
+        ),
+        Key(
+            "hidden",
+            ListOf(PATH, 0, 1000),
+            "Files and folders that ops must not read besides, such as a second copy of a "
+            "reference. They may lie outside of the workspace.",
             [],
             ours=True,
         ),

@@ -111,6 +111,7 @@ class Compiler:
             config.root,
             tuple(map(str, wanted.writable)),
             str(user_cache_folder(os.environ) / "kernels"),
+            tuple(map(str, wanted.hidden)),
         )
         self._kept_from = KeptFrom(config.root, cache.folder, config.files, self.sources)
         self._tasks: dict[str, TaskSpec] = {}

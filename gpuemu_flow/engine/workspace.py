@@ -25,7 +25,7 @@ from gpuemu_flow.engine.snapshot import Basis, Settings, Snapshot
 from gpuemu_flow.engine.sources import SourceIndex
 from gpuemu_flow.engine.states import OBSERVED_STAGES, TaskStates
 from gpuemu_flow.runners.sandbox.level import level_for
-from gpuemu_flow.runners.sandbox.spec import lacks
+from gpuemu_flow.runners.sandbox.spec import STRICT, is_whole
 from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -211,7 +211,8 @@ class Workspace:
         plan is stored if the sandbox lacks a part: results without it must not be reused on a
         system that has it.
         """
-        if lacks(self.snapshot.basis.sandbox):
+        level, mode = self.snapshot.basis.sandbox, self.settings.sandbox
+        if not is_whole(level, strict=mode == STRICT):
             return
         entries = self.snapshot.files.entries
         files = {str(self.root / path): stamp for path, (stamp, _) in entries.items()}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 from gpuemu_flow.problems.model import Candidate, Imported, Left, Taken
 from gpuemu_flow.problems.options import Options
@@ -89,8 +91,20 @@ def import_each(
             ops.append(_op_table(taken, candidate, op, f"{folder}/reference.py"))
         if not taken.source.candidates:
             left.append(Left(attempt.name, collection.no_candidate))
-    files["gpuemu.toml"] = workspace_text(collection.name, ops, options.cases).encode()
+    files["gpuemu.toml"] = workspace_text(
+        collection.name, ops, options.cases, _originals(every, options.into)
+    ).encode()
     return Imported(files, tuple(every), tuple(left))
+
+
+def _originals(taken: Iterable[Taken], into: Path) -> list[str]:
+    """Return the problems' own files as the workspace's configuration names them, each once."""
+    found = {one.source.path for one in taken}
+    return sorted(
+        Path(os.path.relpath(path.resolve(), into.resolve())).as_posix()
+        for path in found
+        if path.is_file()
+    )
 
 
 def json_file(content: Mapping[str, Json]) -> bytes:

@@ -35,8 +35,19 @@ class OpTable:
     taken: Taken
 
 
-def workspace_text(project: str, ops: Sequence[OpTable], cases: int) -> str:
-    """Return the text of ``gpuemu.toml``."""
+def workspace_text(
+    project: str, ops: Sequence[OpTable], cases: int, hidden: Sequence[str] = ()
+) -> str:
+    """Return the text of ``gpuemu.toml``.
+
+    Parameters
+    ----------
+    project : str
+    ops : sequence of OpTable
+    cases : int
+    hidden : sequence of str
+        Paths of files that no candidate may read: the problems' own, with their references.
+    """
     parts = [
         "# Written by gpuemu-flow import; yours to change.\n"
         f"[project]\nname = {_text(project)}\n\n"
@@ -48,6 +59,11 @@ def workspace_text(project: str, ops: Sequence[OpTable], cases: int) -> str:
     ]
     if ops and all(one.generate for op in ops for one in op.taken.about.tensors):
         parts[0] += "cause_budget = 0  # a problem's own function gives the values\n"
+    if hidden:
+        lines = "".join(f"    {_text(path)},\n" for path in hidden)
+        parts.append(
+            f"# The originals hold the references, too.\n[sandbox]\nhidden = [\n{lines}]\n"
+        )
     parts += [_op(one) for one in ops]
     return "\n".join(parts)
 

@@ -259,7 +259,8 @@ def _fence(workspace: Workspace | None) -> Fence:
     if workspace is None:
         return Fence("auto", Path.cwd())
     wanted = workspace.config.sandbox
-    return Fence(wanted.mode, workspace.root, tuple(map(str, wanted.writable)))
+    writable, hidden = (tuple(map(str, paths)) for paths in (wanted.writable, wanted.hidden))
+    return Fence(wanted.mode, workspace.root, writable, hidden=hidden)
 
 
 def _bytes(path: Path | None) -> bytes | None:

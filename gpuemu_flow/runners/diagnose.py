@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import traceback
 from pathlib import Path
@@ -15,6 +16,7 @@ from gpuemu_flow.runners.sandbox.spec import FAILED
 _OWN_FOLDER = str(Path(__file__).parent.parent) + os.sep
 _MEMORY_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
 MAX_MESSAGE = 500
+_REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FENCED = (
     "an op reads no credentials, opens no sockets, and writes its temporary folder and what "
     "`[sandbox] writable` names"
@@ -119,7 +121,8 @@ def explain(error: BaseException, program: Program, *, doing: str = "", hint: st
     slug = "op-not-loadable" if doing else "op-exception"
     if isinstance(error, RecursionError):
         hint = "raise the recursion limit or use a loop"
-    if isinstance(error, PermissionError) and program.sandbox is not None:
+    refused = isinstance(error, OSError) and error.errno in _REFUSALS
+    if refused and program.sandbox is not None:
         hint = hint or _FENCED
     hint = hint or hint_for(error, fenced=program.sandbox is not None)
     raised = type(error).__name__[:MOST_NAME]

@@ -151,7 +151,7 @@ class ForkServer:
             self._selector.register(lifeline, selectors.EVENT_READ, pid)
             taker = tracer.Incoming(incoming, os.dup(given.report), pid)
             self._selector.register(incoming, selectors.EVENT_READ, taker)
-            _tell(lifeline, {"pid": pid, "scratch": scratch})
+            _tell_started(lifeline, pid, scratch)
         outgoing.detach()
         for fd in given.numbers():
             os.close(fd)
@@ -213,6 +213,21 @@ def _tell(lifeline: socket.socket, message: dict[str, object]) -> None:
         channel.send(lifeline, message)
     except channel.ChannelClosedError:
         pass
+
+
+def _tell_started(lifeline: socket.socket, pid: int, scratch: str) -> None:
+    """Report a session's process id, in a namespace also by a descriptor that is valid outside."""
+    started: dict[str, object] = {"pid": pid, "scratch": scratch}
+    if os.getpid() != 1:
+        _tell(lifeline, started)
+        return
+    handle = os.pidfd_open(pid)
+    try:
+        channel.send(lifeline, started, [handle])
+    except channel.ChannelClosedError:
+        pass
+    finally:
+        os.close(handle)
 
 
 def _remove(scratch: str) -> None:

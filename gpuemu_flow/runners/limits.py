@@ -10,6 +10,8 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
+LOAD_ALLOWANCE = 8 << 30
+"""Bytes of address space that imports may take besides the memory limit."""
 MIN_OUTPUT_LIMIT = 256 << 20
 OUTPUT_PER_INPUT_BYTE = 64
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h

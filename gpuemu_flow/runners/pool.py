@@ -13,6 +13,7 @@ from pathlib import Path
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import named
 from gpuemu_flow.observed import Observation
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import EMULATED, Checks, Outcome, Program, Request
 from gpuemu_flow.runners.attempt import WorkerClient
 from gpuemu_flow.runners.process import (
@@ -21,7 +22,7 @@ from gpuemu_flow.runners.process import (
     WorkerProcess,
     startup_environment,
 )
-from gpuemu_flow.runners.sandbox.spec import lacks, missing_problem
+from gpuemu_flow.runners.sandbox.spec import lacks_for, missing_problem
 from gpuemu_flow.runners.session import ProgramSession
 from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.runners.supervise import Supervisor
@@ -36,6 +37,25 @@ _SLICE = 0.1
 OnOutcome = Callable[[Outcome], None]
 OnObserved = Callable[[Observation], None]
 Publish = Callable[[Path, str], None]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The identity of a fork server: its environment and the namespaces around it.
+
+    Attributes
+    ----------
+    env : tuple of (str, str)
+        The start-up environment.
+    around : tuple of str
+        Words before the server's command, which make namespaces.
+    op : tuple of str
+        The program whose workers alone share them.
+    """
+
+    env: tuple[tuple[str, str], ...]
+    around: tuple[str, ...] = ()
+    op: tuple[str, ...] = ()
 
 
 class Pool:
@@ -65,7 +85,8 @@ class Pool:
         self._staging = staging
         self._env = dict(env or {})
         self._load_timeout = load_timeout
-        self._servers: dict[tuple[tuple[str, str], ...], ServerHandle] = {}
+        self._servers: dict[_Place, ServerHandle] = {}
+        self._most_idle = max(1, workers)
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._closed = False
@@ -78,7 +99,7 @@ class Pool:
 
     def start(self) -> None:
         """Start the fork server now instead of at the first run."""
-        self._server({})
+        self._server(_place({}))
 
     def close(self) -> None:
         """End all workers and fork servers; no process is left."""
@@ -93,40 +114,47 @@ class Pool:
         if self._closed:
             raise RunnerError(Problem("pool-closed", "the pool of workers is closed"))
 
-    def _server(self, env: Mapping[str, str]) -> ServerHandle:
-        """Return the living fork server for a start-up environment."""
-        key = tuple(sorted(env.items()))
+    def _server(self, place: _Place) -> ServerHandle:
+        """Return the living fork server of a place."""
         with self._lock:
             self._check_open()
-            server = self._servers.get(key)
+            server = self._servers.pop(place, None)
             if server is None or not server.alive():
                 if server is not None:
                     server.close()
-                server = self._servers[key] = ServerHandle({**self._env, **env})
+                self._close_idle()
+                server = self._start(place)
+            self._servers[place] = server  # as the last: the one that was used last
             return server
 
-    def _discard(self, env: Mapping[str, str], server: ServerHandle) -> None:
+    def _start(self, place: _Place) -> ServerHandle:
+        return ServerHandle({**self._env, **dict(place.env)}, place.around)
+
+    def _close_idle(self) -> None:
+        """End servers of single ops that were not used for longest: a run may have thousands."""
+        idle = [p for p, server in self._servers.items() if p.around and server.idle()]
+        for place in idle[: max(0, len(idle) - self._most_idle + 1)]:
+            self._servers.pop(place).close()
+
+    def _discard(self, place: _Place, server: ServerHandle) -> None:
         """Drop a server that does not answer."""
-        key = tuple(sorted(env.items()))
         with self._lock:
-            if self._servers.get(key) is server:
-                del self._servers[key]
+            if self._servers.get(place) is server:
+                del self._servers[place]
         server.close()
 
     def _open(self, program: Program) -> WorkerProcess:
         """Return a new worker of the shared fork server for an equipped program."""
         _check_fence(program)
-        env = startup_environment(program.env)
+        place = _place_of(program)
         complaint = ""
         for _ in range(_SERVER_STARTS):
-            server = self._server(env)
+            server = self._server(place)
             try:
-                return server.open_worker(
-                    fresh=program.isolation == "spawn", sandbox=program.sandbox
-                )
+                return _open_worker(server, program)
             except ServerDiedError:
                 complaint = server.stderr_tail()
-                self._discard(env, server)
+                self._discard(place, server)
         raise _no_server(complaint)
 
     @contextlib.contextmanager
@@ -134,9 +162,9 @@ class Pool:
         """Yield a worker of a separate fork server."""
         self._check_open()
         _check_fence(program)
-        server = ServerHandle({**self._env, **startup_environment(program.env)})
+        server = self._start(_place_of(program))
         try:
-            yield server.open_worker(fresh=program.isolation == "spawn", sandbox=program.sandbox)
+            yield _open_worker(server, program)
         except ServerDiedError:
             raise _no_server(server.stderr_tail()) from None
         finally:
@@ -335,8 +363,32 @@ def _equipped(program: Program) -> Program:
 def _check_fence(program: Program) -> None:
     """Raise RunnerError ``sandbox-missing`` for a program whose sandbox is not available."""
     fence = program.sandbox
-    if fence is not None and fence.required and lacks(fence.level):
-        raise RunnerError(missing_problem(fence.level))
+    if fence is not None and fence.required and lacks_for(fence.level, strict=fence.strict):
+        raise RunnerError(missing_problem(fence.level, strict=fence.strict))
+
+
+def _place(env: Mapping[str, str]) -> _Place:
+    return _Place(tuple(sorted(env.items())))
+
+
+def _place_of(program: Program) -> _Place:
+    """Return where a program's workers start: those of a strict op have a place of their own."""
+    place = _place(startup_environment(program.env))
+    fence = program.sandbox
+    if fence is None or not fence.strict:
+        return place
+    from gpuemu_flow.runners.sandbox import bubblewrap  # noqa: PLC0415 - looks for a program
+
+    around = bubblewrap.around_server(fence, (program.path, program.python))
+    return replace(place, around=tuple(around), op=(program.path, program.module))
+
+
+def _open_worker(server: ServerHandle, program: Program) -> WorkerProcess:
+    return server.open_worker(
+        fresh=program.isolation == "spawn",
+        sandbox=program.sandbox,
+        memory_limit=program.memory_limit,
+    )
 
 
 def _no_server(complaint: str) -> RunnerError:

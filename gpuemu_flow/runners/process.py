@@ -15,16 +15,21 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gpuemu_flow
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import USER_CACHE, let_through, user_cache_of
 from gpuemu_flow.runners import channel, memfd
-from gpuemu_flow.runners.sandbox.spec import Sandbox
+from gpuemu_flow.runners.sandbox.spec import Sandbox, has_cgroup
 from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.types import Json
 
+if TYPE_CHECKING:
+    from gpuemu_flow.runners.sandbox import cgroup
+
 START_SECONDS = 60.0
+_SERVER_MODULE = "gpuemu_flow.runners.forkserver"
 _DYING_SECONDS = 2.0
 _SEND_SECONDS = struct.pack("ll", 30, 0)  # struct timeval
 _SLICE = 0.1  # seconds between looks at a cancel event
@@ -101,7 +106,7 @@ class WorkerProcess:
         # A stopped worker must not block whoever asks it something.
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_SECONDS)
         self._frames = channel.FrameReader(self.sock, wait=False)
-        self._facts = channel.FrameReader(self._lifeline, wait=False)
+        self._facts = channel.FrameReader(self._lifeline, max_fds=1, wait=False)
         self._poll = select.poll()
         self._poll.register(self.sock, select.POLLIN)
         self._poll.register(self._lifeline, select.POLLIN)
@@ -110,6 +115,7 @@ class WorkerProcess:
         self._busy = False
         self._closed = False
         self._server_died = False
+        self._group: cgroup.Group | None = None
 
     def hand_over(self) -> list[int]:
         """Return the descriptors for the fork server, in the order that it expects."""
@@ -151,8 +157,26 @@ class WorkerProcess:
         if "pid" not in fact:
             reason = f"a worker cannot be started: {fact.get('failed')}"
             raise RunnerError(Problem("worker-not-started", reason, "run fewer jobs at once"))
-        self.pid = int(fact["pid"])
+        self.pid = _outer_pid(self._facts.fds.pop()) if self._facts.fds else int(fact["pid"])
         self.scratch = str(fact.get("scratch", ""))
+
+    def limit_group(self, memory_limit: int | None) -> None:
+        """Limit the worker together with all that it will start.
+
+        Raises
+        ------
+        RunnerError
+            ``worker-not-started``.
+        """
+        from gpuemu_flow.runners.sandbox import cgroup  # noqa: PLC0415 - few systems have them
+
+        try:
+            self._group = cgroup.open_group(memory_limit)
+            if self.pid:  # else it has ended already; 0 would stand for this process
+                self._group.add(self.pid)
+        except OSError as error:
+            reason = f"a worker cannot be limited: {error}"
+            raise RunnerError(Problem("worker-not-started", reason)) from None
 
     def _poll_lifeline(self, seconds: float) -> bool:
         poll = select.poll()
@@ -237,6 +261,11 @@ class WorkerProcess:
         """Return the end of the program's standard error since the case began."""
         return memfd.tail(self.stderr)
 
+    @property
+    def closed(self) -> bool:
+        """Tell whether `close` or `kill` was called."""
+        return self._closed
+
     def close(self, grace: float = 1.0) -> None:
         """End the process: an idle one leaves by itself, another one is killed."""
         if self._closed:
@@ -257,10 +286,20 @@ class WorkerProcess:
                 os.killpg(self.pid, signal.SIGKILL)
         for end in (self.sock, self._lifeline, self._child_end, self._server_end):
             end.close()
+        if self._group is not None:
+            self._group.end()
         if self.sightings is not None:
             self.sightings.leave(self.report)
         for fd in (self.status, self.stderr, self.report):
             os.close(fd)
+
+
+def _outer_pid(handle: int) -> int:
+    """Return this namespace's number for a process, and close its descriptor; 0 once it ended."""
+    with open(f"/proc/self/fdinfo/{handle}", encoding="ascii") as file:  # noqa: PTH123
+        found = next((line for line in file if line.startswith("Pid:")), "Pid: -1")
+    os.close(handle)
+    return max(0, int(found.split()[1]))
 
 
 class ServerHandle:
@@ -270,19 +309,22 @@ class ServerHandle:
     ----------
     env : mapping of str to str
         Added to what reaches every program of this process's environment.
+    around : sequence of str
+        Words before its command; see `sandbox.bubblewrap`.
     """
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, env: Mapping[str, str], around: Sequence[str] = ()) -> None:
         package_root = str(Path(gpuemu_flow.__file__).parent.parent)
         one_thread = dict.fromkeys(_THREAD_VARIABLES, "1")
         environment = {**one_thread, "PYTHONHASHSEED": "0", **_own_part(), **env}
         self._control, peer = socket.socketpair()
         self._lock = threading.Lock()
+        self._workers: list[WorkerProcess] = []
         self._stderr = memfd.create("forkserver-stderr")
         with peer:
             # From the package's own root, so that -m finds this package and no workspace module.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "gpuemu_flow.runners.forkserver", str(peer.fileno())],
+                [*around, sys.executable, "-m", _SERVER_MODULE, str(peer.fileno())],
                 pass_fds=[peer.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -301,7 +343,15 @@ class ServerHandle:
         """Tell whether the server runs."""
         return self._process.poll() is None
 
-    def open_worker(self, *, fresh: bool, sandbox: Sandbox | None = None) -> WorkerProcess:
+    def idle(self) -> bool:
+        """Tell whether all workers that were opened have been closed."""
+        with self._lock:
+            self._workers = [worker for worker in self._workers if not worker.closed]
+            return not self._workers
+
+    def open_worker(
+        self, *, fresh: bool, sandbox: Sandbox | None = None, memory_limit: int | None = None
+    ) -> WorkerProcess:
         """Return a new worker process.
 
         Parameters
@@ -310,6 +360,8 @@ class ServerHandle:
             A new interpreter instead of a fork.
         sandbox : Sandbox, optional
             Restrictions that are in force before anything else happens in the process.
+        memory_limit : int, optional
+            Of the program, where the sandbox limits workers as groups.
 
         Raises
         ------
@@ -322,9 +374,12 @@ class ServerHandle:
             with self._lock:
                 fence = None if sandbox is None else asdict(sandbox)
                 request = {"fresh": fresh, "sandbox": fence}
+                self._workers.append(worker)
                 channel.send(self._control, request, worker.hand_over())
             worker.handed_over()
             worker.wait_started(START_SECONDS)
+            if sandbox is not None and has_cgroup(sandbox.level):
+                worker.limit_group(memory_limit)
         except channel.ChannelClosedError:
             worker.kill()
             raise ServerDiedError from None
@@ -344,6 +399,8 @@ class ServerHandle:
         try:
             self._process.wait(5.0)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            # Its group: what is around it, and with the first process of a namespace all others.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         os.close(self._stderr)

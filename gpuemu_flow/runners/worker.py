@@ -48,7 +48,6 @@ from gpuemu_flow.runners.tensors import element_type
 from gpuemu_flow.runners.watch import Watch
 from gpuemu_flow.types import Case, Failure, Json, failure_to_json
 
-LOAD_ALLOWANCE = 8 << 30  # address space that imports may take besides the memory limit
 _STORAGE_ERRORS = (
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOENT, errno.EIO,
 )  # fmt: skip
@@ -196,7 +195,7 @@ class Worker:
                 set_source_transform(jobs.shadow_bytes)
             self._observer.begin(program)
             extra = program.memory_limit
-            limits.limit_memory(None if extra is None else extra + LOAD_ALLOWANCE)
+            limits.limit_memory(None if extra is None else extra + limits.LOAD_ALLOWANCE)
             self._watch.preparing()
             self._conduct = Conduct(program)
             runner = _runner(program, self._streams)

@@ -14,10 +14,11 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from gpuemu_flow.artifacts.toolchain import Tool, ToolRun, run_tool
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.let_through import let_through
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox import launch
+from gpuemu_flow.runners.sandbox.spec import Sandbox, missing_problem
 from gpuemu_flow.tasks.base import Interrupted
 from gpuemu_flow.types import Json
 
@@ -265,7 +266,7 @@ def _run(
         # A source can have the environment of its compiler in what is made of it.
         known = {**let_through(os.environ), "HOME": os.environ.get("HOME", "")}
         launcher = [sys.executable, str(_LAUNCHER), str(wall.folder), json.dumps(wall.sandbox)]
-        arguments = [*launcher, *arguments]
+        arguments = [*_namespaces(wall, arguments[0], cwd), *launcher, *arguments]
     if environment is None:
         environment = {name: value for name, value in known.items() if name not in _DROPPED}
     environment = {**environment, **(variables or {})}
@@ -282,6 +283,19 @@ def _run(
     if cancel.is_set():
         raise Interrupted
     return run
+
+
+def _namespaces(wall: Wall, program: str, cwd: Path) -> list[str]:
+    """Return the words that start a tool in namespaces; none unless the sandbox is strict."""
+    sandbox = Sandbox.from_json(wall.sandbox)
+    if not sandbox.strict:
+        return []
+    from gpuemu_flow.runners.sandbox import bubblewrap  # noqa: PLC0415 - looks for a program
+
+    reason = bubblewrap.refusal()
+    if reason:
+        raise RunnerError(missing_problem(sandbox.level, strict=True, reason=reason))
+    return bubblewrap.around_tool(sandbox, (program, str(cwd)), str(wall.folder))
 
 
 def _text(run: ToolRun) -> str:

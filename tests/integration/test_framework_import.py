@@ -35,6 +35,18 @@ def get_init_inputs():
     return [in_features, out_features]
 """
 RIGHT = "torch.clamp(x @ self.linear.weight.T + self.linear.bias, min=0)"
+THIEF = """
+import io
+
+space = {{}}
+exec(io.FileIO({original!r}).read(), space)
+
+class ModelNew(space["Model"]):
+    pass
+
+get_inputs, get_init_inputs = space["get_inputs"], space["get_init_inputs"]
+"""
+"""A candidate that takes the model from the file that was imported."""
 WRONG = {
     "no_bias": "torch.relu(x @ self.linear.weight.T)",
     "no_relu": "self.linear(x)",
@@ -51,16 +63,18 @@ def test_a_right_candidate_is_told_from_four_wrong_ones(tmp_path: Path) -> None:
     for name, result in {"right": RIGHT, **WRONG}.items():
         path = theirs / "candidates" / f"{name}.py"
         path.write_text(LINEAR.format(name="ModelNew", result=result))
+    (theirs / "candidates/thief.py").write_text(THIEF.format(original=str(problem)))
     before = {path: path.read_bytes() for path in theirs.rglob("*.py")}
     said = command(tmp_path, "import", "kernelbench", "theirs", "--into", "work", "--cases", "6")
-    assert "took 1_Linear_ReLU: absolute, half, no_bias, no_relu, right" in said
+    assert "took 1_Linear_ReLU: absolute, half, no_bias, no_relu, right, thief" in said
     assert "varied: batch_size in [1, 3, 7" in said
     assert {path: path.read_bytes() for path in theirs.rglob("*.py")} == before
     copy = (work / "problems/1_Linear_ReLU/reference.py").read_bytes()
     assert copy.startswith(before[problem])
     scores = json.loads(command(work, "score", "--no-confirm", "--format", "json"))["scores"]
     verdicts = {one["candidate"]: one["verdict"] for one in scores}
-    assert verdicts == {"right": "correct", **dict.fromkeys(WRONG, "wrong")}
+    assert verdicts == {"right": "correct", **dict.fromkeys([*WRONG, "thief"], "wrong")}
+    assert 'hidden = [\n    "../theirs/1_Linear_ReLU.py",\n]' in (work / "gpuemu.toml").read_text()
     assert all(one["cause"] for one in scores if one["verdict"] == "wrong")
 
 

@@ -112,7 +112,7 @@ def enter(sandbox: Sandbox, scratch: str, home: str) -> None:
     try:
         for path in outermost(sandbox.writable):
             if not os.path.lexists(path):
-                _make(path)
+                make(path)
         _point_to(scratch, sandbox)
         if sandbox.level == NONE:
             _make_inner(sandbox)
@@ -131,8 +131,8 @@ def enter(sandbox: Sandbox, scratch: str, home: str) -> None:
         raise SandboxError(str(error)) from None
 
 
-def _make(path: str) -> None:
-    """Make a writable path: a file if the name has a suffix (``op.log``), else a folder."""
+def make(path: str) -> None:
+    """Make a missing writable path: a file if the name has a suffix (``op.log``), else a folder."""
     if os.path.splitext(path)[1]:  # noqa: PTH122
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
@@ -145,7 +145,7 @@ def _make_inner(sandbox: Sandbox) -> None:
     for path in sandbox.writable:
         with suppress(OSError):  # the op meets the same error where it needs the path
             if not os.path.lexists(path):
-                _make(path)
+                make(path)
 
 
 def _restrict_files(libc: Any, sandbox: Sandbox, scratch: str, home: str, known: int) -> None:

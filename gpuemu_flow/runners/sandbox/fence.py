@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from pathlib import Path
 
 from gpuemu_flow.runners.off_limits import OffLimits
 from gpuemu_flow.runners.sandbox.level import level_for
-from gpuemu_flow.runners.sandbox.spec import OFF, Sandbox
+from gpuemu_flow.runners.sandbox.spec import OFF, STRICT, Sandbox
 from gpuemu_flow.types import Json
 
 
@@ -24,15 +25,23 @@ class Fence:
         Absolute paths that the configuration lets ops write.
     compiled : str
         Folder in which the emulator keeps what it makes of kernels.
+    hidden : tuple of str
+        Absolute paths that the configuration hides from ops.
     """
 
     def __init__(
-        self, mode: str, root: Path, writable: tuple[str, ...] = (), compiled: str = ""
+        self,
+        mode: str,
+        root: Path,
+        writable: tuple[str, ...] = (),
+        compiled: str = "",
+        hidden: tuple[str, ...] = (),
     ) -> None:
         self._mode = mode
         self._compiled = compiled
         self._root = str(root)
         self._writable = writable
+        self._hidden = hidden
 
     @cached_property
     def level(self) -> str:
@@ -44,7 +53,13 @@ class Fence:
         if self.level == OFF:
             return {"level": OFF}
         inside = self._root.rstrip("/") + "/"
-        return {"level": self.level, "writable": [p.removeprefix(inside) for p in self._writable]}
+        key: dict[str, Json] = {
+            "level": self.level,
+            "writable": [path.removeprefix(inside) for path in self._writable],
+        }
+        if self._hidden:
+            key["also_hidden"] = sorted(os.path.relpath(path, self._root) for path in self._hidden)
+        return key
 
     def around(self, kept_from: OffLimits, path: str, *, emulated: bool) -> Sandbox | None:
         """Return the sandbox of an op; None if there is none.
@@ -62,9 +77,10 @@ class Fence:
         return Sandbox(
             level=self.level,
             root=self._root,
-            hidden=kept_from["forbidden"],
+            hidden=(*kept_from["forbidden"], *self._hidden),
             shown=(path,) if path else (),
             kept=kept_from["read_only"],
             writable=(*self._writable, *([self._compiled] if emulated and self._compiled else [])),
-            required=self._mode == "require",
+            required=self._mode in ("require", STRICT),
+            strict=self._mode == STRICT,
         )

@@ -130,6 +130,7 @@ def copies_of(path: str, root: str) -> Iterator[str]:
     ]  # fmt: skip
     yield from (str(folder / other) for other in beside if os.path.lexists(folder / other))
     if not _is_below(path, root):
+        yield from _histories(file.parents)  # a checkout from which the workspace was made
         return
     yield from _histories(above for above in file.parents if _is_below(str(above), f"{root}/"))
     for tree in _working_trees(Path(root)):

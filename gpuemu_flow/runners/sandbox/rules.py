@@ -16,7 +16,7 @@ from gpuemu_flow.runners.sandbox.private import copies_of, private_paths
 from gpuemu_flow.runners.sandbox.spec import SCRATCH, Sandbox
 
 DEVICES = ("null", "zero", "full", "random", "urandom")
-_PROCESSORS = ("nvidia", "dri", "kfd", "dxg", "accel")
+PROCESSORS = ("nvidia", "dri", "kfd", "dxg", "accel")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - semaphores and shared arrays lie there
 _MOST_LOOKED = 200_000
 
@@ -101,7 +101,7 @@ def _devices() -> tuple[tuple[str, ...], tuple[str, ...]]:
         names = sorted(os.listdir("/dev"))  # noqa: PTH208
     except OSError:
         names = []
-    devices = [f"/dev/{n}" for n in names if n in DEVICES or n.startswith(_PROCESSORS)]
+    devices = [f"/dev/{n}" for n in names if n in DEVICES or n.startswith(PROCESSORS)]
     return tuple(devices), (_SHARED_MEMORY,)
 
 

@@ -10,14 +10,16 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 SCRATCH = "gpuemu-scratch-"
 """Start of the names of folders below which workers have folders of their own."""
-MODES = ("off", "auto", "require")
+MODES = ("off", "auto", "require", "strict")
+STRICT = "strict"
+"""The mode that adds namespaces to what `require` demands."""
 OFF = "off"
 """The level of an op that nothing keeps from anything."""
 NONE = "none"
 """The level of a system that has neither Landlock nor seccomp."""
 FAILED = 98
 """Exit code of a worker that could not be fenced as was asked."""
-_LANDLOCK, _SECCOMP = "landlock", "seccomp"
+_LANDLOCK, _SECCOMP, _BWRAP, _CGROUP = "landlock", "seccomp", "bwrap", "cgroup"
 _LISTS = ("hidden", "shown", "kept", "writable")
 
 
@@ -42,6 +44,8 @@ class Sandbox:
         Absolute paths that are written, beside a scratch folder.
     required : bool
         True if nothing may run when the level lacks a part.
+    strict : bool
+        Its processes get namespaces and an empty home folder; see `bubblewrap`.
     """
 
     level: str
@@ -51,6 +55,7 @@ class Sandbox:
     kept: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     required: bool = False
+    strict: bool = False
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Sandbox:
@@ -73,29 +78,72 @@ def has_seccomp(level: str) -> bool:
     return _SECCOMP in level.split(", ")
 
 
-def level_of(landlock: int, *, seccomp: bool) -> str:
+def has_bwrap(level: str) -> bool:
+    """Tell whether a level includes namespaces."""
+    return _BWRAP in level.split(", ")
+
+
+def has_cgroup(level: str) -> bool:
+    """Tell whether a level includes limits of a worker with all that it starts."""
+    return _CGROUP in level.split(", ")
+
+
+def level_of(landlock: int, *, seccomp: bool, bwrap: bool = False, cgroup: bool = False) -> str:
     """Return the name of a level."""
     parts = [f"{_LANDLOCK} {landlock}"] if landlock else []
-    parts += [_SECCOMP] if seccomp else []
+    parts += [
+        name for name, has in ((_SECCOMP, seccomp), (_BWRAP, bwrap), (_CGROUP, cgroup)) if has
+    ]
     return ", ".join(parts) or NONE
 
 
 def lacks(level: str) -> tuple[str, ...]:
-    """Name the parts that a level lacks."""
+    """Name the parts that a level lacks, of those that ``require`` demands."""
     if level == OFF:
         return ()
     found = () if landlock_version(level) else (_LANDLOCK,)
     return found if has_seccomp(level) else (*found, _SECCOMP)
 
 
-def missing_problem(level: str) -> Problem:
-    """Make the problem for a system that lacks parts of the required sandbox."""
-    text = f'[sandbox] mode = "require", and the system has {shown_level(level)}'
+def lacks_for(level: str, *, strict: bool) -> tuple[str, ...]:
+    """Name the parts that a level lacks, of those without which a required sandbox is none."""
+    found = lacks(level)
+    return (*found, _BWRAP) if strict and not has_bwrap(level) else found
+
+
+def is_whole(level: str, *, strict: bool) -> bool:
+    """Tell whether a level has all that its mode uses where the system has it."""
+    return not lacks_for(level, strict=strict) and (has_cgroup(level) or not strict)
+
+
+def missing_problem(level: str, *, strict: bool = False, reason: str = "") -> Problem:
+    """Make the problem for a system that lacks parts of the required sandbox.
+
+    Parameters
+    ----------
+    level : str
+    strict : bool
+    reason : str
+        Why there is no bubblewrap; see `bubblewrap.refusal`.
+    """
+    mode = STRICT if strict else "require"
+    missing = ", ".join(f"no {name}" for name in lacks_for(level, strict=strict))
+    text = f'[sandbox] mode = "{mode}", and the system has {level}; {missing}'
+    if reason:
+        text += f" ({reason})"
     hint = 'run it on Linux 5.13 or later with Landlock, or set mode = "auto"'
+    if strict and not lacks(level):
+        hint = (
+            "install bubblewrap (`apt-get install bubblewrap`) where processes may make "
+            'namespaces, which many containers refuse, or set mode = "require"'
+        )
     return Problem("sandbox-missing", text, hint)
 
 
 def shown_level(level: str) -> str:
     """Return the words for a level in a report, such as ``landlock 7, seccomp``."""
-    missing = ", ".join(f"no {name}" for name in lacks(level))
+    names = lacks(level)
+    if has_bwrap(level) and not has_cgroup(level):
+        names = (*names, _CGROUP)
+    missing = ", ".join(f"no {name}" for name in names)
     return f"{level}; {missing}" if missing else level

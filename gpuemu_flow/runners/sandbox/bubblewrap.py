@@ -1,0 +1,222 @@
+"""Namespaces for the workers of one op, by bubblewrap: processes, network, messages and files.
+
+`bwrap` starts the fork server of an op, or a compiler. Inside, the root folder is read-only; home
+folders, temporary folders and /run are empty but for the workspace, the interpreter and its
+packages; /dev, /proc and shared memory are its own. Each worker then enters Landlock and seccomp.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+import gpuemu_flow
+from gpuemu_flow.runners.sandbox import enter
+from gpuemu_flow.runners.sandbox.rules import PROCESSORS, outermost
+from gpuemu_flow.runners.sandbox.spec import Sandbox
+
+_NAME = "bwrap"
+_FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin")
+"""Folders of `bwrap`, instead of ``PATH``, which may lead into a workspace."""
+_NAMESPACES = ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts")
+_KEPT_CAPABILITIES = ("CAP_DAC_OVERRIDE", "CAP_FOWNER")
+_EMPTIED = ("/home", "/root", "/tmp", "/var/tmp", "/run")  # noqa: S108 - none of it is used
+_SYSTEMS = ("/run/current-system", "/run/opengl-driver")
+"""Programs and drivers of a system (NixOS) that lie in an emptied folder."""
+_OF_USER = ".local"
+"""Beside its programs, a folder of a home folder holds keys and histories."""
+_PROBE_SECONDS = 60.0
+_MOST_LINKS = 40
+_REASON_CHARACTERS = 200
+
+
+@cache
+def program() -> str:
+    """Return the path of bubblewrap; empty where there is none that only root can change."""
+    for folder in _FOLDERS:
+        path = f"{folder}/{_NAME}"
+        try:
+            found = os.stat(path)  # noqa: PTH116
+        except OSError:
+            continue
+        safe = found.st_uid == 0 and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if safe and stat.S_ISREG(found.st_mode) and os.access(path, os.X_OK):
+            return path
+    return ""
+
+
+@cache
+def refusal() -> str:
+    """Return why namespaces cannot be made here; empty if they can."""
+    if sys.platform != "linux":
+        return "it needs Linux"
+    path = program()
+    if not path:
+        return f"no `{_NAME}` in {', '.join(_FOLDERS)}"
+    try:
+        done = subprocess.run(
+            [*_base(path), "--", path, "--version"],
+            env={}, stdin=subprocess.DEVNULL, capture_output=True, check=False,
+            timeout=_PROBE_SECONDS,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"`{_NAME}` cannot be started: {error}"
+    if done.returncode == 0:
+        return ""
+    said = done.stderr.decode("utf-8", "replace").strip().replace("\n", " ")
+    return said[:_REASON_CHARACTERS] or f"`{_NAME}` failed with status {done.returncode}"
+
+
+def around_server(sandbox: Sandbox, programs: Iterable[str]) -> list[str]:
+    """Return the words to put before the command of an op's fork server.
+
+    The server becomes the first process of its namespace: with it all others end, and none of
+    them can stop or kill it.
+
+    Parameters
+    ----------
+    sandbox : Sandbox
+        What is writable and missing is made.
+    programs : iterable of str
+        Paths of the op and its interpreter; empty ones are ignored.
+    """
+    return [*_words(sandbox, programs, ()), "--as-pid-1", "--"]
+
+
+def around_tool(sandbox: Sandbox, programs: Iterable[str], folder: str) -> list[str]:
+    """Return the words to put before a compiler's command, which writes `folder`.
+
+    All that it starts ends with it.
+    """
+    return [*_words(sandbox, programs, (folder,)), "--die-with-parent", "--"]
+
+
+def _words(sandbox: Sandbox, programs: Iterable[str], folders: Iterable[str]) -> list[str]:
+    for path in outermost(sandbox.writable):
+        if not os.path.lexists(path):
+            enter.make(path)
+    needed = [sandbox.root, *sandbox.shown, *_interpreter(), *_SYSTEMS]
+    for path in programs:
+        needed += _installation(path)
+    return [*_base(program()), *_mounts(sandbox.root, needed, [*sandbox.writable, *folders])]
+
+
+def _base(path: str) -> list[str]:
+    words = [path, *_NAMESPACES, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
+    if os.geteuid() == 0:  # others have a user namespace, which gives them no capabilities
+        words += ["--cap-drop", "ALL"]
+        for name in _KEPT_CAPABILITIES:
+            words += ["--cap-add", name]
+    return words
+
+
+def _mounts(root: str, needed: Iterable[str], writable: Iterable[str]) -> list[str]:
+    """Return the words for what differs from a read-only view of the system's files.
+
+    Outer folders come first: what is mounted later covers what lies below it.
+    """
+    empty = _emptied(root)
+    mounts: dict[str, tuple[str, ...]] = {place: ("--tmpfs", place) for place in empty}
+    for path in needed:
+        real = os.path.realpath(path)
+        for name in {os.path.normpath(path), real}:
+            if name not in mounts and any(_is_below(name, p) for p in empty):
+                mounts[name] = ("--ro-bind-try", real, name)
+    for path in outermost(writable):
+        real = os.path.realpath(path)
+        mounts[real] = ("--bind-try", real, real)
+        name = os.path.normpath(path)
+        if any(_is_below(name, place) for place in empty):
+            mounts[name] = ("--bind-try", real, name)
+    for device in _processors():
+        mounts[device] = ("--dev-bind-try", device, device)
+    return [word for _, words in sorted(mounts.items(), key=_depth) for word in words]
+
+
+def _depth(mount: tuple[str, tuple[str, ...]]) -> tuple[int, str]:
+    return mount[0].count("/"), mount[0]
+
+
+def _emptied(root: str) -> list[str]:
+    """Return the folders that are replaced by empty ones.
+
+    A folder is kept if it is the workspace or the interpreter's, or a home folder that belongs to
+    another user: that of some is ``/`` or ``/usr/sbin``.
+    """
+    homes = [path for path in (os.environ.get("HOME", ""), _own_home()) if _is_own(path)]
+    found = {os.path.realpath(p) for p in (*_EMPTIED, *homes, tempfile.gettempdir())}
+    kept = {"/", *map(os.path.realpath, (root, sys.prefix, sys.base_prefix))}
+    return sorted(place for place in found - kept if os.path.isdir(place))  # noqa: PTH112
+
+
+def _own_home() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return ""
+
+
+def _is_own(path: str) -> bool:
+    try:
+        return bool(path) and os.stat(path).st_uid == os.geteuid()  # noqa: PTH116
+    except OSError:
+        return False
+
+
+def _interpreter() -> Iterator[str]:
+    """Yield the folders of this interpreter, its packages and our own.
+
+    The first entry of the path is the folder of a program, or the current one.
+    """
+    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path[1:])
+    yield str(Path(gpuemu_flow.__file__).parent.parent)
+    yield from _installation(sys.executable)
+
+
+def _installation(path: str) -> Iterator[str]:
+    """Yield a program, and the folders of what it is installed with, through all its links.
+
+    Parameters
+    ----------
+    path : str
+        A name without a slash is looked for in ``PATH``; empty for none.
+    """
+    path = path if "/" in path or not path else shutil.which(path) or ""
+    for _ in range(_MOST_LINKS):
+        if not path.startswith("/"):
+            return
+        yield from _with_its_folders(path)
+        try:
+            target = os.readlink(path)  # noqa: PTH115
+        except OSError:
+            break
+        path = os.path.join(os.path.dirname(path), target)  # noqa: PTH118, PTH120
+    yield from _with_its_folders(os.path.realpath(path))
+
+
+def _with_its_folders(path: str) -> Iterator[str]:
+    yield path
+    above, name = os.path.split(os.path.dirname(path))  # noqa: PTH120
+    if name == "bin" and os.path.basename(above) == _OF_USER:  # noqa: PTH119
+        yield from (f"{above}/bin", f"{above}/lib")
+    elif name == "bin":
+        yield above
+
+
+def _processors() -> list[str]:
+    try:
+        return [f"/dev/{n}" for n in sorted(os.listdir("/dev")) if n.startswith(PROCESSORS)]  # noqa: PTH208
+    except OSError:
+        return []
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(folder.rstrip("/") + "/")

@@ -1,0 +1,175 @@
+"""Limits of a worker with all that it starts: a control group (cgroup v2) for each.
+
+Groups are made where this process may make them: below the root's own group, or beside the group
+that the process is in, if the folder around both delegates `memory` and `pids`. A group that holds
+processes can have no groups with limits inside.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from gpuemu_flow.runners.limits import LOAD_ALLOWANCE
+
+MOST_PROCESSES = 4096
+"""Processes and threads of one worker with all that it starts."""
+_CONTROLLERS = {"memory", "pids"}
+_PREFIX = "gpuemu-"
+_ATTEMPTS = 200
+_PAUSE = 0.005
+_numbers = itertools.count()
+_lock = threading.Lock()
+
+
+class Group:
+    """The control group of one worker.
+
+    Parameters
+    ----------
+    folder : Path
+        Not there yet.
+    limits : mapping of str to int
+        By the kernel's name, such as ``pids.max``.
+
+    Raises
+    ------
+    OSError
+    """
+
+    def __init__(self, folder: Path, limits: Mapping[str, int]) -> None:
+        self._folder = folder
+        folder.mkdir()
+        try:
+            for name, value in limits.items():
+                _write(folder / name, str(value))
+        except OSError:
+            self.end()
+            raise
+
+    def add(self, pid: int) -> None:
+        """Put a process into the group; what it starts from now on is in it, too.
+
+        Raises
+        ------
+        OSError
+        """
+        _write(self._folder / "cgroup.procs", str(pid))
+
+    def end(self) -> None:
+        """Kill what is left in the group, and remove it."""
+        with suppress(OSError):  # before Linux 5.14
+            _write(self._folder / "cgroup.kill", "1")
+        for _ in range(_ATTEMPTS):
+            try:
+                self._folder.rmdir()
+            except FileNotFoundError:
+                return
+            except OSError:  # killed processes take their time
+                time.sleep(_PAUSE)
+            else:
+                return
+
+
+def _write(path: Path, text: str) -> None:
+    """Write one of the kernel's files, which is never made."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+@cache
+def home() -> Path | None:
+    """Return the folder in which groups can be made; None if there is none."""
+    mounted = _mount_point()
+    own = _own_group()
+    if mounted is None or own is None:
+        return None
+    here = mounted / own.lstrip("/")
+    found = here if own == "/" else here.parent
+    try:
+        delegated = set((found / "cgroup.subtree_control").read_text().split())
+        if not delegated >= _CONTROLLERS:
+            return None
+        # Where the common ancestor cannot be written, no process can be moved.
+        if not os.access(found / "cgroup.procs", os.W_OK):
+            return None
+        _clear(found)
+        probe = Group(found / f"{_PREFIX}{os.getpid()}-probe", limits_of(0))
+    except OSError:
+        return None
+    probe.end()
+    return found
+
+
+def limits_of(memory_limit: int | None) -> dict[str, int]:
+    """Return the limits of a worker's group.
+
+    Parameters
+    ----------
+    memory_limit : int or None
+        Of the program; what its imports take comes on top.
+    """
+    limits = {"pids.max": MOST_PROCESSES}
+    if memory_limit is not None:
+        limits["memory.max"] = memory_limit + LOAD_ALLOWANCE
+    return limits
+
+
+def open_group(memory_limit: int | None) -> Group:
+    """Return a new group for one worker.
+
+    Raises
+    ------
+    OSError
+    """
+    around = home()
+    if around is None:
+        raise OSError("there is no control group to make others in")
+    with _lock:
+        number = next(_numbers)
+        if number == 0:
+            atexit.register(_clear, around, os.getpid())
+    return Group(around / f"{_PREFIX}{os.getpid()}-{number}", limits_of(memory_limit))
+
+
+def _clear(around: Path, own: int = 0) -> None:
+    """Remove the groups of processes that have ended, such as runs that were killed, and of `own`.
+
+    A group that holds processes is never removed: the system refuses it.
+    """
+    with suppress(OSError):
+        for folder in around.glob(f"{_PREFIX}*-*"):
+            maker = folder.name.removeprefix(_PREFIX).partition("-")[0]
+            if maker == str(own) or not Path("/proc", maker).exists():
+                with suppress(OSError):
+                    folder.rmdir()
+
+
+def _mount_point() -> Path | None:
+    try:
+        lines = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        fields = line.split()
+        if len(fields) > 2 and fields[2] == "cgroup2":
+            return Path(fields[1])
+    return None
+
+
+def _own_group() -> str | None:
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    return next((line[3:] for line in lines if line.startswith("0::/")), None)
