@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,12 +13,18 @@ from gpuemu_flow.cli.options import (
     NO_CONFIRM,
     SEED,
     canonical_dtypes,
+    check_executor,
     config_options,
+    executor_options,
     format_option,
     split_words,
     wants_color,
 )
 from gpuemu_flow.cli.say import say
+
+if TYPE_CHECKING:
+    from gpuemu_flow.fuzz.farm import Cluster
+    from gpuemu_flow.fuzz.fuzzing import FuzzOptions
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}
@@ -70,6 +79,7 @@ def parse_shapes(
 @click.option("--minimize", is_flag=True, help="Shrink the smallest failure of each cause.")
 @click.option("-j", "--jobs", type=click.IntRange(0), help="Cases at a time; 0: one per CPU.")
 @click.option("--force", is_flag=True, help="Judge every case, whatever is cached.")
+@executor_options
 @config_options
 @NO_CONFIRM
 @format_option("text", "json")
@@ -87,6 +97,9 @@ def fuzz(
     minimize: bool,
     jobs: int | None,
     force: bool,
+    executor: str,
+    scheduler: str,
+    resources: dict[str, float],
     profile: str,
     settings: tuple[str, ...],
     confirm: bool,
@@ -101,6 +114,7 @@ def fuzz(
     from gpuemu_flow.fuzz.session import fuzz_ops  # noqa: PLC0415
     from gpuemu_flow.reports import fuzz_text, json_writer, text  # noqa: PLC0415
 
+    on_cluster = check_executor(executor, scheduler, resources)
     workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))
     options = FuzzOptions(
         iterations=iterations,
@@ -116,7 +130,11 @@ def fuzz(
         confirm=confirm,
     )
     live = wants_color() and output_format == "text"
-    with cancel_on_signals() as cancel, fuzz_display(live=live) as display:
+    with (
+        cancel_on_signals() as cancel,
+        _cluster(on_cluster, scheduler, resources, options) as cluster,
+        fuzz_display(live=live) as display,
+    ):
         reports = fuzz_ops(
             workspace,
             (*ops, *more_ops),
@@ -125,6 +143,7 @@ def fuzz(
             on_start=display.start,
             on_case=display.case,
             cancel=cancel,
+            cluster=cluster,
         )
     if output_format == "json":
         objects = [report.to_json() for report in reports]
@@ -139,3 +158,19 @@ def fuzz(
     for problem in workspace.cache.problems:
         say(str(problem), err=True)
     raise SystemExit(fuzz_text.exit_code(reports))
+
+
+def _cluster(
+    wanted: bool, scheduler: str, resources: dict[str, float], options: FuzzOptions
+) -> AbstractContextManager[Cluster | None]:
+    """Open the cluster that the options name, if any."""
+    if not wanted:
+        return nullcontext()
+    from gpuemu_flow.cluster.dask_cluster import open_cluster  # noqa: PLC0415 - few use one
+
+    return open_cluster(
+        scheduler,
+        jobs=options.jobs or os.cpu_count() or 1,
+        resources=resources,
+        force=options.force,
+    )

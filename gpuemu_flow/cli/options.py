@@ -89,6 +89,55 @@ def config_options(function: F) -> F:
     return profile(settings(function))
 
 
+def parse_resources(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, float]:
+    """Parse amounts of a worker's resources, such as ``GPU=1``."""
+    found = {}
+    for value in values:
+        name, _, amount = value.partition("=")
+        try:
+            found[name] = float(amount)
+        except ValueError:
+            found[name] = 0.0
+        if not name or not 0 < found[name] < float("inf"):
+            raise click.BadParameter(f"{value!r} is no amount of a resource such as GPU=1")
+    return found
+
+
+def executor_options(function: F) -> F:
+    """Add ``--executor``, ``--scheduler`` and ``--resource``: where the work is done."""
+    executor = click.option(
+        "--executor",
+        type=click.Choice(["local", "dask"]),
+        default="local",
+        show_default=True,
+        help="Do the work here, or on workers of dask.distributed.",
+    )
+    scheduler = click.option(
+        "--scheduler",
+        metavar="URL",
+        default="",
+        help="Of dask, as tcp://host:8786; without it, workers are started here.",
+    )
+    resources = click.option(
+        "--resource",
+        "resources",
+        multiple=True,
+        metavar="NAME=AMOUNT",
+        callback=parse_resources,
+        help="What a task needs of dask's workers, as GPU=1; may be repeated.",
+    )
+    return executor(scheduler(resources(function)))
+
+
+def check_executor(executor: str, scheduler: str, resources: dict[str, float]) -> bool:
+    """Tell whether dask does the work; raise click's usage error for options without effect."""
+    if executor == "local" and (scheduler or resources):
+        raise click.UsageError("--scheduler and --resource need --executor dask")
+    return executor == "dask"
+
+
 SEED_OR_RANDOM = click.option(
     "--seed",
     type=seed_or_random,

@@ -1,0 +1,239 @@
+"""A cluster of dask.distributed: one that a scheduler offers, or processes on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from gpuemu_flow.cluster import worker
+from gpuemu_flow.cluster.identity import facts
+from gpuemu_flow.cluster.messages import NANNY_VARIABLES, BatchAnswer, BatchRequest, RunSetup
+from gpuemu_flow.cluster.tasks import ClusterTasks
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import Problem, RunnerError, UsageError
+from gpuemu_flow.fuzz.far import differs
+from gpuemu_flow.fuzz.farm import BatchReply, CaseBatch, Farm
+from gpuemu_flow.fuzz.lane import Asked
+from gpuemu_flow.fuzz.subjects import OpSubject
+from gpuemu_flow.plain_text import printable
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+CONNECT_SECONDS = 30
+DEATHS_ALLOWED = 1
+"""Deaths of workers that a task survives on this machine; a scheduler's own setting is 3."""
+_SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
+
+
+class DaskCluster:
+    """Machines that judge cases, behind a client of dask.
+
+    Parameters
+    ----------
+    client : Client
+    resources : mapping of str to float
+        That each task needs of a worker.
+    force : bool
+        Workers take nothing from caches.
+    environ : mapping of str to str
+        This process's variables as they were before dask was started.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resources: Mapping[str, float],
+        *,
+        force: bool,
+        environ: Mapping[str, str],
+    ) -> None:
+        self._client = client
+        self._resources = resources
+        self._force = force
+        self._environ = environ
+
+    @contextmanager
+    def open_farm(
+        self, workspace: Workspace, op: str, subjects: Sequence[OpSubject], *, alone: bool
+    ) -> Iterator[Farm]:
+        """Open the workers for one op; on leaving, end all that they do for it."""
+        setup = RunSetup(
+            secrets.token_hex(8),
+            str(workspace.config_path.absolute()),
+            workspace.overrides,
+            op,
+            tuple(subject.subject.dtype for subject in subjects),
+            facts(workspace, op, subjects),
+            {name: self._environ[name] for name in NANNY_VARIABLES if name in self._environ},
+            force=self._force,
+            alone=alone,
+        )
+        tasks: ClusterTasks[CaseBatch] = ClusterTasks(
+            self._client,
+            worker.judge_batch,
+            setup.run,
+            end=worker.end_run,
+            resources=self._resources,
+        )
+        try:
+            yield DaskFarm(tasks, setup)
+        finally:
+            tasks.close()
+            _restore(self._environ)
+
+
+class DaskFarm:
+    """The workers of a cluster, for the cases of one op; see `fuzz.farm.Farm`."""
+
+    def __init__(self, tasks: ClusterTasks[CaseBatch], setup: RunSetup) -> None:
+        self._tasks = tasks
+        self._setup = setup
+
+    @property
+    def capacity(self) -> int:
+        """Return the number of batches that keep all workers busy."""
+        return self._tasks.capacity
+
+    @property
+    def outstanding(self) -> int:
+        """Return the number of batches without a reply."""
+        return self._tasks.outstanding
+
+    def submit(self, batch: CaseBatch, known: Collection[str]) -> None:
+        """Send a batch."""
+
+        def message(part: CaseBatch) -> bytes:
+            asked = tuple(Asked(each.number, each.case) for each in part.asked)
+            return BatchRequest(self._setup, part.which, asked, tuple(known)).encode()
+
+        self._tasks.submit(batch, message)
+
+    def replies(self, timeout: float) -> list[tuple[CaseBatch, BatchReply | None]]:
+        """Return the replies that have come."""
+        answers = self._tasks.answers(timeout)
+        return [(batch, None if data is None else _reply(batch, data)) for batch, data in answers]
+
+
+def _reply(batch: CaseBatch, data: bytes) -> BatchReply:
+    """Read a worker's answer, and raise what it reports."""
+    try:
+        answer = BatchAnswer.decode(data)
+    except (KeyError, TypeError, ValueError) as error:
+        text = f"a worker's answer cannot be read: {error}"
+        hint = "install the same version of gpuemu-flow on all workers"
+        raise RunnerError(Problem("cluster-worker-failed", text, hint)) from None
+    if answer.differs:
+        raise differs(answer.worker, list(answer.differs))
+    if answer.problems:
+        raise RunnerError(*answer.problems)
+    if answer.crash or answer.ended or len(answer.verdicts) != len(batch.asked):
+        lines = answer.crash.strip().splitlines() or ["its answer does not fit what was asked"]
+        text = f"the worker {printable(answer.worker)} failed: {printable(lines[-1])}"
+        hint = "install the same version of gpuemu-flow on all workers"
+        raise RunnerError(Problem("cluster-worker-failed", text, hint))
+    return BatchReply(
+        answer.worker, answer.verdicts, answer.key, answer.names, answer.parts, answer.seconds
+    )
+
+
+@contextmanager
+def open_cluster(
+    scheduler: str, *, jobs: int, resources: Mapping[str, float], force: bool
+) -> Iterator[DaskCluster]:
+    """Connect to a scheduler, or start worker processes on this machine.
+
+    Parameters
+    ----------
+    scheduler : str
+        Its address; empty for processes of this machine.
+    jobs : int
+        Number of these processes.
+    resources : mapping of str to float
+        That each task needs of a worker.
+    force : bool
+        Workers take nothing from caches.
+
+    Raises
+    ------
+    UsageError
+        ``cluster-package``, ``cluster-address``.
+    RunnerError
+        ``cluster-unreachable``.
+    """
+    try:
+        import distributed  # noqa: F401, PLC0415 - an extra, and dear
+    except ImportError:
+        hint = 'pip install "gpuemu-flow[cluster]"'
+        text = "the executor dask needs the package distributed"
+        raise UsageError(Problem("cluster-package", text, hint)) from None
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    environ = dict(os.environ)
+    opening = _connected(scheduler) if scheduler else _local(jobs, resources)
+    with opening as client:
+        _restore(environ)
+        yield DaskCluster(client, resources, force=force, environ=environ)
+
+
+def _restore(environ: Mapping[str, str]) -> None:
+    """Undo what dask sets in this process's environment when it starts workers."""
+    for name in NANNY_VARIABLES:
+        if name in environ:
+            os.environ[name] = environ[name]
+        else:
+            os.environ.pop(name, None)
+
+
+@contextmanager
+def _connected(scheduler: str) -> Iterator[Client]:
+    from distributed import Client  # noqa: PLC0415
+
+    if scheduler.partition("://")[0] not in _SCHEMES:
+        text = f"{printable(scheduler)!r} is no address of a scheduler"
+        raise UsageError(Problem("cluster-address", text, "such as tcp://host:8786"))
+    try:
+        client = Client(scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError, RuntimeError, TypeError) as error:
+        why = printable(str(error).splitlines()[0]) if str(error) else type(error).__name__
+        text = f"no scheduler answers at {printable(scheduler)}: {why}"
+        hint = "start one with `dask scheduler`, or leave out --scheduler"
+        raise RunnerError(Problem("cluster-unreachable", text, hint)) from None
+    try:
+        yield client
+    finally:
+        client.close(timeout=CONNECT_SECONDS)
+
+
+@contextmanager
+def _local(jobs: int, resources: Mapping[str, float]) -> Iterator[Client]:
+    """Start worker processes; other users of the machine cannot connect to them."""
+    import dask  # noqa: PLC0415
+    from distributed import Client, LocalCluster, Security  # noqa: PLC0415
+
+    folder = tempfile.mkdtemp(prefix="gpuemu-cluster-")
+    try:
+        with (
+            dask.config.set({"distributed.scheduler.allowed-failures": DEATHS_ALLOWED}),
+            LocalCluster(
+                n_workers=max(1, jobs),
+                threads_per_worker=1,
+                processes=True,
+                memory_limit=0,
+                dashboard_address=None,
+                worker_dashboard_address=None,
+                silence_logs=logging.CRITICAL,
+                local_directory=folder,
+                security=Security.temporary(),
+                resources=dict(resources) or None,
+            ) as cluster,
+            Client(cluster, set_as_default=False) as client,
+        ):
+            yield client
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
