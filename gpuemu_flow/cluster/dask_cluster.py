@@ -27,8 +27,13 @@ if TYPE_CHECKING:
     from distributed import Client
 
 CONNECT_SECONDS = 30
-DEATHS_ALLOWED = 1
-"""Deaths of workers that a task survives on this machine; a scheduler's own setting is 3."""
+LOCAL = {
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.comm.timeouts.connect": "3s",
+}
+"""dask's settings for workers on this machine: a dead one is no network that is slow."""
+LOCAL_TRIALS = 2
+"""Trials of a case whose worker died; a scheduler makes four of each task by itself."""
 _SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
 
 
@@ -44,6 +49,8 @@ class DaskCluster:
         Workers take nothing from caches.
     environ : mapping of str to str
         This process's variables as they were before dask was started.
+    trials : int
+        See `ClusterTasks`.
     """
 
     def __init__(
@@ -53,11 +60,13 @@ class DaskCluster:
         *,
         force: bool,
         environ: Mapping[str, str],
+        trials: int = 1,
     ) -> None:
         self._client = client
         self._resources = resources
         self._force = force
         self._environ = environ
+        self._trials = trials
 
     @contextmanager
     def open_farm(
@@ -81,6 +90,7 @@ class DaskCluster:
             setup.run,
             end=worker.end_run,
             resources=self._resources,
+            trials=self._trials,
         )
         try:
             yield DaskFarm(tasks, setup)
@@ -178,7 +188,8 @@ def open_cluster(
     opening = _connected(scheduler) if scheduler else _local(jobs, resources)
     with opening as client:
         _restore(environ)
-        yield DaskCluster(client, resources, force=force, environ=environ)
+        trials = 1 if scheduler else LOCAL_TRIALS
+        yield DaskCluster(client, resources, force=force, environ=environ, trials=trials)
 
 
 def _restore(environ: Mapping[str, str]) -> None:
@@ -219,14 +230,14 @@ def _local(jobs: int, resources: Mapping[str, float]) -> Iterator[Client]:
     folder = tempfile.mkdtemp(prefix="gpuemu-cluster-")
     try:
         with (
-            dask.config.set({"distributed.scheduler.allowed-failures": DEATHS_ALLOWED}),
+            dask.config.set(LOCAL),
             LocalCluster(
                 n_workers=max(1, jobs),
                 threads_per_worker=1,
                 processes=True,
                 memory_limit=0,
-                dashboard_address=None,
-                worker_dashboard_address=None,
+                dashboard_address=":0",
+                worker_dashboard_address=":0",
                 silence_logs=logging.CRITICAL,
                 local_directory=folder,
                 security=Security.temporary(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 import time
@@ -20,6 +21,7 @@ PER_THREAD = 2
 LOOK_SECONDS = 2.0
 NO_WORKERS_SECONDS = 600.0
 END_SECONDS = 15.0
+RESULT_SECONDS = 1.0
 
 
 class Divisible(Protocol):
@@ -41,13 +43,13 @@ class _Sent(Generic[W]):
     work : Divisible
     message : callable
         Makes its message.
-    alone : bool
-        Nothing else is under way.
+    trial : int
+        0; for work that is tried while nothing else is under way, the how-manieth time it is.
     """
 
     work: W
     message: Callable[[W], bytes]
-    alone: bool = False
+    trial: int = 0
 
 
 class ClusterTasks(Generic[W]):
@@ -68,6 +70,8 @@ class ClusterTasks(Generic[W]):
         Coroutine function that ends what a worker process does for a run.
     resources : mapping of str to float
         Of a worker, for each task; see dask's documentation.
+    trials : int
+        Trials of a suspect.
     """
 
     def __init__(
@@ -78,8 +82,10 @@ class ClusterTasks(Generic[W]):
         *,
         end: Callable[[str], object],
         resources: Mapping[str, float],
+        trials: int = 1,
     ) -> None:
         self._client = client
+        self._trials = trials
         self._function = function
         self._run = run
         self._end = end
@@ -95,7 +101,7 @@ class ClusterTasks(Generic[W]):
     @property
     def capacity(self) -> int:
         """Return the number of tasks that keep all workers busy; 0 while a suspect is tried."""
-        if self._suspects or any(sent.alone for _, sent in self._sent.values()):
+        if self._suspects or any(sent.trial for _, sent in self._sent.values()):
             return 0
         self._look()
         return PER_THREAD * self._threads
@@ -140,17 +146,22 @@ class ClusterTasks(Generic[W]):
         """
         found: list[tuple[W, bytes | None]] = []
         for key in self._wait(timeout):
-            future, sent = self._sent.pop(key)
-            answer = self._answer(future)
+            future, sent = self._sent[key]
+            try:
+                answer = self._answer(future)
+            except TimeoutError:
+                self._arrived.put(key)  # whoever has it is gone, or far away: it is asked again
+                continue
+            del self._sent[key]
             if answer is not None:
                 found.append((sent.work, answer))
-            elif sent.alone:
+            elif sent.trial >= self._trials:
                 found.append((sent.work, None))
             else:
                 self._divide(sent)
         if self._suspects and not self._sent:
             suspect = self._suspects.popleft()
-            self._submit(_Sent(suspect.work, suspect.message, alone=True))
+            self._submit(_Sent(suspect.work, suspect.message, suspect.trial + 1))
         return found
 
     def _wait(self, timeout: float) -> list[str]:
@@ -166,11 +177,19 @@ class ClusterTasks(Generic[W]):
         return [key for key in keys if key in self._sent]
 
     def _answer(self, future: Future) -> bytes | None:
-        """Return a message; None if the workers that had it died."""
+        """Return a message; None if the workers that had it died.
+
+        Raises
+        ------
+        TimeoutError
+            It is on the way: a signal must not wait for it.
+        """
         from distributed import CancelledError, KilledWorker  # noqa: PLC0415
 
         try:
-            return bytes(future.result())
+            return bytes(future.result(timeout=RESULT_SECONDS))
+        except (TimeoutError, asyncio.TimeoutError):  # the same from Python 3.11 on
+            raise TimeoutError from None
         except KilledWorker:
             return None
         except (CancelledError, OSError) as error:

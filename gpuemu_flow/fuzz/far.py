@@ -170,7 +170,10 @@ def differs(worker: str, what: list[str]) -> UsageError:
     named = ", ".join(printable(name) for name in what[:_NAMED])
     more = f" and {len(what) - _NAMED} more" if len(what) > _NAMED else ""
     text = f"the worker {printable(worker)} differs from this machine in {named}{more}"
-    hint = "give all workers the same files at the same paths, packages and kind of processor"
+    hint = (
+        "give all workers the same files at the same paths, packages and kind of processor, "
+        "and edit nothing while they work"
+    )
     return UsageError(Problem("cluster-worker-differs", text, hint))
 
 
