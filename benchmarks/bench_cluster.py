@@ -1,8 +1,8 @@
 """Rates of `fuzz --executor dask`: measured with a few workers, simulated with up to 10,000.
 
-``measure`` fuzzes an op on this machine, alone and with two workers of dask behind a scheduler, all as
-processes of their own, and prints rates and the CPU time that each part takes. ``simulate`` takes such
-costs and asks how long 10^9 cases take with more workers than anybody has here.
+``measure`` fuzzes an op on this machine, alone and with two workers of dask behind a scheduler, all
+as processes of their own, and prints rates and the CPU time that each part takes. ``simulate``
+takes such costs and asks how long 10^9 cases take with more workers than anybody has here.
 """
 
 from __future__ import annotations

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ PER_THREAD = 2
 LOOK_SECONDS = 2.0
 NO_WORKERS_SECONDS = 600.0
 END_SECONDS = 15.0
-RESULT_SECONDS = 1.0
+FETCHERS = 8
+"""Answers that are waited for at a time: one may lie on a worker that has just died."""
 
 
 class Divisible(Protocol):
@@ -92,7 +93,8 @@ class ClusterTasks(Generic[W]):
         self._resources = dict(resources)
         self._sent: dict[str, tuple[Future, _Sent[W]]] = {}
         self._suspects: deque[_Sent[W]] = deque()
-        self._arrived: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[tuple[str, bytes | FlowError | None]] = queue.SimpleQueue()
+        self._fetchers = ThreadPoolExecutor(FETCHERS)
         self._count = 0
         self._threads = 0
         self._looked = -LOOK_SECONDS
@@ -132,7 +134,11 @@ class ClusterTasks(Generic[W]):
             resources=self._resources or None,
         )
         self._sent[key] = future, sent
-        future.add_done_callback(lambda _: self._arrived.put(key))
+        future.add_done_callback(lambda done: self._fetchers.submit(self._fetch, key, done))
+
+    def _fetch(self, key: str, future: Future) -> None:
+        """Take an answer from the worker that has it; where that died, wait for another's."""
+        self._arrived.put((key, _outcome(future)))
 
     def answers(self, timeout: float) -> list[tuple[W, bytes | None]]:
         """Return the answers that have come, after at most `timeout` seconds.
@@ -145,16 +151,12 @@ class ClusterTasks(Generic[W]):
             ``cluster-lost``, ``cluster-no-workers``, ``cluster-worker-failed``.
         """
         found: list[tuple[W, bytes | None]] = []
-        for key in self._wait(timeout):
-            future, sent = self._sent[key]
-            try:
-                answer = self._answer(future)
-            except TimeoutError:
-                self._arrived.put(key)  # whoever has it is gone, or far away: it is asked again
-                continue
-            del self._sent[key]
-            if answer is not None:
-                found.append((sent.work, answer))
+        for key, outcome in self._wait(timeout):
+            _, sent = self._sent.pop(key)
+            if isinstance(outcome, FlowError):
+                raise outcome
+            if outcome is not None:
+                found.append((sent.work, outcome))
             elif sent.trial >= self._trials:
                 found.append((sent.work, None))
             else:
@@ -164,40 +166,17 @@ class ClusterTasks(Generic[W]):
             self._submit(_Sent(suspect.work, suspect.message, suspect.trial + 1))
         return found
 
-    def _wait(self, timeout: float) -> list[str]:
-        keys = []
+    def _wait(self, timeout: float) -> list[tuple[str, bytes | FlowError | None]]:
+        came = []
         try:
-            keys.append(self._arrived.get(timeout=timeout))
+            came.append(self._arrived.get(timeout=timeout))
             while True:
-                keys.append(self._arrived.get_nowait())
+                came.append(self._arrived.get_nowait())
         except queue.Empty:
             pass
-        if not keys:
+        if not came:
             self._look()
-        return [key for key in keys if key in self._sent]
-
-    def _answer(self, future: Future) -> bytes | None:
-        """Return a message; None if the workers that had it died.
-
-        Raises
-        ------
-        TimeoutError
-            It is on the way: a signal must not wait for it.
-        """
-        from distributed import CancelledError, KilledWorker  # noqa: PLC0415
-
-        try:
-            return bytes(future.result(timeout=RESULT_SECONDS))
-        except (TimeoutError, asyncio.TimeoutError):  # the same from Python 3.11 on
-            raise TimeoutError from None
-        except KilledWorker:
-            return None
-        except (CancelledError, OSError) as error:
-            raise _lost(str(error)) from None
-        except Exception as error:
-            text = f"a worker cannot run gpuemu-flow: {type(error).__name__}: {error}"
-            hint = "install the same version of gpuemu-flow on all workers"
-            raise RunnerError(Problem("cluster-worker-failed", text, hint)) from None
+        return [(key, outcome) for key, outcome in came if key in self._sent]
 
     def _divide(self, sent: _Sent[W]) -> None:
         halves = sent.work.halves()
@@ -242,6 +221,7 @@ class ClusterTasks(Generic[W]):
         futures = [future for future, _ in self._sent.values()]
         self._sent.clear()
         self._suspects.clear()
+        self._fetchers.shutdown(wait=False, cancel_futures=True)
 
         def end() -> None:
             try:
@@ -254,6 +234,22 @@ class ClusterTasks(Generic[W]):
         ending = threading.Thread(target=end, daemon=True)
         ending.start()
         ending.join(END_SECONDS)
+
+
+def _outcome(future: Future) -> bytes | FlowError | None:
+    """Return a message, or why there is none; None if the workers that had the task died."""
+    from distributed import CancelledError, KilledWorker  # noqa: PLC0415
+
+    try:
+        return bytes(future.result())
+    except KilledWorker:
+        return None
+    except (CancelledError, OSError) as error:
+        return _lost(str(error))
+    except Exception as error:
+        text = f"a worker cannot run gpuemu-flow: {type(error).__name__}: {error}"
+        hint = "install the same version of gpuemu-flow on all workers"
+        return RunnerError(Problem("cluster-worker-failed", text, hint))
 
 
 def _lost(why: str) -> RunnerError:

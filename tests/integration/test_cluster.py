@@ -178,7 +178,7 @@ def test_a_case_that_kills_its_workers_is_found_and_others_keep_their_verdicts(
 ) -> None:
     mini = make_mini(tmp_path / "w")
     mini.unfence()
-    options = FuzzOptions(iterations=12, force=True, jobs=2)
+    options = FuzzOptions(iterations=4, force=True, jobs=2)
     here = sorted(fuzzed(mini, "scale", options), key=lambda j: j.number)
     sizes = [j.case.numel for j in here]
     killer = next(n for n, size in enumerate(sizes) if sizes.count(size) == 1)
