@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +12,7 @@ from gpuemu_flow.cli.options import (
     SEED,
     canonical_dtypes,
     check_executor,
+    cluster_of,
     config_options,
     executor_options,
     format_option,
@@ -21,10 +20,6 @@ from gpuemu_flow.cli.options import (
     wants_color,
 )
 from gpuemu_flow.cli.say import say
-
-if TYPE_CHECKING:
-    from gpuemu_flow.fuzz.farm import Cluster
-    from gpuemu_flow.fuzz.fuzzing import FuzzOptions
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}
@@ -132,7 +127,9 @@ def fuzz(
     live = wants_color() and output_format == "text"
     with (
         cancel_on_signals() as cancel,
-        _cluster(on_cluster, scheduler, resources, options) as cluster,
+        cluster_of(
+            on_cluster, scheduler, resources, options.jobs or os.cpu_count() or 1, force=force
+        ) as cluster,
         fuzz_display(live=live) as display,
     ):
         reports = fuzz_ops(
@@ -158,19 +155,3 @@ def fuzz(
     for problem in workspace.cache.problems:
         say(str(problem), err=True)
     raise SystemExit(fuzz_text.exit_code(reports))
-
-
-def _cluster(
-    wanted: bool, scheduler: str, resources: dict[str, float], options: FuzzOptions
-) -> AbstractContextManager[Cluster | None]:
-    """Open the cluster that the options name, if any."""
-    if not wanted:
-        return nullcontext()
-    from gpuemu_flow.cluster.dask_cluster import open_cluster  # noqa: PLC0415 - few use one
-
-    return open_cluster(
-        scheduler,
-        jobs=options.jobs or os.cpu_count() or 1,
-        resources=resources,
-        force=options.force,
-    )

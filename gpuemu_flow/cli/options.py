@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 if TYPE_CHECKING:
+    from gpuemu_flow.cluster.dask_cluster import DaskCluster
     from gpuemu_flow.engine.overrides import Overrides
     from gpuemu_flow.engine.shards import Shard
 
@@ -131,11 +133,26 @@ def executor_options(function: F) -> F:
     return executor(scheduler(resources(function)))
 
 
-def check_executor(executor: str, scheduler: str, resources: dict[str, float]) -> bool:
+def check_executor(
+    executor: str, scheduler: str, resources: dict[str, float], *, forcing: bool = False
+) -> bool:
     """Tell whether dask does the work; raise click's usage error for options without effect."""
+    if executor == "dask" and forcing:
+        raise click.UsageError("results of --executor dask come by a cache, which -B does not ask")
     if executor == "local" and (scheduler or resources):
         raise click.UsageError("--scheduler and --resource need --executor dask")
     return executor == "dask"
+
+
+def cluster_of(
+    wanted: bool, scheduler: str, resources: dict[str, float], jobs: int, *, force: bool = False
+) -> AbstractContextManager[DaskCluster | None]:
+    """Open the cluster that the options name, if any; see `open_cluster`."""
+    if not wanted:
+        return nullcontext()
+    from gpuemu_flow.cluster.dask_cluster import open_cluster  # noqa: PLC0415 - few use one
+
+    return open_cluster(scheduler, jobs=jobs, resources=resources, force=force)
 
 
 SEED_OR_RANDOM = click.option(

@@ -7,20 +7,25 @@ import os
 import secrets
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from threading import Event
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.cluster import worker
 from gpuemu_flow.cluster.identity import facts
 from gpuemu_flow.cluster.messages import NANNY_VARIABLES, BatchAnswer, BatchRequest, RunSetup
 from gpuemu_flow.cluster.tasks import ClusterTasks
+from gpuemu_flow.engine.elsewhere import Unit
+from gpuemu_flow.engine.signals import WAKE_SECONDS
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError, UsageError
 from gpuemu_flow.fuzz.far import differs
 from gpuemu_flow.fuzz.farm import BatchReply, CaseBatch, Farm
 from gpuemu_flow.fuzz.lane import Asked
-from gpuemu_flow.fuzz.subjects import OpSubject
+from gpuemu_flow.fuzz.subjects import OpSubject, op_subject
 from gpuemu_flow.plain_text import printable
 
 if TYPE_CHECKING:
@@ -73,17 +78,7 @@ class DaskCluster:
         self, workspace: Workspace, op: str, subjects: Sequence[OpSubject], *, alone: bool
     ) -> Iterator[Farm]:
         """Open the workers for one op; on leaving, end all that they do for it."""
-        setup = RunSetup(
-            secrets.token_hex(8),
-            str(workspace.config_path.absolute()),
-            workspace.overrides,
-            op,
-            tuple(subject.subject.dtype for subject in subjects),
-            facts(workspace, op, subjects),
-            {name: self._environ[name] for name in NANNY_VARIABLES if name in self._environ},
-            force=self._force,
-            alone=alone,
-        )
+        setup = self._setup(workspace, op, subjects, alone=alone)
         tasks: ClusterTasks[CaseBatch] = ClusterTasks(
             self._client,
             worker.judge_batch,
@@ -97,6 +92,57 @@ class DaskCluster:
         finally:
             tasks.close()
             _restore(self._environ)
+
+    def _setup(
+        self, workspace: Workspace, op: str, subjects: Sequence[OpSubject], *, alone: bool = False
+    ) -> RunSetup:
+        return RunSetup(
+            secrets.token_hex(8),
+            str(workspace.config_path.absolute()),
+            workspace.overrides,
+            op,
+            tuple(subject.subject.dtype for subject in subjects),
+            facts(workspace, op, subjects),
+            {name: self._environ[name] for name in NANNY_VARIABLES if name in self._environ},
+            force=self._force,
+            alone=alone,
+        )
+
+    def run_units(
+        self, workspace: Workspace, units: Sequence[Unit], remote: str, cancel: Event
+    ) -> list[Unit]:
+        """Run tasks, whose results are stored in a shared cache; return those that kill workers."""
+        from gpuemu_flow.cluster import task_worker  # noqa: PLC0415 - brings doit
+
+        run = secrets.token_hex(8)
+        tasks: ClusterTasks[Unit] = ClusterTasks(
+            self._client,
+            task_worker.run_unit,
+            run,
+            end=task_worker.end_units,
+            resources=self._resources,
+            trials=self._trials,
+        )
+
+        def message(unit: Unit) -> bytes:
+            subject = op_subject(workspace, unit.op, unit.dtype, to_run=False)
+            setup = replace(self._setup(workspace, unit.op, [subject]), run=run)
+            return task_worker.UnitRequest(setup, remote).encode()
+
+        lost, left = [], deque(units)
+        try:
+            while (left or tasks.outstanding) and not cancel.is_set():
+                while left and tasks.outstanding < tasks.capacity:
+                    tasks.submit(left.popleft(), message)
+                for unit, data in tasks.answers(WAKE_SECONDS):
+                    if data is None:
+                        lost.append(unit)
+                    else:
+                        _demand(data)
+        finally:
+            tasks.close()
+            _restore(self._environ)
+        return lost
 
 
 class DaskFarm:
@@ -132,25 +178,36 @@ class DaskFarm:
 
 
 def _reply(batch: CaseBatch, data: bytes) -> BatchReply:
+    """Read a worker's verdicts, and raise what it reports."""
+    answer = _demand(data)
+    if len(answer.verdicts) != len(batch.asked):
+        raise _failed(answer.worker, "its answer does not fit what was asked")
+    return BatchReply(
+        answer.worker, answer.verdicts, answer.key, answer.names, answer.parts, answer.seconds
+    )
+
+
+def _demand(data: bytes) -> BatchAnswer:
     """Read a worker's answer, and raise what it reports."""
     try:
         answer = BatchAnswer.decode(data)
     except (KeyError, TypeError, ValueError) as error:
-        text = f"a worker's answer cannot be read: {error}"
-        hint = "install the same version of gpuemu-flow on all workers"
-        raise RunnerError(Problem("cluster-worker-failed", text, hint)) from None
+        raise _failed("", f"its answer cannot be read: {error}") from None
     if answer.differs:
         raise differs(answer.worker, list(answer.differs))
     if answer.problems:
         raise RunnerError(*answer.problems)
-    if answer.crash or answer.ended or len(answer.verdicts) != len(batch.asked):
-        lines = answer.crash.strip().splitlines() or ["its answer does not fit what was asked"]
-        text = f"the worker {printable(answer.worker)} failed: {printable(lines[-1])}"
-        hint = "install the same version of gpuemu-flow on all workers"
-        raise RunnerError(Problem("cluster-worker-failed", text, hint))
-    return BatchReply(
-        answer.worker, answer.verdicts, answer.key, answer.names, answer.parts, answer.seconds
-    )
+    if answer.crash or answer.ended:
+        why = answer.crash.strip().splitlines()[-1] if answer.crash else "it has ended the run"
+        raise _failed(answer.worker, why)
+    return answer
+
+
+def _failed(worker_name: str, why: str) -> RunnerError:
+    named = f"the worker {printable(worker_name)}" if worker_name else "a worker"
+    hint = "install the same version of gpuemu-flow on all workers"
+    text = f"{named} failed: {printable(why)}"
+    return RunnerError(Problem("cluster-worker-failed", text, hint))
 
 
 @contextmanager
@@ -240,6 +297,7 @@ def _local(jobs: int, resources: Mapping[str, float]) -> Iterator[Client]:
                 worker_dashboard_address=":0",
                 silence_logs=logging.CRITICAL,
                 local_directory=folder,
+                preload=["gpuemu_flow.cluster.preload"],
                 security=Security.temporary(),
                 resources=dict(resources) or None,
             ) as cluster,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -134,7 +135,11 @@ class ClusterTasks(Generic[W]):
             resources=self._resources or None,
         )
         self._sent[key] = future, sent
-        future.add_done_callback(lambda done: self._fetchers.submit(self._fetch, key, done))
+        future.add_done_callback(lambda done: self._done(key, done))
+
+    def _done(self, key: str, future: Future) -> None:
+        with contextlib.suppress(RuntimeError):  # it is closed, and nobody waits any more
+            self._fetchers.submit(self._fetch, key, future)
 
     def _fetch(self, key: str, future: Future) -> None:
         """Take an answer from the worker that has it; where that died, wait for another's."""

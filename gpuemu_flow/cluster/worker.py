@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError, FlowError, Problem, RunnerError
 from gpuemu_flow.fuzz.farm import FarVerdict
 from gpuemu_flow.fuzz.lane import Lane
-from gpuemu_flow.fuzz.subjects import op_subject
+from gpuemu_flow.fuzz.subjects import OpSubject, op_subject
 from gpuemu_flow.fuzz.verdict_cache import VerdictCache, expected_key
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
 from gpuemu_flow.judging.expected_store import ExpectedStore
@@ -45,10 +45,11 @@ class DiffersError(Exception):
         self.names = names
 
 
-class Session:
-    """The warm programs of one run on one worker. Thread-safe.
+def open_here(setup: RunSetup, folder: Path) -> tuple[Workspace, WorkspaceCache, list[OpSubject]]:
+    """Open the workspace of a run, a cache of this machine's, and the op in each dtype.
 
-    Nothing is written to the workspace or its cache: SQLite is not made for network file systems.
+    Nothing is written to the workspace or its cache but the file that tells the file system's
+    time: SQLite is not made for network file systems.
 
     Raises
     ------
@@ -57,6 +58,27 @@ class Session:
     FlowError
         The workspace cannot be read here.
     """
+    if not os.path.exists(setup.config):  # noqa: PTH110 - a path of another machine's
+        raise DiffersError([f"file {setup.config}, which is not there"])
+    _set_variables(setup)
+    environ = {**os.environ, "GPUEMU_CONFIG": setup.config}
+    workspace = Workspace(Path(setup.config).parent, overrides=setup.overrides, environ=environ)
+    workspace.trusted = True  # the coordinator's user trusts it
+    cache = WorkspaceCache(folder)
+    cache.create()
+    workspace.keep_out_of_inputs(folder)
+    try:
+        subjects = [op_subject(workspace, setup.op, d, to_run=False) for d in setup.dtypes]
+    except KeyError as missing:
+        raise DiffersError([f"the task {missing}"]) from None
+    differing = differences(facts(workspace, setup.op, subjects), setup.facts)
+    if differing:
+        raise DiffersError(differing)
+    return workspace, cache, subjects
+
+
+class Session:
+    """The warm programs of one run on one worker. Thread-safe; errors are those of `open_here`."""
 
     def __init__(self, setup: RunSetup, folder: Path) -> None:
         self._setup = setup
@@ -66,25 +88,7 @@ class Session:
         self._lock = threading.Lock()
         self.used = time.monotonic()
         self.active = 0
-        if not os.path.exists(setup.config):  # noqa: PTH110 - a path of another machine's
-            raise DiffersError([f"file {setup.config}, which is not there"])
-        _set_variables(setup)
-        environ = {**os.environ, "GPUEMU_CONFIG": setup.config}
-        self._workspace = Workspace(
-            Path(setup.config).parent, overrides=setup.overrides, environ=environ
-        )
-        self._workspace.trusted = True  # the coordinator's user trusts it
-        try:
-            self._subjects = [
-                op_subject(self._workspace, setup.op, dtype, to_run=False) for dtype in setup.dtypes
-            ]
-        except KeyError as missing:
-            raise DiffersError([f"the task {missing}"]) from None
-        differing = differences(facts(self._workspace, setup.op, self._subjects), setup.facts)
-        if differing:
-            raise DiffersError(differing)
-        self._cache = WorkspaceCache(folder)
-        self._cache.create()
+        self._workspace, self._cache, self._subjects = open_here(setup, folder)
         lookup, force = self._workspace.inputs, setup.force
         self._verdicts = VerdictCache(self._cache, self._subjects, lookup, force=force)
         self._expected = []
@@ -129,9 +133,9 @@ class Session:
             verdicts.append(FarVerdict(result, None if case == done.case else case))
         seconds = time.perf_counter() - begin
         if not key or key in request.known:
-            return BatchAnswer(_name(), tuple(verdicts), key, seconds=seconds)
+            return BatchAnswer(own_name(), tuple(verdicts), key, seconds=seconds)
         parts = self._workspace.inputs.parts(names)
-        return BatchAnswer(_name(), tuple(verdicts), key, names, parts, seconds)
+        return BatchAnswer(own_name(), tuple(verdicts), key, names, parts, seconds)
 
     @contextmanager
     def _lane(self, which: int) -> Iterator[Lane]:
@@ -189,7 +193,7 @@ class Sessions:
             session = self._sessions.get(setup.run)
             if session is None:
                 self._demand_same_variables(setup)
-                folder = Path(tempfile.mkdtemp(prefix="gpuemu-", dir=_local_folder()))
+                folder = Path(tempfile.mkdtemp(prefix="gpuemu-", dir=local_folder()))
                 try:
                     session = self._sessions[setup.run] = Session(setup, folder)
                 except BaseException:
@@ -204,7 +208,7 @@ class Sessions:
     def _demand_same_variables(self, setup: RunSetup) -> None:
         """Raise FlowError if programs of another run need another environment of this process."""
         if any(session.variables != setup.variables for session in self._sessions.values()):
-            text = f"{_name()} works for a run with other values of {', '.join(NANNY_VARIABLES)}"
+            text = f"{own_name()} works for a run with other values of {', '.join(NANNY_VARIABLES)}"
             raise RunnerError(Problem("cluster-worker-failed", text, "wait until that has ended"))
 
     def end(self, run: str) -> None:
@@ -246,17 +250,26 @@ _sessions = Sessions()
 
 def judge_batch(message: bytes) -> bytes:
     """Judge the cases of a message, a `BatchRequest`, and return a `BatchAnswer`."""
-    try:
+
+    def judge() -> BatchAnswer:
         request = BatchRequest.decode(message)
-        answer = _sessions.get(request.setup).judge(request)
+        return _sessions.get(request.setup).judge(request)
+
+    return answered(judge)
+
+
+def answered(work: Callable[[], BatchAnswer]) -> bytes:
+    """Do work, and return its answer as a message; errors are answers, too."""
+    try:
+        answer = work()
     except CancelledRunError:
-        answer = BatchAnswer(_name(), ended=True)
+        answer = BatchAnswer(own_name(), ended=True)
     except DiffersError as error:
-        answer = BatchAnswer(_name(), differs=tuple(error.names))
+        answer = BatchAnswer(own_name(), differs=tuple(error.names))
     except FlowError as error:
-        answer = BatchAnswer(_name(), problems=error.problems)
+        answer = BatchAnswer(own_name(), problems=error.problems)
     except Exception:
-        answer = BatchAnswer(_name(), crash=traceback.format_exc())
+        answer = BatchAnswer(own_name(), crash=traceback.format_exc())
     return answer.encode()
 
 
@@ -265,7 +278,7 @@ async def end_run(run: str) -> None:
     await asyncio.get_running_loop().run_in_executor(None, _sessions.end, run)
 
 
-def _name() -> str:
+def own_name() -> str:
     """Return the worker's address."""
     from distributed import get_worker  # noqa: PLC0415 - dear, and there already
 
@@ -275,7 +288,7 @@ def _name() -> str:
         return f"{platform.node()}:{os.getpid()}"
 
 
-def _local_folder() -> str | None:
+def local_folder() -> str | None:
     """Return the worker's folder on a local disk; None for the system's."""
     from distributed import get_worker  # noqa: PLC0415 - dear, and there already
 
