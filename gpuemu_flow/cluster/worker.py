@@ -132,7 +132,7 @@ class Session:
             done, case, result = found[asked.number]
             verdicts.append(FarVerdict(result, None if case == done.case else case))
         seconds = time.perf_counter() - begin
-        if not key or key in request.known:
+        if key in request.known:
             return BatchAnswer(own_name(), tuple(verdicts), key, seconds=seconds)
         parts = self._workspace.inputs.parts(names)
         return BatchAnswer(own_name(), tuple(verdicts), key, names, parts, seconds)

@@ -142,27 +142,24 @@ class FarRun:
         self._ready[asked.number] = (which, Judged(asked.number, case, result), evaluated)
 
     def _agrees(self, which: int, reply: BatchReply) -> bool:
-        """Tell whether a worker's verdicts may be kept: nothing was edited meanwhile.
+        """Tell whether a worker's verdicts may be kept: nothing was written to meanwhile.
 
         Raises
         ------
         UsageError
             ``cluster-worker-differs``: its inputs are not those of this machine.
         """
-        if not reply.key:
-            return False
         if reply.key in self._verified[which]:
             return True
         inputs = self._verdicts.inputs[which]
         inputs.join(reply.names)
         own = self._lookup.parts(reply.names)
-        if own == reply.parts and inputs.key_of(reply.names) == reply.key:
+        if own != reply.parts or (reply.key and reply.key != inputs.key_of(reply.names)):
+            names = sorted({*own, *reply.parts})
+            raise differs(reply.worker, [n for n in names if own.get(n) != reply.parts.get(n)])
+        if reply.key:
             self._verified[which].add(reply.key)
-            return True
-        if inputs.moved():
-            return False
-        names = sorted({*own, *reply.parts})
-        raise differs(reply.worker, [n for n in names if own.get(n) != reply.parts.get(n)])
+        return bool(reply.key)
 
 
 def differs(worker: str, what: list[str]) -> UsageError:
