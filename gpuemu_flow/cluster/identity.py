@@ -1,4 +1,4 @@
-"""What two machines must agree on, so that a verdict of one is a verdict of the other."""
+"""Facts on which two machines must agree, so that a verdict of one is one of the other."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ NANNY_VARIABLES = (
     "MALLOC_TRIM_THRESHOLD_", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
     "PYTHONHASHSEED",
 )  # fmt: skip
-"""What dask sets in the environment of its workers; some of it changes what programs compute."""
+"""Variables that dask sets in its workers. Some of them change the results of programs."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class BatchRequest:
 
 @dataclass(frozen=True)
 class BatchAnswer:
-    """What came of a batch on a worker.
+    """The outcome of a batch on a worker.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What dask loads in the workers that a command starts: Ctrl-C is the command's to answer."""
+"""Loaded by dask in the workers that a command starts: Ctrl-C is the command's to answer."""
 
 from __future__ import annotations
 

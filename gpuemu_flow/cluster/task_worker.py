@@ -1,4 +1,4 @@
-"""What a cluster's worker does for ``run``: the tasks of one op, whose results are shared."""
+"""A cluster's worker, for ``run``: it runs the tasks of one op, and shares the results."""
 
 from __future__ import annotations
 

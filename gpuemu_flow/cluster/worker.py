@@ -1,4 +1,4 @@
-"""What a cluster's worker runs: batches of cases, with the programs of a run kept warm."""
+"""A cluster's worker, for ``fuzz``: it judges batches of cases with warm programs."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def judge_batch(message: bytes) -> bytes:
 
 
 def answered(work: Callable[[], BatchAnswer]) -> bytes:
-    """Do work, and return its answer as a message; errors are answers, too."""
+    """Do work, and return its answer as a message. Errors are answers, too."""
     try:
         answer = work()
     except CancelledRunError:
