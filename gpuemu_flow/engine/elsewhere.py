@@ -52,7 +52,7 @@ class Elsewhere(Protocol):
 
 
 def units_of(graph: Graph, todo: set[str]) -> list[Unit]:
-    """Return what other machines can run: ops of which nothing has to be built first."""
+    """Return the ops that other machines can run: those that need nothing built first."""
     found = []
     for name, spec in graph.tasks.items():
         if spec.stage != stages.COMPARE or name not in todo:
