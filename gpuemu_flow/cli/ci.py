@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,10 @@ import click
 from gpuemu_flow.cli.options import (
     NO_CONFIRM,
     SEED_OR_RANDOM,
+    check_executor,
+    cluster_of,
     config_options,
+    executor_options,
     part_options,
     seed_overrides,
     wants_color,
@@ -43,6 +48,7 @@ if TYPE_CHECKING:
 )
 @click.option("--require-all", is_flag=True, help="Exit 4 where anything got no verdict.")
 @click.option("--allow-empty", is_flag=True, help="Exit 0 where nothing could be validated.")
+@executor_options
 @part_options
 @config_options
 @NO_CONFIRM
@@ -57,6 +63,9 @@ def ci(
     fail_on_regression: bool | None,
     require_all: bool,
     allow_empty: bool,
+    executor: str,
+    scheduler: str,
+    resources: dict[str, float],
     since: str,
     shard: Shard | None,
     profile: str,
@@ -86,9 +95,12 @@ def ci(
     if require_all and allow_empty:
         raise click.UsageError("--require-all and --allow-empty contradict each other")
     check_outputs(outputs)
+    on_cluster = check_executor(executor, scheduler, resources)
     mode = QUICK if quick else THOROUGH
     given = frozenset({"jobs"} if parallel is not None else ())
     workspace = Workspace(overrides=seed_overrides(seed, mode, profile, settings, chosen, given))
+    own = [parallel, workspace.target.jobs, workspace.config.ci.parallel_jobs]
+    jobs = next((number for number in own if number is not None), 0)
     request = Request(
         chosen,
         quick=quick,
@@ -101,7 +113,11 @@ def ci(
         since=since,
         shard=shard,
     )
-    with make_listener(live=wants_color() and output_format == "text") as listener:
+    with (
+        cluster_of(on_cluster, scheduler, resources, jobs or os.cpu_count() or 1) as cluster,
+        make_listener(live=wants_color() and output_format == "text") as listener,
+    ):
+        request = replace(request, elsewhere=cluster)
         report = check(workspace, request, listener, announce=say_looking)
     publish(
         report,

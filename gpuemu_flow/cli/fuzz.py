@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import click
@@ -10,7 +11,10 @@ from gpuemu_flow.cli.options import (
     NO_CONFIRM,
     SEED,
     canonical_dtypes,
+    check_executor,
+    cluster_of,
     config_options,
+    executor_options,
     format_option,
     split_words,
     wants_color,
@@ -70,6 +74,7 @@ def parse_shapes(
 @click.option("--minimize", is_flag=True, help="Shrink the smallest failure of each cause.")
 @click.option("-j", "--jobs", type=click.IntRange(0), help="Cases at a time; 0: one per CPU.")
 @click.option("--force", is_flag=True, help="Judge every case, whatever is cached.")
+@executor_options
 @config_options
 @NO_CONFIRM
 @format_option("text", "json")
@@ -87,6 +92,9 @@ def fuzz(
     minimize: bool,
     jobs: int | None,
     force: bool,
+    executor: str,
+    scheduler: str,
+    resources: dict[str, float],
     profile: str,
     settings: tuple[str, ...],
     confirm: bool,
@@ -101,6 +109,7 @@ def fuzz(
     from gpuemu_flow.fuzz.session import fuzz_ops  # noqa: PLC0415
     from gpuemu_flow.reports import fuzz_text, json_writer, text  # noqa: PLC0415
 
+    on_cluster = check_executor(executor, scheduler, resources)
     workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))
     options = FuzzOptions(
         iterations=iterations,
@@ -116,7 +125,13 @@ def fuzz(
         confirm=confirm,
     )
     live = wants_color() and output_format == "text"
-    with cancel_on_signals() as cancel, fuzz_display(live=live) as display:
+    with (
+        cancel_on_signals() as cancel,
+        cluster_of(
+            on_cluster, scheduler, resources, options.jobs or os.cpu_count() or 1, force=force
+        ) as cluster,
+        fuzz_display(live=live) as display,
+    ):
         reports = fuzz_ops(
             workspace,
             (*ops, *more_ops),
@@ -125,6 +140,7 @@ def fuzz(
             on_start=display.start,
             on_case=display.case,
             cancel=cancel,
+            cluster=cluster,
         )
     if output_format == "json":
         objects = [report.to_json() for report in reports]

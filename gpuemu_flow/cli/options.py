@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 if TYPE_CHECKING:
+    from gpuemu_flow.cluster.dask_cluster import DaskCluster
     from gpuemu_flow.engine.overrides import Overrides
     from gpuemu_flow.engine.shards import Shard
 
@@ -100,6 +102,70 @@ def config_options(function: F) -> F:
         help="Set a key, as validation.cases=100; may be repeated.",
     )
     return profile(settings(function))
+
+
+def parse_resources(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, float]:
+    """Parse amounts of a worker's resources, such as ``GPU=1``."""
+    found = {}
+    for value in values:
+        name, _, amount = value.partition("=")
+        try:
+            found[name] = float(amount)
+        except ValueError:
+            found[name] = 0.0
+        if not name or not 0 < found[name] < float("inf"):
+            raise click.BadParameter(f"{value!r} is no amount of a resource such as GPU=1")
+    return found
+
+
+def executor_options(function: F) -> F:
+    """Add ``--executor``, ``--scheduler`` and ``--resource``: where the work is done."""
+    executor = click.option(
+        "--executor",
+        type=click.Choice(["local", "dask"]),
+        default="local",
+        show_default=True,
+        help="Do the work here, or on workers of dask.distributed.",
+    )
+    scheduler = click.option(
+        "--scheduler",
+        metavar="URL",
+        default="",
+        help="Of dask, as tcp://host:8786; without it, workers are started here.",
+    )
+    resources = click.option(
+        "--resource",
+        "resources",
+        multiple=True,
+        metavar="NAME=AMOUNT",
+        callback=parse_resources,
+        help="What a task needs of dask's workers, as GPU=1; may be repeated.",
+    )
+    return executor(scheduler(resources(function)))
+
+
+def check_executor(
+    executor: str, scheduler: str, resources: dict[str, float], *, forcing: bool = False
+) -> bool:
+    """Tell whether dask does the work; raise click's usage error for options without effect."""
+    if executor == "dask" and forcing:
+        raise click.UsageError("results of --executor dask come by a cache, which -B does not ask")
+    if executor == "local" and (scheduler or resources):
+        raise click.UsageError("--scheduler and --resource need --executor dask")
+    return executor == "dask"
+
+
+def cluster_of(
+    wanted: bool, scheduler: str, resources: dict[str, float], jobs: int, *, force: bool = False
+) -> AbstractContextManager[DaskCluster | None]:
+    """Open the cluster that the options name, if any; see `open_cluster`."""
+    if not wanted:
+        return nullcontext()
+    from gpuemu_flow.cluster.dask_cluster import open_cluster  # noqa: PLC0415 - few use one
+
+    return open_cluster(scheduler, jobs=jobs, resources=resources, force=force)
 
 
 SEED_OR_RANDOM = click.option(

@@ -11,7 +11,10 @@ from gpuemu_flow.cli.options import (
     NO_CONFIRM,
     SEED,
     canonical_dtypes,
+    check_executor,
+    cluster_of,
     config_options,
+    executor_options,
     format_option,
     parse_triggers,
     part_options,
@@ -64,6 +67,7 @@ _MOST_CASES = 1_000_000  # as `config.tables_ops.MAX_CASES`, whose import would 
     help="Run it and what depends on it, whatever is cached; may be repeated.",
 )
 @click.option("--cases", type=click.IntRange(1, _MOST_CASES), help="Cases per op and dtype.")
+@executor_options
 @part_options
 @config_options
 @NO_CONFIRM
@@ -82,6 +86,9 @@ def run(
     until: tuple[str, ...],
     forcerun: tuple[str, ...],
     cases: int | None,
+    executor: str,
+    scheduler: str,
+    resources: dict[str, float],
     since: str,
     shard: Shard | None,
     profile: str,
@@ -101,6 +108,8 @@ def run(
     from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
     from gpuemu_flow.results.model import STANDING  # noqa: PLC0415
 
+    forcing = force or bool(forcerun)
+    on_cluster = check_executor(executor, scheduler, resources, forcing=forcing)
     options = session.RunOptions(
         words=words,
         dtypes=canonical_dtypes(dtypes),
@@ -143,7 +152,12 @@ def run(
         if dry_run:
             return
         options = replace(options, dry_run=False)
-    with make_listener(live=wants_color() and output_format == "text") as listener:
+    jobs = session.count_jobs(workspace, options)
+    with (
+        cluster_of(on_cluster, scheduler, resources, jobs) as cluster,
+        make_listener(live=wants_color() and output_format == "text") as listener,
+    ):
+        options = replace(options, elsewhere=cluster)
         outcome, report = run_and_report(workspace, options, listener)
         budget = cause_budget(workspace, confirm=confirm)
         report = with_causes(workspace, report, budget=budget, announce=say_looking)

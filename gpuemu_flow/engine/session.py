@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
+from gpuemu_flow.engine.elsewhere import far_results
 from gpuemu_flow.engine.events import Listener, Quiet
 from gpuemu_flow.engine.evidence import Evidence
 from gpuemu_flow.engine.files import ABSENT
@@ -28,6 +29,7 @@ from gpuemu_flow.tasks.base import StageContext
 
 if TYPE_CHECKING:
     from gpuemu_flow.config.target_options import TargetOptions
+    from gpuemu_flow.engine.elsewhere import Elsewhere
     from gpuemu_flow.engine.run import Executor
     from gpuemu_flow.engine.shards import Shard
     from gpuemu_flow.runners.pool import Pool
@@ -61,6 +63,8 @@ class RunOptions:
         Seconds after which running tasks are ended and no more are started.
     only_restore : bool
         Results are taken from caches, and nothing is run.
+    elsewhere : Elsewhere or None
+        Machines that run tasks for this one.
     """
 
     words: tuple[str, ...] = ()
@@ -76,6 +80,7 @@ class RunOptions:
     triggers: tuple[str, ...] = TRIGGERS
     time_limit: float | None = None
     only_restore: bool = False
+    elsewhere: Elsewhere | None = None
 
     def under(self, target: TargetOptions) -> RunOptions:
         """Return these options, and those of a target where these say nothing."""
@@ -352,8 +357,14 @@ def _execute(
             fail_fast=bool(options.fail_fast),
             forced=forced,
         )
-        with _time_limit(options.time_limit, executor) as limit:
-            execution = executor.run(todo)
+        with (
+            _time_limit(options.time_limit, executor) as limit,
+            far_results(workspace, options.elsewhere, todo, context) as lost,
+        ):
+            execution = executor.run(todo - set(lost))
+    for name, problem in lost.items():
+        execution.status[name], execution.broken[name] = "failed", (problem,)
+    execution.problems += dict.fromkeys(lost.values())
     states = workspace.states()
     doubts = evidence.touched(workspace.graph, states, workspace.root) | evidence.changed(files)
     for name, problem in doubts.items():

@@ -69,6 +69,7 @@ class Workspace:
         self.config_path = find_config(start or Path.cwd(), environ)
         self.root = self.config_path.parent.resolve()
         self._config: Config | None = None
+        self._own_folders: tuple[Path, ...] = ()
         self.environment = fingerprint()
         self.watched: dict[str, Stamp | None] = {}
         self.trusted = False  # its code may be run: see `engine.trust`
@@ -152,11 +153,15 @@ class Workspace:
         """Return the lookup by which the present state of observed inputs is found."""
         return self._discovery(self.snapshot.files)
 
+    def keep_out_of_inputs(self, folder: Path) -> None:
+        """Ignore a folder of our own outside of the cache; call it before `inputs` is used."""
+        self._own_folders = (folder,)
+
     def _discovery(self, files: FileTable) -> Discovery:
         return Discovery(
             files,
             self._environ,
-            ignored=(self.cache.folder, self._snapshot_path.parent),
+            ignored=(self.cache.folder, self._snapshot_path.parent, *self._own_folders),
             staging=self.cache.folder / "staging",
         )
 

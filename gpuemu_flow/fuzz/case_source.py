@@ -49,6 +49,11 @@ class CaseSource:
                 return None
             return next(self._cases, None)
 
+    @property
+    def stopped(self) -> bool:
+        """Tell whether somebody has stopped it."""
+        return self._stopped
+
     def stop(self) -> None:
         """Stop handing out cases."""
         with self._lock:

@@ -15,6 +15,7 @@ from gpuemu_flow.errors import RunnerError
 from gpuemu_flow.fuzz.causes import cause_budget, causes_of
 from gpuemu_flow.fuzz.coverage import add_fuzz_coverage
 from gpuemu_flow.fuzz.failures import FailureLog
+from gpuemu_flow.fuzz.farm import Cluster
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.outcome import FuzzOutcome, Judged
 from gpuemu_flow.fuzz.subjects import OpSubject, select_ops
@@ -38,6 +39,7 @@ def fuzz_ops(
     on_start: Callable[[str, int | None], None] = lambda *_: None,
     on_case: Callable[[Judged], None] = lambda _: None,
     cancel: Event | None = None,
+    cluster: Cluster | None = None,
 ) -> list[FuzzReport]:
     """Fuzz ops one after another.
 
@@ -53,6 +55,8 @@ def fuzz_ops(
         Called with the op and its number of cases; None if only time limits it.
     on_case : callable
     cancel : threading.Event, optional
+    cluster : Cluster, optional
+        Machines that judge the cases; what failures lead to is done here.
 
     Raises
     ------
@@ -71,7 +75,15 @@ def fuzz_ops(
             wanted = replace(options, iterations=int(iterations[op])) if configured else options
             on_start(op, wanted.iterations)
             reports.append(
-                _fuzz_op(workspace, op, wanted, minimize=minimize, on_case=on_case, cancel=cancel)
+                _fuzz_op(
+                    workspace,
+                    op,
+                    wanted,
+                    minimize=minimize,
+                    on_case=on_case,
+                    cancel=cancel,
+                    cluster=cluster,
+                )
             )
     finally:
         workspace.cache.close()
@@ -86,6 +98,7 @@ def _fuzz_op(
     minimize: bool,
     on_case: Callable[[Judged], None],
     cancel: Event,
+    cluster: Cluster | None,
 ) -> FuzzReport:
     log = FailureLog(workspace)
 
@@ -99,7 +112,15 @@ def _fuzz_op(
             inputs=evaluated.inputs,
         )
 
-    fuzzer = Fuzzer(workspace, op, options, on_case=on_case, on_failure=on_failure, cancel=cancel)
+    fuzzer = Fuzzer(
+        workspace,
+        op,
+        options,
+        on_case=on_case,
+        on_failure=on_failure,
+        cancel=cancel,
+        cluster=cluster,
+    )
     outcome = fuzzer.run()
     causes = _causes(workspace, op, outcome, options, cancel)
     groups = _groups(log, op, outcome, causes)

@@ -28,6 +28,7 @@ from gpuemu_flow.tasks.params import LintParams, params_of
 from gpuemu_flow.types import Verdict
 
 if TYPE_CHECKING:
+    from gpuemu_flow.engine.elsewhere import Elsewhere
     from gpuemu_flow.engine.shards import Shard
 
 QUICK = "quick"
@@ -62,6 +63,8 @@ class Request:
         Only what changed since this commit; empty for all.
     shard : Shard or None
         Only the tasks of this shard.
+    elsewhere : Elsewhere or None
+        Machines that run tasks for this one.
     """
 
     words: tuple[str, ...] = ()
@@ -75,6 +78,7 @@ class Request:
     confirm: bool = True
     since: str = ""
     shard: Shard | None = None
+    elsewhere: Elsewhere | None = None
 
     @property
     def mode(self) -> str:
@@ -108,6 +112,7 @@ def check(
         time_limit=limit,
         since=request.since,
         shard=request.shard,
+        elsewhere=request.elsewhere,
     ).under(workspace.target)
     if options.jobs is None:
         options = replace(options, jobs=ci.parallel_jobs)

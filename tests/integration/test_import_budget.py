@@ -13,7 +13,7 @@ from mini_workspace import Mini
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-HEAVY = {"numpy", "doit", "jsonschema", "pynng", "rich"}
+HEAVY = {"numpy", "doit", "jsonschema", "pynng", "rich", "dask", "distributed"}
 _LINE = re.compile(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", re.MULTILINE)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.fuzz.fuzzing import checks_for
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_names, op_subject
+from gpuemu_flow.fuzz.verdict_cache import checks_for
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
 from gpuemu_flow.judging.checks import FULL_CHECKS
 from gpuemu_flow.judging.evaluated import EvaluatedCase

@@ -14,6 +14,7 @@ LAYERS = (
     ("cli", "testing"),
     ("daemon", "debug", "init", "lsp", "problems"),
     ("reporting",),
+    ("cluster",),
     ("fuzz",),
     ("engine",),
     ("reports",),
@@ -105,6 +106,8 @@ THIRD_PARTY = {
     "pygls": ("lsp",),
     "lsprotocol": ("lsp",),
     "tomli": ("config",),
+    "dask": ("cluster",),
+    "distributed": ("cluster",),
 }
 """Packages that one place alone may use; without a word here, a package is free."""
 

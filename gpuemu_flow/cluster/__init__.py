@@ -1,0 +1,1 @@
+"""Work on other machines, by an engine that exists: dask.distributed."""

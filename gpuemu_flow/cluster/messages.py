@@ -1,0 +1,216 @@
+"""Messages between the coordinator and a cluster's workers: packed JSON, no pickle of ours."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import field
+
+from gpuemu_flow.engine.overrides import Overrides
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.fuzz.farm import FarVerdict
+from gpuemu_flow.fuzz.lane import Asked
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.store.discovered import Discovered
+from gpuemu_flow.types import Case, CheckResult, Json
+
+PROTOCOL = 1
+NANNY_VARIABLES = (
+    "MALLOC_TRIM_THRESHOLD_", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+    "PYTHONHASHSEED",
+)  # fmt: skip
+"""Variables that dask sets in its workers. Some of them change the results of programs."""
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """All that a worker needs to know of a run, besides its cases.
+
+    Attributes
+    ----------
+    run : str
+        Name of the run: warm programs are kept until it ends.
+    config : str
+        Absolute path of the configuration, on all machines.
+    overrides : Overrides
+    op : str
+    dtypes : tuple of str
+    facts : mapping of str to str
+        See `identity.facts`.
+    variables : mapping of str to str
+        The coordinator's values of `NANNY_VARIABLES`, as far as they are set.
+    force, alone : bool
+        Nothing is taken from caches; cases are judged one by one.
+    """
+
+    run: str
+    config: str
+    overrides: Overrides
+    op: str
+    dtypes: tuple[str, ...]
+    facts: Mapping[str, str]
+    variables: Mapping[str, str]
+    force: bool = False
+    alone: bool = False
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain JSON; `from_json` is its inverse."""
+        return {
+            **vars(self),
+            "overrides": {**vars(self.overrides), "settings": list(self.overrides.settings)},
+            "dtypes": list(self.dtypes),
+            "facts": dict(self.facts),
+            "variables": dict(self.variables),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Json]) -> RunSetup:
+        """Rebuild from the result of `to_json`."""
+        changes = data["overrides"]
+        overrides = Overrides(**{**changes, "settings": tuple(changes["settings"])})
+        return cls(**{**data, "overrides": overrides, "dtypes": tuple(data["dtypes"])})
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    """Cases of one dtype that a worker is to judge.
+
+    Attributes
+    ----------
+    setup : RunSetup
+    which : int
+        Place of the dtype in the setup.
+    asked : tuple of Asked
+        Without keys.
+    known : tuple of str
+        Keys whose inputs the coordinator has compared with its own.
+    """
+
+    setup: RunSetup
+    which: int
+    asked: tuple[Asked, ...]
+    known: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return the message; `decode` reads it."""
+        return pack(
+            {
+                "setup": self.setup.to_json(),
+                "which": self.which,
+                "asked": [[asked.number, asked.case.to_json()] for asked in self.asked],
+                "known": list(self.known),
+            }
+        )
+
+    @classmethod
+    def decode(cls, message: bytes) -> BatchRequest:
+        """Read a message.
+
+        Raises
+        ------
+        ValueError
+            It is of another version.
+        """
+        data = unpack(message)
+        asked = tuple(Asked(number, Case.from_json(case)) for number, case in data["asked"])
+        return cls(RunSetup.from_json(data["setup"]), data["which"], asked, tuple(data["known"]))
+
+
+@dataclass(frozen=True)
+class BatchAnswer:
+    """The outcome of a batch on a worker.
+
+    Attributes
+    ----------
+    worker : str
+        Name of its machine.
+    verdicts : tuple of FarVerdict
+    key, names, parts, seconds
+        As in `fuzz.farm.BatchReply`.
+    problems : tuple of Problem
+        Errors because of which there are no verdicts.
+    differs : tuple of str
+        Facts in which the worker differs from the coordinator, so that there are no verdicts.
+    crash : str
+        A traceback; empty if there is none.
+    ended : bool
+        The run has ended meanwhile.
+    """
+
+    worker: str
+    verdicts: tuple[FarVerdict, ...] = ()
+    key: str = ""
+    names: Discovered = field(default_factory=Discovered)
+    parts: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    problems: tuple[Problem, ...] = ()
+    differs: tuple[str, ...] = ()
+    crash: str = ""
+    ended: bool = False
+
+    def encode(self) -> bytes:
+        """Return the message; `decode` reads it."""
+        return pack(
+            {
+                **vars(self),
+                "verdicts": [
+                    [v.result.to_json(), None if v.made is None else v.made.to_json()]
+                    for v in self.verdicts
+                ],
+                "names": self.names.to_json(),
+                "parts": dict(self.parts),
+                "problems": [dict(vars(problem)) for problem in self.problems],
+                "differs": list(self.differs),
+            }
+        )
+
+    @classmethod
+    def decode(cls, message: bytes) -> BatchAnswer:
+        """Read a message.
+
+        Raises
+        ------
+        ValueError
+            It is of another version.
+        """
+        data = unpack(message)
+        verdicts = tuple(
+            FarVerdict(
+                CheckResult.from_json(result), None if made is None else Case.from_json(made)
+            )
+            for result, made in data["verdicts"]
+        )
+        return cls(
+            **{
+                **data,
+                "verdicts": verdicts,
+                "names": Discovered.from_json(data["names"]),
+                "problems": tuple(Problem(**problem) for problem in data["problems"]),
+                "differs": tuple(data["differs"]),
+            }
+        )
+
+
+def pack(content: Mapping[str, Json]) -> bytes:
+    """Return a message with the version of the protocol."""
+    text = json.dumps({**content, "protocol": PROTOCOL}, separators=(",", ":"))
+    return zlib.compress(text.encode(), 1)
+
+
+def unpack(message: bytes) -> dict[str, Json]:
+    """Read what `pack` returned.
+
+    Raises
+    ------
+    ValueError
+        It is no message, or one of another version.
+    """
+    try:
+        data = json.loads(zlib.decompress(message))
+        found = data.pop("protocol")
+    except (zlib.error, ValueError, KeyError, AttributeError) as error:
+        raise ValueError(f"no message of a cluster: {error}") from None
+    if found != PROTOCOL:
+        raise ValueError(f"a message of version {found}, not {PROTOCOL}")
+    return dict(data)

@@ -1,0 +1,135 @@
+"""A cluster's worker, for ``run``: it runs the tasks of one op, and shares the results."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpuemu_flow.cluster.messages import BatchAnswer, RunSetup, pack, unpack
+from gpuemu_flow.cluster.worker import answered, local_folder, open_here, own_name
+from gpuemu_flow.engine.elsewhere import Unit
+from gpuemu_flow.engine.events import Quiet
+from gpuemu_flow.engine.run import Executor
+from gpuemu_flow.errors import CancelledRunError
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.store.remote.place import MODE, REMOTE, WRITE
+from gpuemu_flow.store.remote.shared import open_shared
+from gpuemu_flow.tasks.base import StageContext
+
+
+@dataclass(frozen=True)
+class UnitRequest:
+    """An op in one dtype whose tasks a worker is to run.
+
+    Attributes
+    ----------
+    setup : RunSetup
+        With one dtype.
+    remote : str
+        The shared cache that the results go to.
+    """
+
+    setup: RunSetup
+    remote: str
+
+    def encode(self) -> bytes:
+        """Return the message; `decode` reads it."""
+        return pack({"setup": self.setup.to_json(), "remote": self.remote})
+
+    @classmethod
+    def decode(cls, message: bytes) -> UnitRequest:
+        """Read a message, or raise ValueError."""
+        data = unpack(message)
+        return cls(RunSetup.from_json(data["setup"]), str(data["remote"]))
+
+
+class _Runs:
+    """The runs that this process works for, and those that have ended. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._working: dict[str, set[threading.Event]] = {}
+        self._ended: set[str] = set()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def work(self, run: str) -> Iterator[threading.Event]:
+        """Give an event that is set when the run ends."""
+        cancel = threading.Event()
+        with self._lock:
+            if run in self._ended:
+                raise CancelledRunError
+            self._working.setdefault(run, set()).add(cancel)
+        try:
+            yield cancel
+        finally:
+            with self._lock:
+                self._working[run].discard(cancel)
+
+    def end(self, run: str) -> None:
+        """End what is done for a run."""
+        with self._lock:
+            self._ended.add(run)
+            for cancel in self._working.pop(run, set()):
+                self._working.setdefault(run, set()).add(cancel)
+                cancel.set()
+
+
+_runs = _Runs()
+
+
+def run_unit(message: bytes) -> bytes:
+    """Run the tasks of a message, a `UnitRequest`, and return a `BatchAnswer`."""
+
+    def run() -> BatchAnswer:
+        request = UnitRequest.decode(message)
+        folder = Path(tempfile.mkdtemp(prefix="gpuemu-", dir=local_folder()))
+        try:
+            with _runs.work(request.setup.run) as cancel:
+                _run(request, folder, cancel, os.environ)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return BatchAnswer(own_name())
+
+    return answered(run)
+
+
+def _run(
+    request: UnitRequest, folder: Path, cancel: threading.Event, environ: Mapping[str, str]
+) -> None:
+    setup = request.setup
+    workspace, cache, _ = open_here(setup, folder)
+    lookup = workspace.inputs  # made before the cache is another: its clock is the sources' own
+    workspace.cache = cache
+    unit = Unit(setup.op, setup.dtypes[0])
+    named = {**environ, REMOTE: request.remote, MODE: WRITE}
+    try:
+        with Pool(1, staging=cache.staging) as pool:
+            context = StageContext(
+                root=workspace.root,
+                cache=cache,
+                pool=pool,
+                environment=workspace.environment,
+                inputs=lookup,
+                cancel=cancel,
+            )
+            context.shared = open_shared(request.remote, WRITE, named, cache, cancel)
+            try:
+                executor = Executor(workspace.graph, context, workspace.states(), Quiet(), jobs=1)
+                executor.run(workspace.graph.upstream([unit.task]))
+            finally:
+                if context.shared is not None:
+                    context.shared.finish()
+    finally:
+        cache.close()
+
+
+async def end_units(run: str) -> None:
+    """End what this process does for a run, without keeping its event loop waiting."""
+    await asyncio.get_running_loop().run_in_executor(None, _runs.end, run)

@@ -1,0 +1,298 @@
+"""A cluster's worker, for ``fuzz``: it judges batches of cases with warm programs."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import platform
+import shutil
+import tempfile
+import threading
+import time
+import traceback
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from gpuemu_flow.cluster.identity import differences, facts
+from gpuemu_flow.cluster.messages import NANNY_VARIABLES, BatchAnswer, BatchRequest, RunSetup
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import CancelledRunError, FlowError, Problem, RunnerError
+from gpuemu_flow.fuzz.farm import FarVerdict
+from gpuemu_flow.fuzz.lane import Lane
+from gpuemu_flow.fuzz.subjects import OpSubject, op_subject
+from gpuemu_flow.fuzz.verdict_cache import VerdictCache, expected_key
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
+from gpuemu_flow.judging.expected_store import ExpectedStore
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.store.discovered import SeenInputs
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+
+IDLE_SECONDS = 300.0
+"""After this the programs of a run are ended whose coordinator may have been killed."""
+MOST_THREADS = 1024
+_REMEMBERED = 1000
+
+
+class DiffersError(Exception):
+    """Error of a machine that is not like the coordinator's."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(", ".join(names))
+        self.names = names
+
+
+def open_here(setup: RunSetup, folder: Path) -> tuple[Workspace, WorkspaceCache, list[OpSubject]]:
+    """Open the workspace of a run, a cache of this machine's, and the op in each dtype.
+
+    Nothing is written to the workspace or its cache but the file that tells the file system's
+    time: SQLite is not made for network file systems.
+
+    Raises
+    ------
+    DiffersError
+        This machine would judge something else.
+    FlowError
+        The workspace cannot be read here.
+    """
+    if not os.path.exists(setup.config):  # noqa: PTH110 - a path of another machine's
+        raise DiffersError([f"file {setup.config}, which is not there"])
+    _set_variables(setup)
+    environ = {**os.environ, "GPUEMU_CONFIG": setup.config}
+    workspace = Workspace(Path(setup.config).parent, overrides=setup.overrides, environ=environ)
+    workspace.trusted = True  # the coordinator's user trusts it
+    cache = WorkspaceCache(folder)
+    cache.create()
+    workspace.keep_out_of_inputs(folder)
+    try:
+        subjects = [op_subject(workspace, setup.op, d, to_run=False) for d in setup.dtypes]
+    except KeyError as missing:
+        raise DiffersError([f"the task {missing}"]) from None
+    differing = differences(facts(workspace, setup.op, subjects), setup.facts)
+    if differing:
+        raise DiffersError(differing)
+    return workspace, cache, subjects
+
+
+class Session:
+    """The warm programs of one run on one worker. Thread-safe; errors are those of `open_here`."""
+
+    def __init__(self, setup: RunSetup, folder: Path) -> None:
+        self._setup = setup
+        self.variables = setup.variables
+        self._folder = folder
+        self._cancel = threading.Event()
+        self._lock = threading.Lock()
+        self.used = time.monotonic()
+        self.active = 0
+        self._workspace, self._cache, self._subjects = open_here(setup, folder)
+        lookup, force = self._workspace.inputs, setup.force
+        self._verdicts = VerdictCache(self._cache, self._subjects, lookup, force=force)
+        self._expected = []
+        for subject in self._subjects:
+            key, sources = expected_key(subject), subject.reference_sources
+            about = SeenInputs(self._cache.actions, key, lookup, sources, force=force)
+            self._expected.append(ExpectedStore(self._cache, key, inputs=about, force=force))
+        self._free: list[list[Lane]] = [[] for _ in self._subjects]
+        self._stack = ExitStack()
+        sessions = MOST_THREADS * SESSIONS_PER_EVALUATOR
+        self._pool = self._stack.enter_context(Pool(sessions, staging=self._cache.staging))
+
+    def judge(self, request: BatchRequest) -> BatchAnswer:
+        """Judge a batch.
+
+        Raises
+        ------
+        CancelledRunError
+            The run has ended.
+        FlowError
+            The programs cannot be run here.
+        """
+        begin = time.perf_counter()
+        which = request.which
+        with self._lane(which) as lane:
+            found = {}
+            for asked in request.asked:
+                if self._cancel.is_set():
+                    raise CancelledRunError
+                for done, evaluated in lane.take(asked, alone=self._setup.alone):
+                    found[done.number] = (done, evaluated.case, evaluated.result)
+            for done, evaluated in lane.rest():
+                found[done.number] = (done, evaluated.case, evaluated.result)
+        if self._cancel.is_set():
+            raise CancelledRunError
+        inputs = self._verdicts.inputs[which]
+        names = inputs.names
+        key = "" if inputs.moved() else inputs.key_of(names)
+        verdicts = []
+        for asked in request.asked:
+            done, case, result = found[asked.number]
+            verdicts.append(FarVerdict(result, None if case == done.case else case))
+        seconds = time.perf_counter() - begin
+        if key in request.known:
+            return BatchAnswer(own_name(), tuple(verdicts), key, seconds=seconds)
+        parts = self._workspace.inputs.parts(names)
+        return BatchAnswer(own_name(), tuple(verdicts), key, names, parts, seconds)
+
+    @contextmanager
+    def _lane(self, which: int) -> Iterator[Lane]:
+        """Give warm programs that no other thread uses; they are not used again after an error."""
+        with self._lock:
+            self.active += 1
+            lane = self._free[which].pop() if self._free[which] else None
+        try:
+            if lane is None:
+                lane = Lane(
+                    self._subjects[which],
+                    self._pool,
+                    self._stack,
+                    self._cancel,
+                    self._expected[which],
+                    self._verdicts.inputs[which],
+                )
+            yield lane
+            with self._lock:
+                self._free[which].append(lane)
+        finally:
+            with self._lock:
+                self.active -= 1
+                self.used = time.monotonic()
+
+    def close(self) -> None:
+        """End the programs, also those that work."""
+        self._cancel.set()
+        with contextlib.suppress(CancelledRunError):
+            self._stack.close()
+        self._cache.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Sessions:
+    """The sessions of this process by run. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._ended: deque[str] = deque(maxlen=_REMEMBERED)
+        self._lock = threading.Lock()
+        self._watching = False
+
+    def get(self, setup: RunSetup) -> Session:
+        """Return the session of a run, opened by the first batch.
+
+        Raises
+        ------
+        CancelledRunError
+            The run has ended.
+        """
+        with self._lock:
+            if setup.run in self._ended:
+                raise CancelledRunError
+            session = self._sessions.get(setup.run)
+            if session is None:
+                self._demand_same_variables(setup)
+                folder = Path(tempfile.mkdtemp(prefix="gpuemu-", dir=local_folder()))
+                try:
+                    session = self._sessions[setup.run] = Session(setup, folder)
+                except BaseException:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    raise
+            if not self._watching:
+                self._watching = True
+                atexit.register(self.close)
+                threading.Thread(target=self._end_idle, daemon=True).start()
+            return session
+
+    def _demand_same_variables(self, setup: RunSetup) -> None:
+        """Raise FlowError if programs of another run need another environment of this process."""
+        if any(session.variables != setup.variables for session in self._sessions.values()):
+            text = f"{own_name()} works for a run with other values of {', '.join(NANNY_VARIABLES)}"
+            raise RunnerError(Problem("cluster-worker-failed", text, "wait until that has ended"))
+
+    def end(self, run: str) -> None:
+        """End a run's programs; what still comes of it is refused."""
+        with self._lock:
+            self._ended.append(run)
+            session = self._sessions.pop(run, None)
+        if session is not None:
+            session.close()
+
+    def close(self) -> None:
+        """End all runs."""
+        for run in list(self._sessions):
+            self.end(run)
+
+    def _end_idle(self) -> None:
+        while True:
+            time.sleep(IDLE_SECONDS / 10)
+            late = time.monotonic() - IDLE_SECONDS
+            with self._lock:
+                idle = [r for r, s in self._sessions.items() if not s.active and s.used < late]
+                sessions = [self._sessions.pop(run) for run in idle]  # a later batch opens it anew
+            for session in sessions:
+                session.close()
+
+
+def _set_variables(setup: RunSetup) -> None:
+    """Undo what dask has set in this process's environment, which programs inherit."""
+    for name in NANNY_VARIABLES:
+        value = setup.variables.get(name)
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+_sessions = Sessions()
+
+
+def judge_batch(message: bytes) -> bytes:
+    """Judge the cases of a message, a `BatchRequest`, and return a `BatchAnswer`."""
+
+    def judge() -> BatchAnswer:
+        request = BatchRequest.decode(message)
+        return _sessions.get(request.setup).judge(request)
+
+    return answered(judge)
+
+
+def answered(work: Callable[[], BatchAnswer]) -> bytes:
+    """Do work, and return its answer as a message. Errors are answers, too."""
+    try:
+        answer = work()
+    except CancelledRunError:
+        answer = BatchAnswer(own_name(), ended=True)
+    except DiffersError as error:
+        answer = BatchAnswer(own_name(), differs=tuple(error.names))
+    except FlowError as error:
+        answer = BatchAnswer(own_name(), problems=error.problems)
+    except Exception:
+        answer = BatchAnswer(own_name(), crash=traceback.format_exc())
+    return answer.encode()
+
+
+async def end_run(run: str) -> None:
+    """End what this process does for a run, without keeping its event loop waiting."""
+    await asyncio.get_running_loop().run_in_executor(None, _sessions.end, run)
+
+
+def own_name() -> str:
+    """Return the worker's address."""
+    from distributed import get_worker  # noqa: PLC0415 - dear, and there already
+
+    try:
+        return str(get_worker().address)
+    except ValueError:
+        return f"{platform.node()}:{os.getpid()}"
+
+
+def local_folder() -> str | None:
+    """Return the worker's folder on a local disk; None for the system's."""
+    from distributed import get_worker  # noqa: PLC0415 - dear, and there already
+
+    try:
+        return str(get_worker().local_directory)
+    except ValueError:
+        return None

@@ -1,0 +1,107 @@
+"""Tasks that other machines run, whose results come by a shared cache."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Event
+from typing import Protocol
+from urllib.parse import quote
+
+from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.signals import on_signals
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import StageContext
+
+FAR_STAGES = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """An op in one dtype: its tasks up to the comparison, which one worker runs."""
+
+    op: str
+    dtype: str
+
+    @property
+    def task(self) -> str:
+        """Return the name of its comparison."""
+        return f"{stages.COMPARE}:{self.op}:{self.dtype}"
+
+    def halves(self) -> None:
+        """Return None: there is nothing to divide."""
+
+
+class Elsewhere(Protocol):
+    """Machines that run tasks."""
+
+    def run_units(
+        self, workspace: Workspace, units: Sequence[Unit], remote: str, cancel: Event
+    ) -> list[Unit]:
+        """Run tasks, whose results are stored in the shared cache `remote`.
+
+        Returns
+        -------
+        list of Unit
+            Those whose workers died, again and again.
+        """
+
+
+def units_of(graph: Graph, todo: set[str]) -> list[Unit]:
+    """Return the ops that other machines can run: those that need nothing built first."""
+    found = []
+    for name, spec in graph.tasks.items():
+        if spec.stage != stages.COMPARE or name not in todo:
+            continue
+        if all(graph.tasks[each].stage in FAR_STAGES for each in graph.upstream([name])):
+            found.append(Unit(spec.subject, spec.dtype))
+    return found
+
+
+@contextmanager
+def far_results(
+    workspace: Workspace, elsewhere: Elsewhere | None, todo: set[str], context: StageContext
+) -> Iterator[dict[str, Problem]]:
+    """Have other machines run tasks, and let the context find their results.
+
+    A shared cache that may be written to carries them, else a folder of the workspace's cache.
+    Yields the tasks whose workers died, which must not run here either, with the reason.
+    """
+    units = units_of(workspace.graph, todo)
+    if elsewhere is None or not units:
+        yield {}
+        return
+    from gpuemu_flow.store.remote.shared import open_shared  # noqa: PLC0415 - few have one
+
+    cache, settings = workspace.cache, workspace.settings
+    before, folder = context.shared, cache.folder / "cluster" / secrets.token_hex(8)
+    remote = settings.remote if before is not None and before.writes else ""
+    try:
+        if not remote:
+            cache.files.make(folder)
+            remote = f"file://{quote(str(folder))}"
+            named = {"GPUEMU_CACHE_REMOTE": remote, "GPUEMU_CACHE_MODE": "read"}
+            context.shared = open_shared(remote, "read", named, cache, context.cancel)
+        with on_signals(context.cancel.set):
+            lost = elsewhere.run_units(workspace, units, remote, context.cancel)
+        yield {
+            name: _died(unit)
+            for unit in lost
+            for name in workspace.graph.downstream({f"{stages.OP}:{unit.op}:{unit.dtype}"}) & todo
+        }
+    finally:
+        if context.shared is not before:
+            if context.shared is not None:
+                context.shared.finish()
+            context.shared = before
+            cache.files.remove_tree(folder)
+
+
+def _died(unit: Unit) -> Problem:
+    text = f"{unit.task}: each worker of the cluster that was given it alone died"
+    hint = "a worker's log says why; `fuzz --executor dask` finds the case"
+    return Problem("cluster-worker-died", text, hint)

@@ -1,0 +1,181 @@
+"""A fuzz run whose cases other machines judge: the same verdicts, in the order of the cases."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gpuemu_flow.engine.signals import WAKE_SECONDS
+from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.fuzz.case_source import CaseSource
+from gpuemu_flow.fuzz.farm import BatchReply, CaseBatch, Farm
+from gpuemu_flow.fuzz.lane import Asked
+from gpuemu_flow.fuzz.outcome import Judged
+from gpuemu_flow.fuzz.verdict_cache import VerdictCache, case_key
+from gpuemu_flow.judging.evaluated import EvaluatedCase
+from gpuemu_flow.judging.generated import input_error
+from gpuemu_flow.judging.verdicts import run_error_result
+from gpuemu_flow.plain_text import printable
+from gpuemu_flow.runners.api import RunError
+from gpuemu_flow.store.discovered import Lookup
+from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind
+
+TARGET_SECONDS = 0.5
+"""Of a batch: far more than sending it takes, and little to lose with a worker."""
+FIRST_BATCH, MOST_BATCH = 8, 256
+AHEAD = 4
+"""Cases that may be judged before an earlier one is, in shares of what is under way."""
+_NAMED = 3
+
+Told = tuple[int, Judged, EvaluatedCase | None]
+
+
+class FarRun:
+    """Sends the cases of a source to a farm.
+
+    Parameters
+    ----------
+    farm : Farm
+    source : CaseSource
+    verdicts : VerdictCache
+    lookup : Lookup
+        Of this machine: a reply counts only if the worker's inputs are in the same state.
+    cancel : threading.Event
+    """
+
+    def __init__(
+        self,
+        farm: Farm,
+        source: CaseSource,
+        verdicts: VerdictCache,
+        lookup: Lookup,
+        cancel: threading.Event,
+    ) -> None:
+        self._farm = farm
+        self._source = source
+        self._verdicts = verdicts
+        self._lookup = lookup
+        self._cancel = cancel
+        self._sizes = [FIRST_BATCH] * len(verdicts.inputs)
+        self._verified: list[set[str]] = [set() for _ in verdicts.inputs]
+        self._waiting: list[list[Asked]] = [[] for _ in verdicts.inputs]
+        self._ready: dict[int, Told] = {}
+        self._drawn = self._told = 0
+        self._ended = False
+
+    def judged(self) -> Iterator[Told]:
+        """Yield the place of each case's subject, the verdict, and the outcome if it is new."""
+        while not self._cancel.is_set():
+            self._fill()
+            yield from self._in_order()
+            if self._farm.outstanding:
+                for batch, reply in self._farm.replies(WAKE_SECONDS):
+                    self._take(batch, reply)
+                yield from self._in_order()
+            elif self._ended and not any(self._waiting):
+                return
+        for number in sorted(self._ready):  # what was judged counts, though an earlier one was not
+            yield self._ready.pop(number)
+
+    def _in_order(self) -> Iterator[Told]:
+        while self._told in self._ready:
+            told = self._ready.pop(self._told)
+            self._told += 1
+            yield told
+
+    @property
+    def _is_far_ahead(self) -> bool:
+        window = AHEAD * (self._farm.capacity + 1) * max(self._sizes)
+        return self._drawn - self._told >= window
+
+    def _fill(self) -> None:
+        """Send batches until all workers are busy, or the oldest case has to be waited for."""
+        farm, source = self._farm, self._source
+        while farm.outstanding < farm.capacity and not self._is_far_ahead and not self._ended:
+            item = source.next()
+            if item is None:
+                self._ended = True
+                break
+            number, which, case = item
+            self._drawn = number + 1
+            key = case_key(number, case)
+            known = self._verdicts.find(which, key)
+            if known is not None:
+                self._ready[number] = (which, Judged(number, case, known, cached=True), None)
+                continue
+            self._waiting[which].append(Asked(number, case, key))
+            if len(self._waiting[which]) >= self._sizes[which]:
+                self._send(which)
+        if self._ended or self._is_far_ahead:
+            for which, waiting in enumerate(self._waiting):
+                if waiting and farm.outstanding < max(1, farm.capacity):
+                    self._send(which)
+
+    def _send(self, which: int) -> None:
+        waiting, self._waiting[which] = self._waiting[which], []
+        self._farm.submit(CaseBatch(which, tuple(waiting)), sorted(self._verified[which]))
+
+    def _take(self, batch: CaseBatch, reply: BatchReply | None) -> None:
+        """Keep the verdicts of one reply."""
+        which = batch.which
+        if reply is None:
+            (asked,) = batch.asked
+            self._record(which, asked, asked.case, _killer())
+            return
+        is_valid = self._agrees(which, reply)
+        for asked, verdict in zip(batch.asked, reply.verdicts, strict=True):
+            if is_valid:
+                self._verdicts.put(which, list(asked.key), verdict.result)
+            self._record(which, asked, verdict.made or asked.case, verdict.result)
+        per_case = max(reply.seconds / len(batch.asked), 1e-9)
+        fitting = min(MOST_BATCH, 2 * self._sizes[which], TARGET_SECONDS / per_case)
+        self._sizes[which] = max(1, int(fitting))
+
+    def _record(self, which: int, asked: Asked, case: Case, result: CheckResult) -> None:
+        evaluated = None
+        if result.verdict in BAD:
+            given: dict[str, NDArray[Any]] | None = None if input_error(case) is None else {}
+            evaluated = EvaluatedCase(case, result, given=given)
+        self._ready[asked.number] = (which, Judged(asked.number, case, result), evaluated)
+
+    def _agrees(self, which: int, reply: BatchReply) -> bool:
+        """Tell whether a worker's verdicts may be kept: nothing was written to meanwhile.
+
+        Raises
+        ------
+        UsageError
+            ``cluster-worker-differs``: its inputs are not those of this machine.
+        """
+        if reply.key in self._verified[which]:
+            return True
+        inputs = self._verdicts.inputs[which]
+        inputs.join(reply.names)
+        own = self._lookup.parts(reply.names)
+        if own != reply.parts or (reply.key and reply.key != inputs.key_of(reply.names)):
+            names = sorted({*own, *reply.parts})
+            raise differs(reply.worker, [n for n in names if own.get(n) != reply.parts.get(n)])
+        if reply.key:
+            self._verified[which].add(reply.key)
+        return bool(reply.key)
+
+
+def differs(worker: str, what: list[str]) -> UsageError:
+    """Return the error of a worker that does not have what this machine has."""
+    named = ", ".join(printable(name) for name in what[:_NAMED])
+    more = f" and {len(what) - _NAMED} more" if len(what) > _NAMED else ""
+    text = f"the worker {printable(worker)} differs from this machine in {named}{more}"
+    hint = (
+        "give all workers the same files at the same paths, packages and kind of processor, "
+        "and edit nothing while they work"
+    )
+    return UsageError(Problem("cluster-worker-differs", text, hint))
+
+
+def _killer() -> CheckResult:
+    message = "each worker of the cluster that was given this case alone died"
+    hint = "a worker's log says why; often it is short of memory"
+    error = RunError("cluster-worker-died", message, hint)
+    return run_error_result(FailureKind.EXECUTION, error)

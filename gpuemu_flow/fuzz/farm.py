@@ -1,0 +1,126 @@
+"""The seam between a fuzz run and machines that judge its cases: batches out, replies in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import field
+from typing import Protocol
+
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.lane import Asked
+from gpuemu_flow.fuzz.subjects import OpSubject
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.store.discovered import Discovered
+from gpuemu_flow.types import Case, CheckResult
+
+
+@dataclass(frozen=True)
+class CaseBatch:
+    """Cases of one subject that a worker judges one after the other.
+
+    Attributes
+    ----------
+    which : int
+        The subject's place among the op's dtypes.
+    asked : tuple of Asked
+    """
+
+    which: int
+    asked: tuple[Asked, ...]
+
+    def halves(self) -> tuple[CaseBatch, CaseBatch] | None:
+        """Return two batches with the same cases; None if there is only one case."""
+        middle = len(self.asked) // 2
+        if not middle:
+            return None
+        return CaseBatch(self.which, self.asked[:middle]), CaseBatch(
+            self.which, self.asked[middle:]
+        )
+
+
+@dataclass(frozen=True)
+class FarVerdict:
+    """A worker's verdict on one case.
+
+    Attributes
+    ----------
+    result : CheckResult
+    made : Case or None
+        The case with the values that the user's functions returned; None where there are none.
+    """
+
+    result: CheckResult
+    made: Case | None = None
+
+
+@dataclass(frozen=True)
+class BatchReply:
+    """A worker's reply to a batch.
+
+    Attributes
+    ----------
+    worker : str
+        Its address, for messages.
+    verdicts : tuple of FarVerdict
+        In the order of the batch.
+    key : str
+        Digest of all that decides the verdicts, as the worker sees it; empty if a file was written
+        to meanwhile.
+    names : Discovered
+        What the programs were seen to use; empty if the coordinator knows the key.
+    parts : mapping of str to str
+        The states of what `names` names, on the worker.
+    seconds : float
+        Time that judging took.
+    """
+
+    worker: str
+    verdicts: tuple[FarVerdict, ...]
+    key: str
+    names: Discovered = field(default_factory=Discovered)
+    parts: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class Farm(Protocol):
+    """Workers that judge the cases of one op. Used by one thread."""
+
+    @property
+    def capacity(self) -> int:
+        """Return the number of batches that keep all workers busy."""
+
+    @property
+    def outstanding(self) -> int:
+        """Return the number of batches without a reply."""
+
+    def submit(self, batch: CaseBatch, known: Collection[str]) -> None:
+        """Send a batch, with the keys of replies whose inputs need not be named again."""
+
+    def replies(self, timeout: float) -> list[tuple[CaseBatch, BatchReply | None]]:
+        """Return the replies that have come, after at most `timeout` seconds.
+
+        A batch whose worker died comes back in parts. None stands for the reply of a batch of one
+        case of which every worker died that was given it alone.
+
+        Raises
+        ------
+        FlowError
+            ``cluster-lost``, ``cluster-no-workers``, ``cluster-worker-differs`` and what else ends
+            the run.
+        """
+
+
+class Cluster(Protocol):
+    """Machines that judge cases."""
+
+    def open_farm(
+        self, workspace: Workspace, op: str, subjects: Sequence[OpSubject], *, alone: bool
+    ) -> AbstractContextManager[Farm]:
+        """Open the workers for one op; on leaving, end all that they do for it.
+
+        Parameters
+        ----------
+        alone : bool
+            Cases are judged one by one.
+        """

@@ -1,0 +1,113 @@
+"""One thread's warm programs of an op in one dtype, and the cases that wait for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+
+from gpuemu_flow.fuzz.subjects import OpSubject
+from gpuemu_flow.fuzz.verdict_cache import checks_for
+from gpuemu_flow.judging.case_evaluator import CaseEvaluator, open_evaluator
+from gpuemu_flow.judging.checks import PLAIN
+from gpuemu_flow.judging.evaluated import EvaluatedCase, input_bytes
+from gpuemu_flow.judging.expected_store import ExpectedStore
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.store.discovered import SeenInputs
+from gpuemu_flow.types import Case, Json
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A case that has to be judged.
+
+    Attributes
+    ----------
+    number : int
+        Place in the run, over all dtypes.
+    case : Case
+    key : sequence of JSON
+        See `verdict_cache.case_key`; empty where nobody needs it.
+    """
+
+    number: int
+    case: Case
+    key: Sequence[Json] = ()
+
+
+class Lane:
+    """Judges the cases of one subject. Not thread-safe.
+
+    Parameters
+    ----------
+    subject : OpSubject
+    pool : Pool
+    stack : ExitStack
+        Closes the programs.
+    cancel : threading.Event
+    expected_cache : ExpectedStore
+    inputs : SeenInputs
+        Learns what the programs were seen to use.
+    """
+
+    def __init__(
+        self,
+        subject: OpSubject,
+        pool: Pool,
+        stack: ExitStack,
+        cancel: threading.Event,
+        expected_cache: ExpectedStore,
+        inputs: SeenInputs,
+    ) -> None:
+        self.subject = subject
+        self.inputs = inputs
+        self._expected_cache = expected_cache
+        self._cancel = cancel
+        self._waiting: list[Asked] = []
+        self._waiting_bytes = 0
+        self._stack = stack
+        self._opening = open_evaluator(pool, subject.subject, cancel, expected_cache=expected_cache)
+
+    @cached_property
+    def evaluator(self) -> CaseEvaluator:
+        """Return the evaluator, opened when the first unknown verdict is needed."""
+        return self._stack.enter_context(self._opening)
+
+    def take(self, asked: Asked, *, alone: bool) -> Iterator[tuple[Asked, EvaluatedCase]]:
+        """Take up one case, and yield each outcome that is known by then.
+
+        Parameters
+        ----------
+        alone : bool
+            The case is judged at once, with no other.
+        """
+        checks = checks_for(asked.number)
+        if checks is not PLAIN or alone:
+            yield asked, self._learned(self.evaluator.judge(asked.case, checks))
+            return
+        nbytes = input_bytes(asked.case)
+        if not self.evaluator.batch_size.admits(
+            len(self._waiting) + 1, self._waiting_bytes + nbytes
+        ):
+            yield from self.rest()
+        self._waiting.append(asked)
+        self._waiting_bytes += nbytes
+
+    def rest(self) -> Iterator[tuple[Asked, EvaluatedCase]]:
+        """Judge the cases that still wait."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if waiting and not self._cancel.is_set():
+            evaluated = self.evaluator.judge_all([asked.case for asked in waiting])
+            for asked, outcome in zip(waiting, evaluated, strict=True):
+                yield asked, self._learned(outcome)
+
+    def _learned(self, evaluated: EvaluatedCase) -> EvaluatedCase:
+        """Add what the programs were seen to use to the key of the verdicts."""
+        for who, seen in self.evaluator.observed().items():
+            program = getattr(self.subject.subject, who)
+            self.inputs.learn(f"{who} {id(self)}", seen, program.given)
+        if self._expected_cache.inputs is not None:
+            self.inputs.join(self._expected_cache.inputs.used)
+        return evaluated

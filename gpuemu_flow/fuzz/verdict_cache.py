@@ -1,0 +1,115 @@
+"""The verdicts of a fuzz run in the action cache: found before a case is judged, kept after it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from gpuemu_flow.fuzz.subjects import OpSubject
+from gpuemu_flow.judging.checks import FULL_CHECKS, PLAIN
+from gpuemu_flow.runners.api import Checks
+from gpuemu_flow.store.discovered import Lookup, SeenInputs
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks.compare import cached_verdict
+from gpuemu_flow.types import Case, CheckResult, Json, Verdict
+
+VERSION = 3
+FULLY_CHECKED_FIRST, FULLY_CHECKED_EVERY = 8, 32
+WRITE_BATCH = 50  # verdicts per transaction of the action cache
+
+
+def checks_for(number: int) -> Checks:
+    """Return the checks of a case: all for the first and some later cases, else few."""
+    full = number < FULLY_CHECKED_FIRST or number % FULLY_CHECKED_EVERY == 0
+    return FULL_CHECKS if full else PLAIN
+
+
+def expected_key(subject: OpSubject) -> str:
+    """Return the key of everything that decides the reference's outputs on a case."""
+    asked = [subject.subject.dtype, subject.subject.reference_dtype]
+    return digest_json([subject.reference_key, *asked])
+
+
+def verdict_key(subject: OpSubject) -> str:
+    """Return the key of everything known before a run that decides the verdicts on an op."""
+    keys = [subject.op_key, subject.reference_key, subject.judge_key]
+    return digest_json(["fuzz", VERSION, *keys])
+
+
+def case_key(number: int, case: Case) -> list[Json]:
+    """Return the part of a verdict's key that depends on the case and its place in the run."""
+    return [checks_for(number) is FULL_CHECKS, case.identity()]
+
+
+class VerdictCache:
+    """Finds and keeps the verdicts on one op. Thread-safe.
+
+    Parameters
+    ----------
+    cache : WorkspaceCache
+    subjects : sequence of OpSubject
+        The op in each of its dtypes; cases are said to belong to one by its place here.
+    lookup : Lookup
+    force : bool
+        True: nothing is found.
+
+    Attributes
+    ----------
+    inputs : list of SeenInputs
+        Of each subject's programs.
+    """
+
+    def __init__(
+        self,
+        cache: WorkspaceCache,
+        subjects: Sequence[OpSubject],
+        lookup: Lookup,
+        *,
+        force: bool,
+    ) -> None:
+        self._cache = cache
+        self.inputs = [
+            SeenInputs(
+                cache.actions,
+                verdict_key(subject),
+                lookup,
+                subject.op_sources | subject.reference_sources,
+                force=force,
+            )
+            for subject in subjects
+        ]
+        self._lock = threading.Lock()
+        self._unwritten: list[tuple[SeenInputs, list[Json], Json]] = []
+
+    def find(self, which: int, key: list[Json]) -> CheckResult | None:
+        """Return the verdict on a case for the present inputs; None if it has to be judged."""
+        return self.inputs[which].find(
+            lambda b: cached_verdict(self._cache, digest_json([b, *key]))
+        )
+
+    def put(self, which: int, key: list[Json], result: CheckResult) -> None:
+        """Keep a verdict; an error, which may not come again, is none."""
+        if result.verdict is not Verdict.ERROR:
+            self._write((self.inputs[which], key, result.to_json()))
+
+    def flush(self) -> None:
+        """Store what is still in memory."""
+        self._write(force=True)
+
+    def _write(self, *records: tuple[SeenInputs, list[Json], Json], force: bool = False) -> None:
+        """Store verdicts in groups, since one transaction costs more than judging a tiny case.
+
+        Verdicts whose programs, or files that these read, were edited meanwhile are dropped.
+        """
+        with self._lock:
+            self._unwritten += records
+            if len(self._unwritten) < WRITE_BATCH and not (force and self._unwritten):
+                return
+            unwritten, self._unwritten = self._unwritten, []
+            bases = {id(inputs): inputs.key() for inputs, _, _ in unwritten}
+            self._cache.actions.put_many(
+                (digest_json([base, *key]), result)
+                for inputs, key, result in unwritten
+                if (base := bases[id(inputs)]) is not None
+            )
