@@ -1,10 +1,12 @@
 """Fuzzes right ops and prints how many cases failed: what the oracle must never do.
 
     python tests/quality/false_alarms.py [--cases 2000] [--seeds 1,2,3] [--seconds 600] [--controls]
-        [--ops softmax,matmul] [--jobs 2] [--log sweep.jsonl] [--count-code DIGEST] [--json]
+        [--contracts] [--ops softmax,matmul] [--jobs 2] [--log sweep.jsonl] [--count-code DIGEST]
+        [--json]
 
 The ops of both workspaces in each of their dtypes, and with ``--controls`` their other right
-implementations: `--cases` of each with each seed. The cases are those of ``fuzz``, judged as it
+implementations; with ``--contracts`` the right implementations of the ops that need contracts (see
+`contract_ops`) in their place: `--cases` of each with each seed. The cases are those of ``fuzz``, judged as it
 judges them. With ``--log`` each finished part is appended to a file, with the digest of the code
 that judged it, and what the file has from that code, or one that ``--count-code`` names, is counted
 and not judged again: a sweep that was ended goes on where it was.
@@ -25,8 +27,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from contract_ops import right_ones, write_workspace
 from controls import CONTROLS, install
-from oracle import REPOSITORY, copy_workspace, subjects
+from oracle import REPOSITORY, all_subjects, copy_workspace, subjects
 
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.engine import own_code
@@ -133,6 +136,15 @@ def right_ops(
         copy = copy_workspace(folder / f"control{number}")
         install(control, copy)
         yield f"{control.op}/{control.name}", subjects(copy, control.op)
+
+
+def right_contracts(
+    folder: Path, *, ops: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, list[OpSubject]]]:
+    """Each right implementation of the ops that need contracts, in all its dtypes."""
+    chosen = [pair for pair in right_ones() if not ops or pair[0].stem in ops]
+    write_workspace(folder / "contracts", chosen)
+    yield from all_subjects(folder / "contracts").items()
 
 
 def batches(cases: Iterator[Case]) -> Iterator[list[Case]]:
@@ -252,6 +264,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=lambda text: [int(n) for n in text.split(",")], default=[1])
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--controls", action="store_true")
+    parser.add_argument("--contracts", action="store_true")
     parser.add_argument("--ops", type=lambda text: frozenset(text.split(",")), default=frozenset())
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--log", type=Path)
@@ -259,7 +272,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = list(right_ops(Path(folder), controls=asked.controls, ops=asked.ops))
+        if asked.contracts:
+            found = list(right_contracts(Path(folder), ops=asked.ops))
+        else:
+            found = list(right_ops(Path(folder), controls=asked.controls, ops=asked.ops))
         # One seed after the other, so that a sweep that is ended has seen every implementation.
         parts = [
             Part(name, seed, asked.cases, item)
