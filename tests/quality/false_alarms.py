@@ -5,11 +5,12 @@
         [--json]
 
 The ops of both workspaces in each of their dtypes, and with ``--controls`` their other right
-implementations; with ``--contracts`` the right implementations of the ops that need contracts (see
-`contract_ops`) in their place: `--cases` of each with each seed. The cases are those of ``fuzz``, judged as it
-judges them. With ``--log`` each finished part is appended to a file, with the digest of the code
-that judged it, and what the file has from that code, or one that ``--count-code`` names, is counted
-and not judged again: a sweep that was ended goes on where it was.
+implementations: `--cases` of each in each dtype with each seed. With ``--contracts`` the right
+implementations of the ops that need contracts (see `contract_ops`) in their place; their dtypes
+share `--cases`. The cases are those of ``fuzz``, judged as it judges them. With ``--log`` each
+finished part is appended to a file, with the digest of the code that judged it, and what the file
+has from that code, or one that ``--count-code`` names, is counted and not judged again: a sweep
+that was ended goes on where it was.
 """
 
 from __future__ import annotations
@@ -278,7 +279,7 @@ def main() -> None:
             found = list(right_ops(Path(folder), controls=asked.controls, ops=asked.ops))
         # One seed after the other, so that a sweep that is ended has seen every implementation.
         parts = [
-            Part(name, seed, asked.cases, item)
+            Part(name, seed, asked.cases // (len(op_subjects) if asked.contracts else 1), item)
             for seed in asked.seeds
             for name, op_subjects in found
             for item in op_subjects

@@ -42,8 +42,9 @@ def _scan(gates, *, lowest=-np.inf, columns=None, reset=True):
 
 def right_scan(gates):
     best = _scan(gates)
-    logistic = 1 / (1 + np.exp(np.diff(np.take_along_axis(gates, best.astype(int), 1), axis=1)))
-    return best, np.concatenate([logistic, 1 - logistic], axis=1).astype(gates.dtype)
+    apart = np.diff(np.take_along_axis(gates, best.astype(int), 1), axis=1)
+    powers = np.exp(apart)
+    return best, np.concatenate([1 / (1 + powers), powers / (1 + powers)], axis=1)
 
 
 def bug_one_expert_twice_in_a_tie(gates):
