@@ -255,12 +255,12 @@ class Absences:
     """The turns of optional inputs to be None: never at the cost of a strategy or a layout.
 
     What a case would show of an input for the first time it shows; a turn that falls on such a case
-    is owed to a later one. Only in the very first cases there is one without it for certain, however
+    is owed to a later one. Of the very first cases one is without the input for certain, however
     few are asked for.
     """
 
     def __init__(self) -> None:
-        self._met: set[tuple[str, str]] = set()
+        self._met: set[tuple[str, str, str]] = set()
         self._owed: Counter[str] = Counter()
 
     def takes(self, spec: InputSpec, turn: int, *, alone: bool = False) -> bool:
@@ -276,7 +276,7 @@ class Absences:
             The case is about this input alone.
         """
         self._owed[spec.name] += _is_turn_of_none(spec, turn)
-        shown = {(spec.name, spec.strategy), (spec.name, spec.layout)}
+        shown = {(spec.name, "strategy", spec.strategy), (spec.name, "layout", spec.layout)}
         new = alone or not shown <= self._met
         if not self._owed[spec.name] or (new and turn >= ABSENT_EVERY):
             self._met |= shown
@@ -336,12 +336,16 @@ def inputs_of(
 
 
 def _turn_of(turn: int, position: int, count: int) -> int:
-    """Choose one of `count`: each once, then pseudo-randomly, so that choices do not correlate."""
+    """Choose one of `count`: each once in so many turns, in an order that is another every time.
+
+    The first order is the plain one from `position` on. Two inputs' choices do not stay in step.
+    """
     if turn < count:
         return (turn + position) % count
-    mixed = (turn * 0x9E3779B97F4A7C15 + position * 0xBF58476D1CE4E5B9) & (2**64 - 1)
-    mixed = (mixed ^ mixed >> 31) * 0x94D049BB133111EB & (2**64 - 1)
-    return (mixed >> 33) % count
+    again, place = divmod(turn, count)
+    order = list(range(count))
+    SeededRng(derive_seed(again, f"turns_{position}")).shuffle(order)
+    return order[place]
 
 
 def _ruled(spec: InputSpec, tensor: TensorDef, turn: int) -> InputSpec:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,8 +43,15 @@ class ContractOp:
         names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
         return [name for name in names if name.startswith(prefixes)]
 
-    def table(self, function: str) -> str:
-        """Return the part of a ``gpuemu.toml`` that has one of its functions as an op."""
+    def table(self, function: str, cases: str = "") -> str:
+        """Return the part of a ``gpuemu.toml`` that has one of its functions as an op.
+
+        Parameters
+        ----------
+        function : str
+        cases : str
+            How many in place of the default.
+        """
         text = (HERE / self.folder / f"{self.stem}.toml").read_text(encoding="utf-8")
         if self.folder == "contracts":
             text = f"[ops.schema]\n{text}"
@@ -54,6 +61,8 @@ class ContractOp:
         else:
             reference = f"{self.folder}/{self.stem}_ref.py"
             text = text.replace('"' + self.stem + "_", f'"{self.folder}/{self.stem}_')
+        if cases:
+            text = f"cases = {cases}\n" + text.replace("\ncases = 12", "")
         return (
             f'\n[[ops]]\nname = "{self.name}-{function}"\n'
             f'op = "{self.folder}/{self.stem}.py:{function}"\n'
@@ -61,23 +70,21 @@ class ContractOp:
         )
 
 
-def contract_ops() -> list[ContractOp]:
-    """Return all ops of the three sets."""
+def contract_ops(*folders: str) -> list[ContractOp]:
+    """Return the ops of some sets, of all by default."""
     return [
         ContractOp(folder, path.stem)
-        for folder in ("contracts", "output_ops", "edge_ops")
+        for folder in folders or ("contracts", "output_ops", "edge_ops")
         for path in sorted((HERE / folder).glob("*.toml"))
     ]
 
 
-def right_ones() -> Iterator[tuple[ContractOp, str]]:
-    """Each right implementation of each op."""
-    for op in contract_ops():
-        for function in op.functions("right_"):
-            yield op, function
+Chosen = tuple[ContractOp, str]
 
 
-def write_workspace(folder: Path, chosen: Sequence[tuple[ContractOp, str]]) -> None:
+def write_workspace(
+    folder: Path, chosen: Sequence[Chosen], *, head: str = HEAD, cases: str = ""
+) -> None:
     """Write a workspace whose ops are some implementations."""
     folder.mkdir(parents=True)
     for source in sorted({op.folder for op, _ in chosen}):
@@ -85,5 +92,5 @@ def write_workspace(folder: Path, chosen: Sequence[tuple[ContractOp, str]]) -> N
         shutil.copytree(HERE / source, folder / source, ignore=ignored)
         if source == "contracts":
             shutil.copytree(HERE / source, folder / f"refs_{source}", ignore=ignored)
-    tables = [op.table(function) for op, function in chosen]
-    (folder / "gpuemu.toml").write_text(HEAD + "".join(tables), encoding="utf-8")
+    tables = [op.table(function, cases) for op, function in chosen]
+    (folder / "gpuemu.toml").write_text(head + "".join(tables), encoding="utf-8")

@@ -21,14 +21,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from contract_ops import right_ones, write_workspace
+from contract_ops import Chosen, contract_ops, write_workspace
 from controls import CONTROLS, install
 from oracle import REPOSITORY, all_subjects, copy_workspace, subjects
 
@@ -140,12 +140,16 @@ def right_ops(
 
 
 def right_contracts(
-    folder: Path, *, ops: frozenset[str] = frozenset()
+    folder: Path, chosen: Sequence[Chosen]
 ) -> Iterator[tuple[str, list[OpSubject]]]:
-    """Each right implementation of the ops that need contracts, in all its dtypes."""
-    chosen = [pair for pair in right_ones() if not ops or pair[0].stem in ops]
+    """Each of some implementations of the ops that need contracts, in all its dtypes."""
     write_workspace(folder / "contracts", chosen)
     yield from all_subjects(folder / "contracts").items()
+
+
+def parts_of(found: Sequence[tuple[str, list[OpSubject]]], seed: int, cases: int) -> list[Part]:
+    """So many cases of each implementation with one seed, shared by its dtypes."""
+    return [Part(name, seed, cases // len(items), item) for name, items in found for item in items]
 
 
 def batches(cases: Iterator[Case]) -> Iterator[list[Case]]:
@@ -273,17 +277,20 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        # One seed after the other, so that a sweep that is ended has seen every implementation.
         if asked.contracts:
-            found = list(right_contracts(Path(folder), ops=asked.ops))
+            wanted = [op for op in contract_ops() if not asked.ops or op.stem in asked.ops]
+            chosen = [(op, name) for op in wanted for name in op.functions("right_")]
+            found = list(right_contracts(Path(folder), chosen))
+            parts = [part for seed in asked.seeds for part in parts_of(found, seed, asked.cases)]
         else:
             found = list(right_ops(Path(folder), controls=asked.controls, ops=asked.ops))
-        # One seed after the other, so that a sweep that is ended has seen every implementation.
-        parts = [
-            Part(name, seed, asked.cases // (len(op_subjects) if asked.contracts else 1), item)
-            for seed in asked.seeds
-            for name, op_subjects in found
-            for item in op_subjects
-        ]
+            parts = [
+                Part(name, seed, asked.cases, item)
+                for seed in asked.seeds
+                for name, op_subjects in found
+                for item in op_subjects
+            ]
         code = own_code.digest(FileTable(Path(folder)))
         sweep = Sweep(asked, code)
         done = sweep.run(parts)

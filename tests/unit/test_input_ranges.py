@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from input_tables import cases_of, schema_of
 
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.cases.plan import DESIGNED, plan_cases
+from gpuemu_flow.value_rules import ABSENT
 
 
 def test_both_ends_of_a_range_are_in_the_first_cases() -> None:
@@ -215,3 +217,33 @@ def test_an_optional_input_is_absent_now_and_then() -> None:
     assert 4 <= shapes.count((0,)) <= 14
     assert set(shapes) == {(0,), (3,)}
     assert all(materialise(case)["w"].shape == case.inputs[1].shape for case in cases)
+
+
+def test_none_takes_no_strategy_and_no_layout_from_an_optional_input() -> None:
+    w = {"dims": ["N"], "optional": True}
+    table = {"dims": {"N": [3]}, "inputs": {"x": ["N"], "w": w, "y": ["N"]}}
+    cases = cases_of(table, count=DESIGNED)
+    plain = {**table, "inputs": {"x": ["N"], "w": ["N"], "y": ["N"]}}
+    wanted = [case.inputs[1] for case in cases_of(plain, count=DESIGNED)]
+    given = [case.inputs[1] for case in cases if case.inputs[1].strategy != ABSENT]
+    assert {spec.strategy for spec in given} == {spec.strategy for spec in wanted}
+    assert {spec.layout for spec in given} == {spec.layout for spec in wanted}
+    alone = [case for case in cases if case.target == "w"]
+    assert alone and all(case.inputs[1].strategy != ABSENT for case in alone)
+    for count in (3, 4):
+        few = cases_of(table, count=count)
+        assert any(case.inputs[1].strategy == ABSENT for case in few)
+
+
+def test_values_of_a_list_come_equally_often_and_not_in_step() -> None:
+    scalars = {"mode": ["sum", "mean", "max"], "flag": [True, False]}
+    starts = {"dims": ["B+1"], "dtype": "int32", "kind": "offsets", "to": "N"}
+    inputs = {"x": ["N"], "starts": starts}
+    table = {"dims": {"B": [3], "N": [5]}, "inputs": inputs, "scalars": scalars}
+    cases = cases_of(table, count=DESIGNED)
+    for position, count in ((2, 3), (3, 2)):
+        times = Counter(case.inputs[position].strategy for case in cases)
+        assert sorted(times.values()) == [DESIGNED // count] * count
+    pairs = {(case.inputs[2].strategy, case.inputs[3].strategy) for case in cases}
+    assert len(pairs) == 6
+    assert len({(case.inputs[1].strategy, case.inputs[2].strategy) for case in cases}) >= 14

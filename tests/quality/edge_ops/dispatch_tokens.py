@@ -1,5 +1,7 @@
 """Tokens laid out by expert, in their order, each expert's up to its capacity."""
 
+import itertools
+
 import numpy as np
 
 BLOCK = 16
@@ -24,7 +26,11 @@ def right_queues(x, expert, capacity):
     for token, e in enumerate(expert.tolist()):
         if len(queues[e]) < capacity[e]:
             queues[e].append(token)
-    return _laid_out(x, np.array(sum(queues, []), np.int64), [len(q) for q in queues])
+    return _laid_out(
+        x,
+        np.array([token for queue in queues for token in queue], np.int64),
+        [len(q) for q in queues],
+    )
 
 
 def _two_passes(x, expert, capacity, *, clips=True, inclusive=False):
@@ -58,7 +64,7 @@ def bug_capacity_ignored_in_rows(x, expert, capacity):
 
 def bug_last_tokens_are_kept(x, expert, capacity):
     rows, starts = _two_passes(x[::-1], expert[::-1], capacity)
-    for a, b in zip(starts[:-1], starts[1:], strict=True):
+    for a, b in itertools.pairwise(starts):
         rows[a:b] = rows[a:b][::-1].copy()
     return rows, starts
 
@@ -86,3 +92,7 @@ def bug_last_expert_unbounded(x, expert, capacity):
     wide = capacity.copy()
     wide[-1] = len(x)
     return _two_passes(x, expert, wide)
+
+
+def bug_no_capacity_is_no_limit(x, expert, capacity):
+    return _two_passes(x, expert, np.where(capacity == 0, len(x), capacity))

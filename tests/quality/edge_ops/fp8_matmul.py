@@ -67,3 +67,10 @@ def bug_last_row_unscaled(a, b, rows, columns):
     factors = rows.copy()
     factors[-1:] = 1
     return _tiled(a, b) * factors[:, None] * columns
+
+
+def bug_top_exponent_is_infinite(a, b, rows, columns):
+    top = (a.view(np.uint8) & 0x78) == 0x78
+    wide = np.where(top, np.copysign(np.float32(np.inf), a.astype("f4")), a.astype("f4"))
+    with np.errstate(all="ignore"):
+        return (wide @ b.astype("f4").T) * rows[:, None] * columns

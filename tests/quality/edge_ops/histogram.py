@@ -61,3 +61,8 @@ def bug_zeros_are_skipped(x, bins):
 
 def bug_wide_counts(x, bins):
     return right_library(x, bins).astype(np.int64)
+
+
+def bug_inner_edges_belong_below(x, bins):
+    place = np.maximum(np.ceil(x * bins).astype(np.int64) - 1, 0)
+    return np.bincount(place, minlength=bins).astype(np.int32)

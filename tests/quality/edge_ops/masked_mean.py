@@ -65,3 +65,7 @@ def bug_zeros_do_not_count(x, mask):
 def bug_one_element_left_out(x, mask):
     out = _blocks(x, mask)
     return np.where(mask.sum(axis=1) == 1, 0, out).astype(x.dtype)
+
+
+def bug_mask_read_as_it_lies(x, mask):
+    return _blocks(x, np.ravel(mask, order="K").reshape(mask.shape))

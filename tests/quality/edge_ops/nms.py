@@ -92,3 +92,12 @@ def bug_sides_not_clamped(corner, size, score):
     area = size.prod(axis=1)
     over = shared > np.float32(0.5) * (area[:, None] + area - shared)
     return _in_turn(over, np.argsort(-score))
+
+
+def bug_half_is_too_much(corner, size, score):
+    high = corner + size
+    sides = np.minimum(high[:, None], high) - np.maximum(corner[:, None], corner)
+    shared = np.maximum(sides, 0).prod(axis=2)
+    area = size.prod(axis=1)
+    over = shared >= np.float32(0.5) * (area[:, None] + area - shared)
+    return _in_turn(over, np.argsort(-score))

@@ -75,3 +75,14 @@ def bug_last_head_not_turned(x, place, cosine, sine):
     out = _tiled(x, place, cosine, sine)
     out[:, max(x.shape[1] - 1, 1) :] = x[:, max(x.shape[1] - 1, 1) :]
     return out
+
+
+def bug_place_zero_is_not_turned(x, place, cosine, sine):
+    out = _tiled(x, place, cosine, sine)
+    out[place == 0] = x[place == 0]
+    return out
+
+
+def bug_places_read_without_their_stride(x, place, cosine, sine):
+    close = np.lib.stride_tricks.as_strided(place, place.shape, (place.itemsize,))
+    return _tiled(x, close % len(cosine), cosine, sine)

@@ -78,3 +78,11 @@ def bug_maximum_of_all(scores, node, values):
     sums = np.bincount(node, powers, len(values))[node]
     with np.errstate(all="ignore"):
         return (powers / sums + values[node]).astype(scores.dtype)
+
+
+def bug_nodes_that_begin_a_block(scores, node, values):
+    out = _blocks(scores, node, values)
+    starts = np.flatnonzero(np.append(True, node[1:] != node[:-1]))
+    at = starts[(starts % BLOCK == 0) & (starts > 0)]
+    out[at] = values[node[at]]
+    return out

@@ -78,3 +78,10 @@ def bug_ranks(keys, descending):
 def bug_narrow_places(keys, descending):
     values, places = right_python(keys, descending)
     return values, places.astype(np.int32)
+
+
+def bug_halves_merged_from_the_right(keys, descending):
+    half = (keys.shape[1] + 1) // 2
+    order = np.concatenate([np.arange(half, keys.shape[1]), np.arange(half)])
+    signed = -keys if descending else keys
+    return _taken(keys, order[np.argsort(signed[:, order], axis=1, kind="stable")])

@@ -99,3 +99,15 @@ def bug_causal_by_place_in_batch(q, k, v, ends, causal):
 def bug_equal_lengths(q, k, v, ends, causal):
     even = np.linspace(0, len(q), len(ends)).astype(np.int32)
     return right_by_sequence(q, k, v, even, causal)
+
+
+def bug_whole_last_block_counts_as_empty(q, k, v, ends, causal):
+    out = np.zeros_like(v)
+    scaled = q.astype("f4") * np.float32(q.shape[1] ** -0.5)
+    for a, b in itertools.pairwise(ends.tolist()):
+        for i in range(a, b):
+            stop = i + 1 if causal else b
+            whole = (stop - a - 1) // KEYS * KEYS
+            stop = max(a + whole + (stop - a) % KEYS, a + 1)
+            out[i] = _query(scaled[i], k, v, a, stop)
+    return out
