@@ -139,7 +139,7 @@ def right_ops(
         yield f"{control.op}/{control.name}", subjects(copy, control.op)
 
 
-def right_contracts(
+def contract_subjects(
     folder: Path, chosen: Sequence[Chosen]
 ) -> Iterator[tuple[str, list[OpSubject]]]:
     """Each of some implementations of the ops that need contracts, in all its dtypes."""
@@ -281,7 +281,7 @@ def main() -> None:
         if asked.contracts:
             wanted = [op for op in contract_ops() if not asked.ops or op.stem in asked.ops]
             chosen = [(op, name) for op in wanted for name in op.functions("right_")]
-            found = list(right_contracts(Path(folder), chosen))
+            found = list(contract_subjects(Path(folder), chosen))
             parts = [part for seed in asked.seeds for part in parts_of(found, seed, asked.cases)]
         else:
             found = list(right_ops(Path(folder), controls=asked.controls, ops=asked.ops))
