@@ -1,4 +1,4 @@
-"""Ops whose inputs and outputs need contracts, written as kernels are: three right ones, bugs, alarms.
+"""Ops with contracts on both sides, written as kernels are: bugs are found, right ones pass.
 
 The bugs are tried on the cases and with the checks of a default run until one fails; the suite
 takes one of each op (see `whole`).
