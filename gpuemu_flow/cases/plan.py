@@ -34,7 +34,7 @@ from gpuemu_flow.types import (
     InputSpec,
     canonical_dtype,
 )
-from gpuemu_flow.value_rules import ABSENT, SCALAR, Bound, strategies_of
+from gpuemu_flow.value_rules import ABSENT, Bound, strategies_of
 
 DESIGNED = 24
 ENDED = 2  # cases of an input and range, the first ones, that have its ends for certain
@@ -286,7 +286,7 @@ class Absences:
 
 
 def _is_turn_of_none(spec: InputSpec, turn: int) -> bool:
-    return _even_turn_of(turn, ~spec.position, ABSENT_EVERY) == 0
+    return _turn_of(turn, ~spec.position, ABSENT_EVERY) == 0
 
 
 def inputs_of(
@@ -344,19 +344,6 @@ def _turn_of(turn: int, position: int, count: int) -> int:
     return (mixed >> 33) % count
 
 
-def _even_turn_of(turn: int, position: int, count: int) -> int:
-    """Choose one of `count`, each once in so many turns, in an order that is another every time.
-
-    Of a few values none may come seldom: each is to meet what the other inputs do.
-    """
-    if turn < count:
-        return (turn + position) % count
-    again, place = divmod(turn, count)
-    order = list(range(count))
-    SeededRng(derive_seed(again, f"turns_{position}")).shuffle(order)
-    return order[place]
-
-
 def _ruled(spec: InputSpec, tensor: TensorDef, turn: int) -> InputSpec:
     """Return the recipe with a strategy of its kind, and a layout without repetition."""
     rule = spec.rule
@@ -364,8 +351,7 @@ def _ruled(spec: InputSpec, tensor: TensorDef, turn: int) -> InputSpec:
         return spec
     if rule.kind and tensor.strategy is None:
         patterns = tuple(name for name in strategies_of(rule) if name != ABSENT)
-        choose = _even_turn_of if rule.kind == SCALAR else _turn_of
-        spec = replace(spec, strategy=patterns[choose(turn, spec.position, len(patterns))])
+        spec = replace(spec, strategy=patterns[_turn_of(turn, spec.position, len(patterns))])
     if spec.layout == "expanded" and rule.concerns_whole:
         spec = replace(spec, layout="contiguous")
     return spec

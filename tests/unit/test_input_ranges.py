@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -233,17 +232,3 @@ def test_none_takes_no_strategy_and_no_layout_from_an_optional_input() -> None:
     for count in (3, 4):
         few = cases_of(table, count=count)
         assert any(case.inputs[1].strategy == ABSENT for case in few)
-
-
-def test_values_of_a_list_come_equally_often_and_not_in_step() -> None:
-    scalars = {"mode": ["sum", "mean", "max"], "flag": [True, False]}
-    starts = {"dims": ["B+1"], "dtype": "int32", "kind": "offsets", "to": "N"}
-    inputs = {"x": ["N"], "starts": starts}
-    table = {"dims": {"B": [3], "N": [5]}, "inputs": inputs, "scalars": scalars}
-    cases = cases_of(table, count=DESIGNED)
-    for position, count in ((2, 3), (3, 2)):
-        times = Counter(case.inputs[position].strategy for case in cases)
-        assert sorted(times.values()) == [DESIGNED // count] * count
-    pairs = {(case.inputs[2].strategy, case.inputs[3].strategy) for case in cases}
-    assert len(pairs) == 6
-    assert len({(case.inputs[1].strategy, case.inputs[2].strategy) for case in cases}) >= 14
