@@ -118,9 +118,18 @@ def _cases(
     schema: OpSchema, seed: int, dtype: str, strategies: tuple[str, ...], layouts: tuple[str, ...]
 ) -> Iterator[Case]:
     companion = companion_strategy(strategies)
+    absences = Absences()
     ended: Counter[tuple[Bound | None, ...]] = Counter()
     for index, (combination, sizes) in enumerate(_shaped(schema, seed, strategies, layouts)):
-        made, target = inputs_of(schema, dtype, combination, sizes, companion=companion, turn=index)
+        made, target = inputs_of(
+            schema,
+            dtype,
+            combination,
+            sizes,
+            companion=companion,
+            turn=index,
+            absences=absences,
+        )
         inputs = tuple(
             _with_ends(tensor, spec, _range_of(spec, sizes, made), ended)
             for tensor, spec in zip(schema.inputs, made, strict=True)
@@ -242,6 +251,44 @@ def _random(
         index += 1
 
 
+class Absences:
+    """The turns of optional inputs to be None: never at the cost of a strategy or a layout.
+
+    What a case would show of an input for the first time it shows; a turn that falls on such a case
+    is owed to a later one. Of the very first cases one is without the input for certain, however
+    few are asked for.
+    """
+
+    def __init__(self) -> None:
+        self._met: set[tuple[str, str, str]] = set()
+        self._owed: Counter[str] = Counter()
+
+    def takes(self, spec: InputSpec, turn: int, *, alone: bool = False) -> bool:
+        """Tell whether an optional input is None in this case.
+
+        Parameters
+        ----------
+        spec : InputSpec
+            As it would be else.
+        turn : int
+            Of the case.
+        alone : bool
+            The case is about this input alone.
+        """
+        self._owed[spec.name] += _is_turn_of_none(spec, turn)
+        shown = {(spec.name, "strategy", spec.strategy), (spec.name, "layout", spec.layout)}
+        new = alone or not shown <= self._met
+        if not self._owed[spec.name] or (new and turn >= ABSENT_EVERY):
+            self._met |= shown
+            return False
+        self._owed[spec.name] -= 1
+        return True
+
+
+def _is_turn_of_none(spec: InputSpec, turn: int) -> bool:
+    return _turn_of(turn, ~spec.position, ABSENT_EVERY) == 0
+
+
 def inputs_of(
     schema: OpSchema,
     dtype: str,
@@ -250,10 +297,12 @@ def inputs_of(
     *,
     companion: str,
     turn: int,
+    absences: Absences | None = None,
 ) -> tuple[tuple[InputSpec, ...], str | None]:
     """Return the inputs of a case, and the name of the input that it targets (None = all).
 
-    `turn` counts the cases: inputs of a kind take its own strategies one after the other.
+    `turn` counts the cases: inputs of a kind take its own strategies one after the other. Without
+    `absences` an optional input is None in every so many cases.
     """
     strategy, layout, target = combination.strategy, combination.layout, combination.target
     if strategy == companion and layout == "contiguous":
@@ -274,6 +323,14 @@ def inputs_of(
         )
         if tensor.rule is not None:
             spec = _ruled(spec, tensor, turn)
+        if spec.rule is not None and spec.rule.optional:
+            none = (
+                absences.takes(spec, turn, alone=position == target)
+                if absences is not None
+                else _is_turn_of_none(spec, turn)
+            )
+            if none:
+                spec = _absent(spec)
         inputs.append(spec)
     return tuple(inputs), None if target is None else schema.inputs[target].name
 
@@ -295,8 +352,10 @@ def _ruled(spec: InputSpec, tensor: TensorDef, turn: int) -> InputSpec:
     if rule.kind and tensor.strategy is None:
         patterns = tuple(name for name in strategies_of(rule) if name != ABSENT)
         spec = replace(spec, strategy=patterns[_turn_of(turn, spec.position, len(patterns))])
-    if rule.optional and _turn_of(turn, ~spec.position, ABSENT_EVERY) == 0:
-        return replace(spec, shape=(0,) * len(spec.shape), strategy=ABSENT, layout="contiguous")
     if spec.layout == "expanded" and rule.concerns_whole:
         spec = replace(spec, layout="contiguous")
     return spec
+
+
+def _absent(spec: InputSpec) -> InputSpec:
+    return replace(spec, shape=(0,) * len(spec.shape), strategy=ABSENT, layout="contiguous")

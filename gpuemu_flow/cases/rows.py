@@ -78,13 +78,17 @@ class Rows:
     def sparse_zeros(self) -> NDArray[np.bool_]:
         """Mark about half of the elements, but in one row of eight all except a random one.
 
-        A row whose only unmarked element lies in its last tile shows whether that tile is read.
+        A row whose only unmarked element lies in its last tile shows whether that tile is read. Of
+        a single row the first element is marked and the last one is not: a bias that begins with 0
+        is a bias.
         """
         zeros = self.coin_flips()
         if self.number > 1:
             alone = np.flatnonzero(self.every(8))
             zeros[alone] = True
             zeros[alone, self.random_columns()[alone]] = False
+        elif self.width > 1:
+            zeros[0, 0], zeros[0, -1] = True, False
         return zeros
 
     def few_values(self, palette: Array) -> Array:

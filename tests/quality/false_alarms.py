@@ -1,13 +1,16 @@
 """Fuzzes right ops and prints how many cases failed: what the oracle must never do.
 
     python tests/quality/false_alarms.py [--cases 2000] [--seeds 1,2,3] [--seconds 600] [--controls]
-        [--ops softmax,matmul] [--jobs 2] [--log sweep.jsonl] [--count-code DIGEST] [--json]
+        [--contracts] [--ops softmax,matmul] [--jobs 2] [--log sweep.jsonl] [--count-code DIGEST]
+        [--json]
 
 The ops of both workspaces in each of their dtypes, and with ``--controls`` their other right
-implementations: `--cases` of each with each seed. The cases are those of ``fuzz``, judged as it
-judges them. With ``--log`` each finished part is appended to a file, with the digest of the code
-that judged it, and what the file has from that code, or one that ``--count-code`` names, is counted
-and not judged again: a sweep that was ended goes on where it was.
+implementations: `--cases` of each in each dtype with each seed. With ``--contracts`` the right
+implementations of the ops that need contracts (see `contract_ops`) in their place; their dtypes
+share `--cases`. The cases are those of ``fuzz``, judged as it judges them. With ``--log`` each
+finished part is appended to a file, with the digest of the code that judged it, and what the file
+has from that code, or one that ``--count-code`` names, is counted and not judged again: a sweep
+that was ended goes on where it was.
 """
 
 from __future__ import annotations
@@ -18,15 +21,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from contract_ops import Chosen, contract_ops, write_workspace
 from controls import CONTROLS, install
-from oracle import REPOSITORY, copy_workspace, subjects
+from oracle import REPOSITORY, all_subjects, copy_workspace, subjects
 
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.engine import own_code
@@ -133,6 +137,19 @@ def right_ops(
         copy = copy_workspace(folder / f"control{number}")
         install(control, copy)
         yield f"{control.op}/{control.name}", subjects(copy, control.op)
+
+
+def contract_subjects(
+    folder: Path, chosen: Sequence[Chosen]
+) -> Iterator[tuple[str, list[OpSubject]]]:
+    """Each of some implementations of the ops that need contracts, in all its dtypes."""
+    write_workspace(folder / "contracts", chosen)
+    yield from all_subjects(folder / "contracts").items()
+
+
+def parts_of(found: Sequence[tuple[str, list[OpSubject]]], seed: int, cases: int) -> list[Part]:
+    """So many cases of each implementation with one seed, shared by its dtypes."""
+    return [Part(name, seed, cases // len(items), item) for name, items in found for item in items]
 
 
 def batches(cases: Iterator[Case]) -> Iterator[list[Case]]:
@@ -252,6 +269,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=lambda text: [int(n) for n in text.split(",")], default=[1])
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--controls", action="store_true")
+    parser.add_argument("--contracts", action="store_true")
     parser.add_argument("--ops", type=lambda text: frozenset(text.split(",")), default=frozenset())
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--log", type=Path)
@@ -259,14 +277,20 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = list(right_ops(Path(folder), controls=asked.controls, ops=asked.ops))
         # One seed after the other, so that a sweep that is ended has seen every implementation.
-        parts = [
-            Part(name, seed, asked.cases, item)
-            for seed in asked.seeds
-            for name, op_subjects in found
-            for item in op_subjects
-        ]
+        if asked.contracts:
+            wanted = [op for op in contract_ops() if not asked.ops or op.stem in asked.ops]
+            chosen = [(op, name) for op in wanted for name in op.functions("right_")]
+            found = list(contract_subjects(Path(folder), chosen))
+            parts = [part for seed in asked.seeds for part in parts_of(found, seed, asked.cases)]
+        else:
+            found = list(right_ops(Path(folder), controls=asked.controls, ops=asked.ops))
+            parts = [
+                Part(name, seed, asked.cases, item)
+                for seed in asked.seeds
+                for name, op_subjects in found
+                for item in op_subjects
+            ]
         code = own_code.digest(FileTable(Path(folder)))
         sweep = Sweep(asked, code)
         done = sweep.run(parts)

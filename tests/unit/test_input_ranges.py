@@ -9,7 +9,8 @@ import pytest
 from input_tables import cases_of, schema_of
 
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.cases.plan import DESIGNED, plan_cases
+from gpuemu_flow.value_rules import ABSENT
 
 
 def test_both_ends_of_a_range_are_in_the_first_cases() -> None:
@@ -215,3 +216,19 @@ def test_an_optional_input_is_absent_now_and_then() -> None:
     assert 4 <= shapes.count((0,)) <= 14
     assert set(shapes) == {(0,), (3,)}
     assert all(materialise(case)["w"].shape == case.inputs[1].shape for case in cases)
+
+
+def test_none_takes_no_strategy_and_no_layout_from_an_optional_input() -> None:
+    w = {"dims": ["N"], "optional": True}
+    table = {"dims": {"N": [3]}, "inputs": {"x": ["N"], "w": w, "y": ["N"]}}
+    cases = cases_of(table, count=DESIGNED)
+    plain = {**table, "inputs": {"x": ["N"], "w": ["N"], "y": ["N"]}}
+    wanted = [case.inputs[1] for case in cases_of(plain, count=DESIGNED)]
+    given = [case.inputs[1] for case in cases if case.inputs[1].strategy != ABSENT]
+    assert {spec.strategy for spec in given} == {spec.strategy for spec in wanted}
+    assert {spec.layout for spec in given} == {spec.layout for spec in wanted}
+    alone = [case for case in cases if case.target == "w"]
+    assert alone and all(case.inputs[1].strategy != ABSENT for case in alone)
+    for count in (3, 4):
+        few = cases_of(table, count=count)
+        assert any(case.inputs[1].strategy == ABSENT for case in few)

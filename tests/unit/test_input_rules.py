@@ -249,3 +249,18 @@ def test_the_tails_of_probabilities_hold_subnormals(dtype: str) -> None:
     ]
     assert found
     assert all((values == smallest).any() and values.max() > 0.5 for values in found)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_small_quantized_floats_are_subnormal_beside_the_largest(dtype: str) -> None:
+    q = {"dims": ["B", "N"], "dtype": dtype, "kind": "quantized"}
+    table = {"dims": {"B": [4], "N": [33]}, "inputs": {"q": q, "x": ["B"]}}
+    limits = float_limits(dtype)
+    small = [case for case in cases_of(table) if case.inputs[0].strategy == "small"]
+    assert small
+    for case in small:
+        sizes = abs(to_float64(materialise(case)["q"]))
+        assert (sizes.max(axis=1) == limits.max).all()
+        rest = np.sort(sizes, axis=1)[:, :-1]
+        assert ((rest > 0) & (rest < limits.smallest_normal)).any(axis=1).all()
+        assert rest.max() <= 16 * limits.smallest_subnormal

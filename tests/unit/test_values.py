@@ -121,6 +121,15 @@ def test_sparse_has_rows_of_one_element_anywhere():
         assert len(places) > 25, "a random column of the 33"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+def test_a_sparse_vector_begins_with_zero_and_does_not_end_with_it(dtype: str):
+    for seed in SEEDS:
+        for size in (2, 3, 33):
+            values = tensor("sparse", dtype, shape=(size,), seed=seed)
+            assert values[0] == 0, seed
+            assert values[-1] != 0 or dtype == "int32", "integers draw 0 themselves"
+
+
 def test_strategies_draw_from_domains_of_their_own():
     normal, sparse = exact("normal"), exact("sparse")
     assert not (normal == sparse).any()

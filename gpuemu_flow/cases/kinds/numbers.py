@@ -59,6 +59,13 @@ def _steps(setting: Setting) -> tuple[int, int]:
     return setting.integer_bounds(low, high)
 
 
+def _few_steps(setting: Setting, scale: float) -> Array:
+    """Draw floats near 0: multiples of the smallest subnormal, up to the first normal numbers."""
+    least = float_limits(setting.dtype).smallest_subnormal
+    wide: Array = setting.draw(-16, 16) * (least / scale)
+    return wide
+
+
 def _quantized(setting: Setting) -> Array:
     rows = setting.rows
     if setting.floating:
@@ -68,11 +75,12 @@ def _quantized(setting: Setting) -> Array:
         scale = top / 1024
     else:
         (low, high), scale = _steps(setting), 1.0
-    values = setting.draw(low, high)
+    values: Array = setting.draw(low, high)
     if setting.pattern == "saturated":
         values = np.where(rows.coin_flips(), low, high)
     elif setting.pattern == "small":
-        values = np.clip(setting.draw(-2, 2), low, high)
+        values = _few_steps(setting, scale) if setting.floating else setting.draw(-2, 2)
+        values = np.clip(values, low, high)
     elif setting.pattern == "zero_rows":
         values[rows.every(2)] = 0
         return values * scale if setting.floating else values
