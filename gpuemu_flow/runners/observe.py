@@ -28,6 +28,7 @@ from gpuemu_flow.runners.imports import is_installed
 from gpuemu_flow.runners.named_paths import absolute, is_environment, is_system, path_of
 from gpuemu_flow.runners.plain_paths import exists, lexists, realpath
 from gpuemu_flow.runners.plain_paths import stat as plain_stat
+from gpuemu_flow.runners.preload import preloaded
 from gpuemu_flow.runners.searches import Searches
 from gpuemu_flow.runners.sightings import framed
 from gpuemu_flow.runners.tracer import interpreter
@@ -117,6 +118,14 @@ class Observer:
 
         sys.addaudithook(hook)
         self._watch_fork_exec()
+        self._count_preloaded()
+
+    def _count_preloaded(self) -> None:
+        """Count what the fork server imported as imported here, in this program's folders."""
+        searches = preloaded().searches
+        if searches:
+            self._searches.add(searches)
+            self._trace(looks=False, quietly=True)  # its machine code may open files
 
     def _watch_fork_exec(self) -> None:
         """Watch processes that `multiprocessing` starts, for which there is no audit event."""
@@ -379,6 +388,7 @@ def base_records() -> bytes:
         files = {*_origins(list(sys.modules)), *libraries.mapped(), sys.executable}
         _base_files.update(files)
         kept = sorted(path for path in files if not path.startswith(_PACKAGE))
-        records = [f"r{path}" for path in kept] + [f"v{name}" for name in variables.AT_START]
+        names = (*variables.AT_START, *preloaded().variables)
+        records = [f"r{path}" for path in kept] + [f"v{name}" for name in names]
         _base.append(b"\n".join(map(os.fsencode, records)))
     return _base[0]

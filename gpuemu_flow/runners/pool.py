@@ -18,8 +18,8 @@ from gpuemu_flow.runners.attempt import WorkerClient
 from gpuemu_flow.runners.process import (
     ServerDiedError,
     ServerHandle,
+    ServerStart,
     WorkerProcess,
-    startup_environment,
 )
 from gpuemu_flow.runners.sandbox.spec import lacks, missing_problem
 from gpuemu_flow.runners.session import ProgramSession
@@ -32,6 +32,8 @@ from gpuemu_flow.types import Json
 LOAD_SECONDS = 120.0
 _SERVER_STARTS = 3
 _SLICE = 0.1
+_MOST_PRELOADED = 4
+"""Fork servers that hold a framework at once, each for programs of another environment."""
 
 OnOutcome = Callable[[Outcome], None]
 OnObserved = Callable[[Observation], None]
@@ -65,7 +67,7 @@ class Pool:
         self._staging = staging
         self._env = dict(env or {})
         self._load_timeout = load_timeout
-        self._servers: dict[tuple[tuple[str, str], ...], ServerHandle] = {}
+        self._servers: dict[ServerStart, ServerHandle] = {}
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._closed = False
@@ -78,7 +80,7 @@ class Pool:
 
     def start(self) -> None:
         """Start the fork server now instead of at the first run."""
-        self._server({})
+        self._server(ServerStart())
 
     def close(self) -> None:
         """End all workers and fork servers; no process is left."""
@@ -93,40 +95,52 @@ class Pool:
         if self._closed:
             raise RunnerError(Problem("pool-closed", "the pool of workers is closed"))
 
-    def _server(self, env: Mapping[str, str]) -> ServerHandle:
-        """Return the living fork server for a start-up environment."""
-        key = tuple(sorted(env.items()))
+    def _server(self, start: ServerStart) -> ServerHandle:
+        """Return the living fork server that was started so."""
         with self._lock:
             self._check_open()
-            server = self._servers.get(key)
+            server = self._servers.get(start)
             if server is None or not server.alive():
                 if server is not None:
                     server.close()
-                server = self._servers[key] = ServerHandle({**self._env, **env})
+                server = self._servers[start] = self._new_server(start)
             return server
 
-    def _discard(self, env: Mapping[str, str], server: ServerHandle) -> None:
+    def _new_server(self, start: ServerStart) -> ServerHandle:
+        return ServerHandle({**self._env, **dict(start.env)}, start.framework)
+
+    def _discard(self, start: ServerStart, server: ServerHandle) -> None:
         """Drop a server that does not answer."""
-        key = tuple(sorted(env.items()))
         with self._lock:
-            if self._servers.get(key) is server:
-                del self._servers[key]
+            if self._servers.get(start) is server:
+                del self._servers[start]
         server.close()
+
+    def _start_for(self, program: Program) -> ServerStart:
+        """Return how the fork server of an equipped program starts."""
+        start = ServerStart.of(program)
+        if start.framework:
+            with self._lock:
+                others = sum(bool(known.framework) for known in self._servers if known != start)
+            if others >= _MOST_PRELOADED:
+                return ServerStart.plain(program)
+        return start
 
     def _open(self, program: Program) -> WorkerProcess:
         """Return a new worker of the shared fork server for an equipped program."""
         _check_fence(program)
-        env = startup_environment(program.env)
+        start = self._start_for(program)
         complaint = ""
         for _ in range(_SERVER_STARTS):
-            server = self._server(env)
+            server = self._server(start)
             try:
                 return server.open_worker(
                     fresh=program.isolation == "spawn", sandbox=program.sandbox
                 )
             except ServerDiedError:
                 complaint = server.stderr_tail()
-                self._discard(env, server)
+                self._discard(start, server)
+                start = ServerStart.plain(program)
         raise _no_server(complaint)
 
     @contextlib.contextmanager
@@ -134,7 +148,7 @@ class Pool:
         """Yield a worker of a separate fork server."""
         self._check_open()
         _check_fence(program)
-        server = ServerHandle({**self._env, **startup_environment(program.env)})
+        server = self._new_server(self._start_for(program))
         try:
             yield server.open_worker(fresh=program.isolation == "spawn", sandbox=program.sandbox)
         except ServerDiedError:

@@ -19,12 +19,16 @@ from pathlib import Path
 import gpuemu_flow
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import USER_CACHE, let_through, user_cache_of
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import channel, memfd
+from gpuemu_flow.runners.api import Program
+from gpuemu_flow.runners.preload import framework_of, identity
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.types import Json
 
 START_SECONDS = 60.0
+PRELOAD_SECONDS = 120.0
 _DYING_SECONDS = 2.0
 _SEND_SECONDS = struct.pack("ll", 30, 0)  # struct timeval
 _SLICE = 0.1  # seconds between looks at a cancel event
@@ -263,6 +267,37 @@ class WorkerProcess:
             os.close(fd)
 
 
+@dataclass(frozen=True)
+class ServerStart:
+    """How a fork server is started; programs that need the same share one.
+
+    Attributes
+    ----------
+    env : tuple of pairs of str
+        Variables of the environment and their values.
+    framework, identity : str
+        An installed package that is imported before, and the very files that are.
+    """
+
+    env: tuple[tuple[str, str], ...] = ()
+    framework: str = ""
+    identity: str = ""
+
+    @classmethod
+    def plain(cls, program: Program) -> ServerStart:
+        """Return the start for a program without a framework."""
+        return cls(tuple(startup_environment(program.env).items()))
+
+    @classmethod
+    def of(cls, program: Program) -> ServerStart:
+        """Return the start for a program; a framework may read all of its environment."""
+        framework = framework_of(program)
+        known = identity(framework) if framework else ""
+        if not known:
+            return cls.plain(program)
+        return cls(tuple(sorted(program.env.items())), framework, known)
+
+
 class ServerHandle:
     """Starts one fork server and asks it for workers. Thread-safe.
 
@@ -270,9 +305,12 @@ class ServerHandle:
     ----------
     env : mapping of str to str
         Added to what reaches every program of this process's environment.
+    framework : str
+        An installed package that the server imports before it starts workers; see `preload`.
     """
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, env: Mapping[str, str], framework: str = "") -> None:
+        self._patience = START_SECONDS + (PRELOAD_SECONDS if framework else 0.0)
         package_root = str(Path(gpuemu_flow.__file__).parent.parent)
         one_thread = dict.fromkeys(_THREAD_VARIABLES, "1")
         environment = {**one_thread, "PYTHONHASHSEED": "0", **_own_part(), **env}
@@ -282,7 +320,8 @@ class ServerHandle:
         with peer:
             # From the package's own root, so that -m finds this package and no workspace module.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "gpuemu_flow.runners.forkserver", str(peer.fileno())],
+                [sys.executable, "-m", "gpuemu_flow.runners.forkserver", str(peer.fileno()),
+                 *filter(None, [framework])],
                 pass_fds=[peer.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -324,7 +363,7 @@ class ServerHandle:
                 request = {"fresh": fresh, "sandbox": fence}
                 channel.send(self._control, request, worker.hand_over())
             worker.handed_over()
-            worker.wait_started(START_SECONDS)
+            worker.wait_started(self._patience)
         except channel.ChannelClosedError:
             worker.kill()
             raise ServerDiedError from None

@@ -4,24 +4,41 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import machinery
 from typing import Any
 
 from gpuemu_flow.runners.imports import is_installed
 
-_Search = tuple[str, tuple[str, ...]]
+Search = tuple[str, tuple[str, ...] | None]
+"""A module's name and the folders that were searched; None for those of ``sys.path``."""
 
 
 class Searches:
     """An import finder that finds nothing, but records each search and its folders."""
 
     def __init__(self) -> None:
-        self._asked: list[_Search] = []
+        self._asked: list[Search] = []
 
     def install(self) -> None:
         """Register for every import from now on."""
         sys.meta_path.insert(0, self)
+
+    def remove(self) -> None:
+        """Undo `install`."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def asked(self) -> Iterator[Search]:
+        """Yield the searches since the last call; names of packages' own parts with folders."""
+        asked, self._asked = self._asked, []
+        for name, folders in asked:
+            yield name, folders if "." in name else None
+
+    def add(self, searches: Iterable[Search]) -> None:
+        """Count searches of the process that this one was forked from as its own."""
+        here = tuple(sys.path)
+        self._asked += [(name, here if folders is None else folders) for name, folders in searches]
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, _: Any = None) -> None:
         """Record one search; find nothing."""
@@ -38,7 +55,8 @@ class Searches:
         """
         asked, self._asked = self._asked, []
         names: dict[str, frozenset[str]] = {}
-        for name, folders in asked:
+        for name, searched in asked:
+            folders = searched or ()
             spec = getattr(sys.modules.get(name), "__spec__", None)
             origin = str(getattr(spec, "origin", None) or "")
             if origin in ("built-in", "frozen"):
