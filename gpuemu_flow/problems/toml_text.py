@@ -46,8 +46,6 @@ def workspace_text(project: str, ops: Sequence[OpTable], cases: int) -> str:
         "# These problems promise their kernels contiguous tensors and finite values.\n"
         'layouts = ["contiguous"]\nstrategies = ["core"]\n'
     ]
-    if ops and all(one.generate for op in ops for one in op.taken.about.tensors):
-        parts[0] += "cause_budget = 0  # a problem's own function gives the values\n"
     parts += [_op(one) for one in ops]
     return "\n".join(parts)
 

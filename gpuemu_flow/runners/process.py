@@ -320,8 +320,13 @@ class ServerHandle:
         with peer:
             # From the package's own root, so that -m finds this package and no workspace module.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "gpuemu_flow.runners.forkserver", str(peer.fileno()),
-                 *filter(None, [framework])],
+                [
+                    sys.executable,
+                    "-m",
+                    "gpuemu_flow.runners.forkserver",
+                    str(peer.fileno()),
+                    *filter(None, [framework]),
+                ],
                 pass_fds=[peer.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -37,15 +37,12 @@ class Searches:
 
     def add(self, searches: Iterable[Search]) -> None:
         """Count searches of the process that this one was forked from as its own."""
-        here = tuple(sys.path)
+        here = _absolute(sys.path)
         self._asked += [(name, here if folders is None else folders) for name, folders in searches]
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, _: Any = None) -> None:
         """Record one search; find nothing."""
-        folders = tuple(sys.path if path is None else path)
-        if not all(isinstance(f, str) and f.startswith("/") for f in folders):
-            folders = _from_the_root(folders)
-        self._asked.append((name, folders))
+        self._asked.append((name, _absolute(sys.path if path is None else path)))
 
     def missed(self) -> Iterator[str]:
         """Yield the files that the searches since the last call would have found, had they existed.
@@ -72,8 +69,11 @@ class Searches:
                     break
 
 
-def _from_the_root(folders: tuple[object, ...]) -> tuple[str, ...]:
+def _absolute(entries: Sequence[str]) -> tuple[str, ...]:
     """Make relative folders absolute; drop entries that only an import hook understands."""
+    folders = tuple(entries)
+    if all(isinstance(folder, str) and folder.startswith("/") for folder in folders):
+        return folders
     here = os.getcwd()  # noqa: PTH109
     texts = [folder for folder in folders if isinstance(folder, str)]
     absolute = [os.path.normpath(os.path.join(here, text)) for text in texts]  # noqa: PTH118
