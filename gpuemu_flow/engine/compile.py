@@ -25,7 +25,7 @@ from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import EMULATED, Program
 from gpuemu_flow.runners.off_limits import NOTHING, OffLimits
-from gpuemu_flow.runners.preload import FRAMEWORKS
+from gpuemu_flow.runners.preloadable import FRAMEWORKS
 from gpuemu_flow.runners.sandbox.fence import Fence
 from gpuemu_flow.store.user_cache import user_cache_folder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -421,7 +421,7 @@ class Compiler:
         ).to_json()
 
     def _framework(self, ref: ProgramRef) -> str:
-        """Return a framework that a program imports, or one of its modules; see `preload`."""
+        """Return a framework that a program imports, or one of its modules; see `preloadable`."""
         starts = [] if ref.kernel else [*ref.files]
         found = self.sources.module_file(ref.module) if ref.module else None
         starts += [found] if found is not None else []

@@ -102,7 +102,7 @@ class Program:
         Arguments that consist of several inputs, by name: ``kind`` and ``members`` of each.
     framework : str
         An installed package that the program imports, which its fork server may import before;
-        see `preload`. Empty for none.
+        see `preloadable`. Empty for none.
     sandbox : Sandbox or None
         Restrictions that the kernel enforces on its processes; None for none.
     """

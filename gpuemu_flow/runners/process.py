@@ -22,7 +22,7 @@ from gpuemu_flow.let_through import USER_CACHE, let_through, user_cache_of
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import channel, memfd
 from gpuemu_flow.runners.api import Program
-from gpuemu_flow.runners.preload import framework_of, identity
+from gpuemu_flow.runners.preloadable import framework_of, identity
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.types import Json
