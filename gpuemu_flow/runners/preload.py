@@ -47,7 +47,7 @@ _preloaded = Preloaded()
 
 
 def preloaded() -> Preloaded:
-    """Return what this process, or the one that it was forked from, saw while it preloaded."""
+    """Return the observations of the import in this process, or in the one it was forked from."""
     return _preloaded
 
 

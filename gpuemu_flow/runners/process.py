@@ -269,7 +269,7 @@ class WorkerProcess:
 
 @dataclass(frozen=True)
 class ServerStart:
-    """How a fork server is started; programs that need the same share one.
+    """Start of a fork server, which programs of equal starts share.
 
     Attributes
     ----------

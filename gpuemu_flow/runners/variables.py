@@ -200,7 +200,7 @@ def watch(
 
 
 def plain_state() -> tuple[Any, Any, Any]:
-    """Return what `watch` replaces, for `restore`."""
+    """Return the mappings that `watch` replaces, for `restore`."""
     inner: Any = os.environ
     bytewise: Any = os.environb
     return inner._data, bytewise._data, posix.environ

@@ -20,12 +20,17 @@ def chosen(problems: Iterable[str], *quick: str) -> list[str]:
 
 
 def scored(
-    folder: Path, format_name: str, path: str = "theirs", *more: str, problems: int = 1
+    folder: Path,
+    format_name: str,
+    path: str = "theirs",
+    *more: str,
+    problems: int = 1,
+    cases: int = 4,
 ) -> str:
     """Import what lies in a folder and demand that `score` tells right from wrong."""
     theirs = folder / "theirs"
     before = {each: each.read_bytes() for each in theirs.rglob("*") if each.is_file()}
-    words = ("import", format_name, path, "--into", "work", "--cases", "4", *more)
+    words = ("import", format_name, path, "--into", "work", "--cases", str(cases), *more)
     told = command(folder, *words)
     assert {each: each.read_bytes() for each in theirs.rglob("*") if each.is_file()} == before
     page = command(folder / "work", "score", "--no-confirm", "--format", "html")

@@ -13,6 +13,8 @@ from kernelbench_problems import KERNEL_BENCH
 from more_collection_problems import GPU_MODE_ALL, TRACES_ALL
 
 pytest.importorskip("torch", reason="no torch")
+CASES = 12
+"""What `import` takes by itself. Of 4 none may hold a value above 1, which some bugs need."""
 
 
 def test_problems_of_gpu_mode_are_scored(tmp_path: Path) -> None:
@@ -20,21 +22,21 @@ def test_problems_of_gpu_mode_are_scored(tmp_path: Path) -> None:
     names = chosen(GPU_MODE_ALL, "config")
     for name in names:
         GPU_MODE_ALL[name].write(tmp_path / "theirs", name, most=MOST)
-    assert "left out" not in scored(tmp_path, "gpumode", problems=len(names))
+    assert "left out" not in scored(tmp_path, "gpumode", problems=len(names), cases=CASES)
 
 
 def test_definitions_of_flashinfer_bench_are_scored(tmp_path: Path) -> None:
     names = chosen(TRACES_ALL, "ragged")
     for name in names:
         TRACES_ALL[name].write(tmp_path / "theirs", name, most=MOST)
-    assert "left out" not in scored(tmp_path, "flashinfer-bench", problems=len(names))
+    assert "left out" not in scored(tmp_path, "flashinfer-bench", problems=len(names), cases=CASES)
 
 
 def test_problems_of_kernelbench_are_scored(tmp_path: Path) -> None:
     names = chosen(KERNEL_BENCH, "7_Max")
     for name in names:
         KERNEL_BENCH[name].write(tmp_path / "theirs" / name, name, most=MOST)
-    assert "left out" not in scored(tmp_path, "kernelbench", problems=len(names))
+    assert "left out" not in scored(tmp_path, "kernelbench", problems=len(names), cases=CASES)
 
 
 def test_twenty_problems_of_each_are_written() -> None:
