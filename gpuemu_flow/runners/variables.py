@@ -197,22 +197,3 @@ def watch(
     as_started = _Told(posix.environ, tell, tell_asked)
     as_started._own.update(known)
     posix.environ = as_started
-
-
-def plain_state() -> tuple[Any, Any, Any]:
-    """Return the mappings that `watch` replaces, for `restore`."""
-    inner: Any = os.environ
-    bytewise: Any = os.environb
-    return inner._data, bytewise._data, posix.environ
-
-
-def restore(state: tuple[Any, Any, Any]) -> None:
-    """Undo `watch`; changes of variables since then stay."""
-    inner: Any = os.environ
-    bytewise: Any = os.environb
-    now = dict(dict.items(inner._data))
-    data, other, as_started = state
-    for mapping in (data, other):
-        mapping.clear()
-        mapping.update(now)
-    inner._data, bytewise._data, posix.environ = data, other, as_started

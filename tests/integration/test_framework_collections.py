@@ -14,7 +14,7 @@ from more_collection_problems import GPU_MODE_ALL, TRACES_ALL
 
 pytest.importorskip("torch", reason="no torch")
 CASES = 12
-"""What `import` takes by itself. Of 4 none may hold a value above 1, which some bugs need."""
+"""The cases that `import` takes by itself; of 4 none may hold the value above 1 that bugs need."""
 
 
 def test_problems_of_gpu_mode_are_scored(tmp_path: Path) -> None:
