@@ -152,9 +152,10 @@ def run(
         if dry_run:
             return
         options = replace(options, dry_run=False)
-    jobs = session.count_jobs(workspace, options)
     with (
-        cluster_of(on_cluster, scheduler, resources, jobs) as cluster,
+        cluster_of(
+            on_cluster, scheduler, resources, session.count_jobs(workspace, options)
+        ) as cluster,
         make_listener(live=wants_color() and output_format == "text") as listener,
     ):
         options = replace(options, elsewhere=cluster)

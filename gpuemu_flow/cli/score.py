@@ -30,18 +30,26 @@ def score(
     """
     from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
     from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
-    from gpuemu_flow.engine.session import RunOptions  # noqa: PLC0415
+    from gpuemu_flow.engine.session import RunOptions, count_jobs  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
+    from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR  # noqa: PLC0415
     from gpuemu_flow.problems.score import scores_of  # noqa: PLC0415
     from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
+    from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
 
     workspace = Workspace(overrides=Overrides(seed=seed))
-    with make_listener(live=wants_color() and output_format == "text") as listener:
-        _, report = run_and_report(workspace, RunOptions(words=words, jobs=jobs), listener)
+    options = RunOptions(words=words, jobs=jobs)
+    sessions = max(count_jobs(workspace, options), SESSIONS_PER_EVALUATOR)
+    with (
+        make_listener(live=wants_color() and output_format == "text") as listener,
+        # Of both: a framework takes longer to import than a problem to run.
+        Pool(sessions, staging=workspace.cache.staging) as pool,
+    ):
+        _, report = run_and_report(workspace, options, listener, pool)
         budget = cause_budget(workspace, confirm=confirm)
-        report = with_causes(workspace, report, budget=budget, announce=say_looking)
+        report = with_causes(workspace, report, budget=budget, announce=say_looking, pool=pool)
     scores = scores_of(report)
     if output_format == "json":
         say(json_writer.dumps(scores.to_json()))

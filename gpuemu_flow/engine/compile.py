@@ -25,6 +25,7 @@ from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import EMULATED, Program
 from gpuemu_flow.runners.off_limits import NOTHING, OffLimits
+from gpuemu_flow.runners.preloadable import FRAMEWORKS
 from gpuemu_flow.runners.sandbox.fence import Fence
 from gpuemu_flow.store.user_cache import user_cache_folder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -415,9 +416,18 @@ class Compiler:
             # Of the op alone: a reference may well be the library.
             require_kernel=fenced and op.require_kernel,
             forbid=op.forbid if fenced else (),
+            framework=self._framework(ref),
             sandbox=sandbox,
             **kept_from,
         ).to_json()
+
+    def _framework(self, ref: ProgramRef) -> str:
+        """Return a framework that a program imports, or one of its modules; see `preloadable`."""
+        starts = [] if ref.kernel else [*ref.files]
+        found = self.sources.module_file(ref.module) if ref.module else None
+        starts += [found] if found is not None else []
+        packages = {ref.kind}.union(*(self.sources.closure(start).packages for start in starts))
+        return next((name for name in FRAMEWORKS if name in packages), "")
 
     def _generators(self, op: OpConfig, program: ProgramRef) -> dict[str, Json]:
         """Return the functions that generate inputs, with the op's own restrictions."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import field, replace
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.fuzz.relating import Tried
     from gpuemu_flow.fuzz.subjects import OpSubject
     from gpuemu_flow.judging.case_evaluator import CaseEvaluator
+    from gpuemu_flow.runners.pool import Pool
 
 VERSION = 5
 WRONG_VALUES = (FailureKind.TOLERANCE, FailureKind.NAN, FailureKind.INF, FailureKind.INVARIANT)
@@ -44,6 +46,39 @@ MOST_ELEMENTS = 1 << 15
 """Elements of an experiment's largest tensor, unless no failing case is so small."""
 
 Judged = tuple[Case, CheckResult]
+
+
+class _Workers:
+    """The workers of experiments, started when the first of them needs some.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    pool : Pool, optional
+        Use these, which stay when the block ends.
+    """
+
+    def __init__(self, workspace: Workspace, pool: Pool | None = None) -> None:
+        self._workspace = workspace
+        self._pool = pool
+        self._own: Pool | None = None
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._own is not None:
+            self._own.close()
+
+    def pool(self) -> Pool:
+        """Return the workers."""
+        from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR  # noqa: PLC0415
+        from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
+
+        if self._pool is None:
+            staging = self._workspace.cache.staging
+            self._pool = self._own = Pool(SESSIONS_PER_EVALUATOR, staging=staging)
+        return self._pool
 
 
 @dataclass
@@ -111,6 +146,7 @@ def with_causes(
     known_only: bool = False,
     cancel: Event | None = None,
     announce: Callable[[str], None] = lambda _: None,
+    pool: Pool | None = None,
 ) -> RunReport:
     """Return a run's report with the causes of its failures.
 
@@ -125,6 +161,8 @@ def with_causes(
     cancel : threading.Event, optional
     announce : callable, optional
         Called with an op's name before an experiment on its failures begins.
+    pool : Pool, optional
+        Workers for the experiments, of at least `SESSIONS_PER_EVALUATOR` sessions.
     """
     if not report.failures or report.interrupted:
         return report
@@ -135,19 +173,21 @@ def with_causes(
     found: dict[str, tuple[Cause, ...]] = {}
     seconds = min(MOST_SECONDS, max(LEAST_SECONDS, SHARE_OF_RUN * report.duration_s))
     effort = Effort(MOST_OPS * budget, time.monotonic() + seconds, announce)
-    for op, results in by_op.items():
-        failing = [(f.case, f.result) for r in results for f in r.failures]
-        passing = [case for r in results for case in r.passing]
-        found[op] = causes_of(
-            workspace,
-            op,
-            failing,
-            passing,
-            budget=budget,
-            known_only=known_only,
-            cancel=cancel,
-            effort=effort,
-        )
+    with _Workers(workspace, pool) as workers:
+        for op, results in by_op.items():
+            failing = [(f.case, f.result) for r in results for f in r.failures]
+            passing = [case for r in results for case in r.passing]
+            found[op] = causes_of(
+                workspace,
+                op,
+                failing,
+                passing,
+                budget=budget,
+                known_only=known_only,
+                cancel=cancel,
+                effort=effort,
+                workers=workers,
+            )
     workspace.cache.close()
     told = tuple(
         replace(r, causes=found[r.op]) if r.failures and r.op in found else r
@@ -166,8 +206,15 @@ def causes_of(
     known_only: bool = False,
     cancel: Event | None = None,
     effort: Effort | None = None,
+    workers: _Workers | None = None,
 ) -> tuple[Cause, ...]:
-    """Return the causes of one op's failures, stated ones first; empty if none is known."""
+    """Return the causes of one op's failures, stated ones first; empty if none is known.
+
+    Parameters
+    ----------
+    workers : _Workers, optional
+        Those of experiments on other ops, too; by default each experiment starts its own.
+    """
     from gpuemu_flow.cases.cause import Cause  # noqa: PLC0415
     from gpuemu_flow.fuzz.budget import Budget  # noqa: PLC0415
     from gpuemu_flow.fuzz.subjects import dtypes_of, op_names, op_subject  # noqa: PLC0415
@@ -201,7 +248,9 @@ def causes_of(
                 effort.announce(op)
             allowance = Budget(share)
             try:
-                found = _found(workspace, subject, kind, members, here, others, allowance, cancel)
+                with _Workers(workspace) if workers is None else nullcontext(workers) as opened:
+                    pool = opened.pool()
+                    found = _found(pool, subject, kind, members, here, others, allowance, cancel)
             except FlowError:
                 continue
             if effort is not None:
@@ -251,7 +300,7 @@ def _with_members(cause: Cause, failing: Sequence[Case]) -> Cause:
 
 
 def _found(
-    workspace: Workspace,
+    pool: Pool,
     subject: OpSubject,
     kind: str,
     members: Sequence[Judged],
@@ -263,8 +312,7 @@ def _found(
     from gpuemu_flow.cases.variants import Variants  # noqa: PLC0415
     from gpuemu_flow.fuzz.experiment import Experiment  # noqa: PLC0415
     from gpuemu_flow.fuzz.relating import Relater  # noqa: PLC0415
-    from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator  # noqa: PLC0415
-    from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
+    from gpuemu_flow.judging.case_evaluator import open_evaluator  # noqa: PLC0415
 
     smallest = min(_largest(case) for case in failing)
     variants = Variants(
@@ -276,10 +324,7 @@ def _found(
         max(MOST_ELEMENTS, 2 * smallest),
     )
     watched = any(r.failures[0].kind not in WRONG_VALUES for _, r in members)
-    with (
-        Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool,
-        open_evaluator(pool, subject.subject, cancel) as evaluator,
-    ):
+    with open_evaluator(pool, subject.subject, cancel) as evaluator:
         judge = _Judge(evaluator, kind, watched=watched)
         relater = Relater(subject.schema, _Reference(evaluator, budget).ask)
         experiment = Experiment(variants, judge.run, relater, budget, failing, passing)

@@ -24,6 +24,7 @@ from gpuemu_flow.problems.model import (
 )
 from gpuemu_flow.problems.options import SEED, Options
 from gpuemu_flow.problems.probing import ProbeError, Prober, open_prober
+from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import DTYPES, Json
 
 MOST_ELEMENTS = 1 << 18
@@ -84,12 +85,14 @@ def _attempts(definitions: Iterable[Definition], options: Options) -> Iterator[A
         yield Attempt(name, name, partial(_take, definition, name, options))
 
 
-def _take(definition: Definition, name: str, options: Options) -> tuple[Taken, dict[str, bytes]]:
+def _take(
+    definition: Definition, name: str, options: Options, pool: Pool
+) -> tuple[Taken, dict[str, bytes]]:
     axes = axes_of(definition)
     told = told_by_inputs(definition, axes)
     source = definition.reference.encode()
     problem = {"problem/reference.py": source}
-    with open_prober("flashinfer_probe.py", _RUNTIME, problem) as prober:
+    with open_prober("flashinfer_probe.py", _RUNTIME, problem, pool) as prober:
         scaled = _scaled(prober, definition, axes, options)
         axes.consts.update({const: new for const, (_, new) in scaled.items()})
         tops = _ranges(prober, definition, axes)

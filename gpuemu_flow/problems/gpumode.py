@@ -22,6 +22,7 @@ from gpuemu_flow.problems.model import Argument, Described, Imported, Left, Outp
 from gpuemu_flow.problems.options import SEED, Options
 from gpuemu_flow.problems.probing import ProbeError, Prober, open_prober
 from gpuemu_flow.problems.sizes import Tries, Varied, largest, same_but_shapes, vary
+from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import DTYPES, Json
 
 MOST_VARIANTS = 16
@@ -85,10 +86,12 @@ def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]
     return import_each(_COLLECTION, attempts, left, options, announce)
 
 
-def _take(task: Task, options: Options, left: list[Left]) -> tuple[Taken, dict[str, bytes]]:
+def _take(
+    task: Task, options: Options, left: list[Left], pool: Pool
+) -> tuple[Taken, dict[str, bytes]]:
     modules = {"reference.py": task.source.source, **task.support}
     problem = {f"problem/{name}": content for name, content in modules.items()}
-    with open_prober("gpumode_probe.py", _RUNTIME, problem) as prober:
+    with open_prober("gpumode_probe.py", _RUNTIME, problem, pool) as prober:
         base, about, scaled = _base(prober, task, options)
         numbers = {name: value for name, value in base.items() if type(value) is int}
         tries = Tries(lambda constants: _ask(prober, {**base, **constants}))

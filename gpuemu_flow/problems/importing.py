@@ -9,9 +9,10 @@ from pathlib import Path
 
 from gpuemu_flow.problems.model import Candidate, Imported, Left, Taken
 from gpuemu_flow.problems.options import Options
-from gpuemu_flow.problems.probing import ADAPTERS, ProbeError
+from gpuemu_flow.problems.probing import ADAPTERS, ProbeError, probe_workers
 from gpuemu_flow.problems.toml_text import OpTable, workspace_text
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Json
 
 
@@ -47,13 +48,13 @@ class Attempt:
     place : str
         Shown where the problem cannot be taken.
     take : callable
-        Tries the problem's code. Returns the problem, and its files by path in its own folder.
-        Raises `ProbeError`.
+        Tries the problem's code in the workers that it is given. Returns the problem, and its files
+        by path in its own folder. Raises `ProbeError`.
     """
 
     name: str
     place: str
-    take: Callable[[], tuple[Taken, Mapping[str, bytes]]]
+    take: Callable[[Pool], tuple[Taken, Mapping[str, bytes]]]
 
 
 def import_each(
@@ -75,22 +76,23 @@ def import_each(
     files = {f"adapters/{name}": (ADAPTERS / name).read_bytes() for name in collection.runtime}
     every: list[Taken] = []
     ops: list[OpTable] = []
-    for attempt in attempts:
-        announce(attempt.name)
-        try:
-            taken, own = attempt.take()
-        except ProbeError as error:
-            left.append(Left(attempt.place, str(error)))
-            continue
-        every.append(taken)
-        folder = f"problems/{attempt.name}"
-        files |= {f"{folder}/{name}": content for name, content in own.items()}
-        for candidate in taken.source.candidates:
-            op = f"{folder}/op_{candidate.name}.py"
-            files[op] = collection.op_text(candidate).encode()
-            ops.append(_op_table(taken, candidate, op, f"{folder}/reference.py"))
-        if not taken.source.candidates:
-            left.append(Left(attempt.name, collection.no_candidate))
+    with probe_workers() as pool:
+        for attempt in attempts:
+            announce(attempt.name)
+            try:
+                taken, own = attempt.take(pool)
+            except ProbeError as error:
+                left.append(Left(attempt.place, str(error)))
+                continue
+            every.append(taken)
+            folder = f"problems/{attempt.name}"
+            files |= {f"{folder}/{name}": content for name, content in own.items()}
+            for candidate in taken.source.candidates:
+                op = f"{folder}/op_{candidate.name}.py"
+                files[op] = collection.op_text(candidate).encode()
+                ops.append(_op_table(taken, candidate, op, f"{folder}/reference.py"))
+            if not taken.source.candidates:
+                left.append(Left(attempt.name, collection.no_candidate))
     files["gpuemu.toml"] = workspace_text(
         collection.name, ops, options.cases, _originals(every, options.into)
     ).encode()

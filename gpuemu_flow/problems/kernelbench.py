@@ -20,6 +20,7 @@ from gpuemu_flow.problems.model import Described, Imported, Source, Taken
 from gpuemu_flow.problems.options import SEED, Options
 from gpuemu_flow.problems.probing import Prober, open_prober
 from gpuemu_flow.problems.sizes import Constants, Tries, Varied, scale_down, vary
+from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Json
 
 _RUNTIME = ("kernelbench.py", "files.py", "tensors.py")
@@ -71,9 +72,9 @@ def import_kernelbench(path: Path, options: Options, announce: Callable[[str], N
     return import_each(_COLLECTION, attempts, left, options, announce)
 
 
-def _take(source: Source, options: Options) -> tuple[Taken, dict[str, bytes]]:
+def _take(source: Source, options: Options, pool: Pool) -> tuple[Taken, dict[str, bytes]]:
     problem = {"reference.py": source.source}
-    with open_prober("kernelbench_probe.py", _RUNTIME, problem) as prober:
+    with open_prober("kernelbench_probe.py", _RUNTIME, problem, pool) as prober:
 
         def attempt(constants: Constants) -> Described:
             return _ask(prober, "run", constants)

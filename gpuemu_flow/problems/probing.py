@@ -87,8 +87,18 @@ class Prober:
 
 
 @contextlib.contextmanager
+def probe_workers() -> Iterator[Pool]:
+    """Yield the workers for probes: of all problems, as each pool imports a framework anew."""
+    with (
+        tempfile.TemporaryDirectory(prefix="gpuemu-import-") as staging,
+        Pool(1, staging=Path(staging)) as pool,
+    ):
+        yield pool
+
+
+@contextlib.contextmanager
 def open_prober(
-    probe: str, runtime: Sequence[str], problem: Mapping[str, bytes]
+    probe: str, runtime: Sequence[str], problem: Mapping[str, bytes], pool: Pool
 ) -> Iterator[Prober]:
     """Yield a prober for a problem.
 
@@ -100,6 +110,8 @@ def open_prober(
         Further files of `ADAPTERS` that it imports.
     problem : mapping of str to bytes
         The problem's files.
+    pool : Pool
+        Those of `probe_workers`.
     """
     with tempfile.TemporaryDirectory(prefix="gpuemu-import-") as folder:
         root = Path(folder)
@@ -117,10 +129,7 @@ def open_prober(
             (root / path).write_bytes(content)
         workspace = Workspace(root, environ={})
         program = program_of(workspace.graph.tasks["op:probe:float32"].settings)
-        with (
-            Pool(1, staging=workspace.cache.staging) as pool,
-            pool.session(program) as session,
-        ):
+        with pool.session(program) as session:
             yield Prober(session)
 
 

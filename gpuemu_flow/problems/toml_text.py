@@ -57,8 +57,6 @@ def workspace_text(
         "# These problems promise their kernels contiguous tensors and finite values.\n"
         'layouts = ["contiguous"]\nstrategies = ["core"]\n'
     ]
-    if ops and all(one.generate for op in ops for one in op.taken.about.tensors):
-        parts[0] += "cause_budget = 0  # a problem's own function gives the values\n"
     if hidden:
         lines = "".join(f"    {_text(path)},\n" for path in hidden)
         parts.append(

@@ -100,6 +100,9 @@ class Program:
         Inputs that are passed as None if their array has only axes of size 0.
     groups : mapping
         Arguments that consist of several inputs, by name: ``kind`` and ``members`` of each.
+    framework : str
+        An installed package that the program imports, which its fork server may import before;
+        see `preloadable`. Empty for none.
     sandbox : Sandbox or None
         Restrictions that the kernel enforces on its processes; None for none.
     """
@@ -133,6 +136,7 @@ class Program:
     scalars: Mapping[str, Json] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
     groups: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    framework: str = ""
     sandbox: Sandbox | None = None
 
     @property

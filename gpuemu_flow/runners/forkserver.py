@@ -1,10 +1,11 @@
 """The fork server: an exec'd process with one thread and numpy loaded, forked for each session.
 
-``python -m gpuemu_flow.runners.forkserver FD``: FD is a Unix socket on which the coordinator asks
-for sessions. Each request carries the session's socket, a lifeline, the status page and the
-standard error file. Over the lifeline the server tells the session's process id and later its exit
-status; when the coordinator closes it, by intent or by dying, the session's whole process group is
-killed. No module of a workspace is ever imported here.
+``python -m gpuemu_flow.runners.forkserver FD [PACKAGE]``: FD is a Unix socket on which the
+coordinator asks for sessions; an installed PACKAGE is imported before, see `preload`. Each request
+carries the session's socket, a lifeline, the status page and the standard error file. Over the
+lifeline the server tells the session's process id and later its exit status; when the coordinator
+closes it, by intent or by dying, the session's whole process group is killed. No module of a
+workspace is ever imported here.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import pybase64
 
 from gpuemu_flow.let_through import user_cache_of
 from gpuemu_flow.numerics.rng_jump import prefix_table
-from gpuemu_flow.runners import channel, integrity, limits, malloc, observe, tracer, worker
+from gpuemu_flow.runners import channel, integrity, limits, malloc, observe, preload, tracer, worker
 from gpuemu_flow.runners.sandbox import enter, spec
 
 PRELOADED = (base64, json, ml_dtypes, pybase64)
@@ -268,6 +269,18 @@ def _child(given: worker.Descriptors, *, server: int, fresh: bool) -> NoReturn:
         os._exit(1)
 
 
+def _preload(package: str, control: socket.socket) -> None:
+    """Import a package; if that cannot be done, start over without it: each worker will try."""
+    try:
+        preload.preload(package)
+    except preload.PreloadError as refused:
+        sys.stderr.write(f"not imported before: {refused}\n")
+        sys.stderr.flush()
+        control.set_inheritable(True)
+        words = ["-m", "gpuemu_flow.runners.forkserver", str(control.fileno())]
+        os.execv(sys.executable, [sys.executable, *words])  # noqa: S606
+
+
 def main() -> NoReturn:
     """Run the server in the exec'd process."""
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -277,6 +290,8 @@ def main() -> NoReturn:
     for name in _FOR_JOBS:
         importlib.import_module(name)
     prefix_table()  # most sessions draw values: made once, not in each of them
+    if len(sys.argv) > 2:
+        _preload(sys.argv[2], control)
     observe.base_records()
     integrity.prepare()
     gc.collect()

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from gpuemu_flow.observed import ALL_VARIABLES
 from gpuemu_flow.runners import existence, libraries, variables
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.changes import Changes
@@ -28,6 +29,7 @@ from gpuemu_flow.runners.imports import is_installed
 from gpuemu_flow.runners.named_paths import absolute, is_environment, is_system, path_of
 from gpuemu_flow.runners.plain_paths import exists, lexists, realpath
 from gpuemu_flow.runners.plain_paths import stat as plain_stat
+from gpuemu_flow.runners.preload import preloaded_searches
 from gpuemu_flow.runners.searches import Searches
 from gpuemu_flow.runners.sightings import framed
 from gpuemu_flow.runners.tracer import interpreter
@@ -117,6 +119,14 @@ class Observer:
 
         sys.addaudithook(hook)
         self._watch_fork_exec()
+        self._count_preloaded()
+
+    def _count_preloaded(self) -> None:
+        """Count what the fork server imported as imported here, in this program's folders."""
+        searches = preloaded_searches()
+        if searches:
+            self._searches.add(searches)
+            self._trace(looks=False, quietly=True)  # its machine code may open files
 
     def _watch_fork_exec(self) -> None:
         """Watch processes that `multiprocessing` starts, for which there is no audit event."""
@@ -374,11 +384,14 @@ _base_files: set[str] = set()
 
 def base_records() -> bytes:
     """List the files a process had read before it saw any program; computed once, before forks."""
-    if not _base:
+    if not _base or (preloaded_searches() and b"\nv*" not in _base[0]):
+        _base.clear()  # made before a framework was imported
         libraries.Loaded()  # whose first is dear
         files = {*_origins(list(sys.modules)), *libraries.mapped(), sys.executable}
         _base_files.update(files)
         kept = sorted(path for path in files if not path.startswith(_PACKAGE))
-        records = [f"r{path}" for path in kept] + [f"v{name}" for name in variables.AT_START]
+        # A framework's machine code reads the environment as it is loaded, which nothing tells of.
+        names = [*variables.AT_START, *([ALL_VARIABLES] if preloaded_searches() else [])]
+        records = [f"r{path}" for path in kept] + [f"v{name}" for name in names]
         _base.append(b"\n".join(map(os.fsencode, records)))
     return _base[0]

@@ -13,14 +13,13 @@ from pathlib import Path
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import named
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import EMULATED, Checks, Outcome, Program, Request
 from gpuemu_flow.runners.attempt import WorkerClient
 from gpuemu_flow.runners.process import (
     ServerDiedError,
     ServerHandle,
+    ServerStart,
     WorkerProcess,
-    startup_environment,
 )
 from gpuemu_flow.runners.sandbox.spec import lacks_for, missing_problem
 from gpuemu_flow.runners.session import ProgramSession
@@ -33,29 +32,12 @@ from gpuemu_flow.types import Json
 LOAD_SECONDS = 120.0
 _SERVER_STARTS = 3
 _SLICE = 0.1
+_MOST_PRELOADED = 4
+"""Fork servers that hold a framework at once, each for programs of another environment."""
 
 OnOutcome = Callable[[Outcome], None]
 OnObserved = Callable[[Observation], None]
 Publish = Callable[[Path, str], None]
-
-
-@dataclass(frozen=True)
-class _Place:
-    """The identity of a fork server: its environment and the namespaces around it.
-
-    Attributes
-    ----------
-    env : tuple of (str, str)
-        The start-up environment.
-    around : tuple of str
-        Words before the server's command, which make namespaces.
-    op : tuple of str
-        The program whose workers alone share them.
-    """
-
-    env: tuple[tuple[str, str], ...]
-    around: tuple[str, ...] = ()
-    op: tuple[str, ...] = ()
 
 
 class Pool:
@@ -85,7 +67,7 @@ class Pool:
         self._staging = staging
         self._env = dict(env or {})
         self._load_timeout = load_timeout
-        self._servers: dict[_Place, ServerHandle] = {}
+        self._servers: dict[ServerStart, ServerHandle] = {}
         self._most_idle = max(1, workers)
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -99,7 +81,7 @@ class Pool:
 
     def start(self) -> None:
         """Start the fork server now instead of at the first run."""
-        self._server(_place({}))
+        self._server(ServerStart())
 
     def close(self) -> None:
         """End all workers and fork servers; no process is left."""
@@ -114,47 +96,58 @@ class Pool:
         if self._closed:
             raise RunnerError(Problem("pool-closed", "the pool of workers is closed"))
 
-    def _server(self, place: _Place) -> ServerHandle:
-        """Return the living fork server of a place."""
+    def _server(self, start: ServerStart) -> ServerHandle:
+        """Return the living fork server that was started so."""
         with self._lock:
             self._check_open()
-            server = self._servers.pop(place, None)
+            server = self._servers.pop(start, None)
             if server is None or not server.alive():
                 if server is not None:
                     server.close()
                 self._close_idle()
-                server = self._start(place)
-            self._servers[place] = server  # as the last: the one that was used last
+                server = self._new_server(start)
+            self._servers[start] = server  # as the last: the one that was used last
             return server
 
-    def _start(self, place: _Place) -> ServerHandle:
-        return ServerHandle({**self._env, **dict(place.env)}, place.around)
+    def _new_server(self, start: ServerStart) -> ServerHandle:
+        return ServerHandle({**self._env, **dict(start.env)}, start.around, start.framework)
 
     def _close_idle(self) -> None:
         """End servers of single ops that were not used for longest: a run may have thousands."""
-        idle = [p for p, server in self._servers.items() if p.around and server.idle()]
-        for place in idle[: max(0, len(idle) - self._most_idle + 1)]:
-            self._servers.pop(place).close()
+        idle = [s for s, server in self._servers.items() if s.around and server.idle()]
+        for start in idle[: max(0, len(idle) - self._most_idle + 1)]:
+            self._servers.pop(start).close()
 
-    def _discard(self, place: _Place, server: ServerHandle) -> None:
+    def _discard(self, start: ServerStart, server: ServerHandle) -> None:
         """Drop a server that does not answer."""
         with self._lock:
-            if self._servers.get(place) is server:
-                del self._servers[place]
+            if self._servers.get(start) is server:
+                del self._servers[start]
         server.close()
+
+    def _start_for(self, program: Program) -> ServerStart:
+        """Return how the fork server of an equipped program starts."""
+        start = ServerStart.of(program)
+        if start.framework:
+            with self._lock:
+                others = sum(bool(known.framework) for known in self._servers if known != start)
+            if others >= _MOST_PRELOADED:
+                return ServerStart.plain(program)
+        return start
 
     def _open(self, program: Program) -> WorkerProcess:
         """Return a new worker of the shared fork server for an equipped program."""
         _check_fence(program)
-        place = _place_of(program)
+        start = self._start_for(program)
         complaint = ""
         for _ in range(_SERVER_STARTS):
-            server = self._server(place)
+            server = self._server(start)
             try:
                 return _open_worker(server, program)
             except ServerDiedError:
                 complaint = server.stderr_tail()
-                self._discard(place, server)
+                self._discard(start, server)
+                start = ServerStart.plain(program)
         raise _no_server(complaint)
 
     @contextlib.contextmanager
@@ -162,7 +155,7 @@ class Pool:
         """Yield a worker of a separate fork server."""
         self._check_open()
         _check_fence(program)
-        server = self._start(_place_of(program))
+        server = self._new_server(self._start_for(program))
         try:
             yield _open_worker(server, program)
         except ServerDiedError:
@@ -365,22 +358,6 @@ def _check_fence(program: Program) -> None:
     fence = program.sandbox
     if fence is not None and fence.required and lacks_for(fence.level, strict=fence.strict):
         raise RunnerError(missing_problem(fence.level, strict=fence.strict))
-
-
-def _place(env: Mapping[str, str]) -> _Place:
-    return _Place(tuple(sorted(env.items())))
-
-
-def _place_of(program: Program) -> _Place:
-    """Return where a program's workers start: those of a strict op have a place of their own."""
-    place = _place(startup_environment(program.env))
-    fence = program.sandbox
-    if fence is None or not fence.strict:
-        return place
-    from gpuemu_flow.runners.sandbox import bubblewrap  # noqa: PLC0415 - looks for a program
-
-    around = bubblewrap.around_server(fence, (program.path, program.python))
-    return replace(place, around=tuple(around), op=(program.path, program.module))
 
 
 def _open_worker(server: ServerHandle, program: Program) -> WorkerProcess:

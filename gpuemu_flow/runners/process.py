@@ -13,14 +13,17 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gpuemu_flow
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import USER_CACHE, let_through, user_cache_of
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import channel, memfd
+from gpuemu_flow.runners.api import Program
+from gpuemu_flow.runners.preloadable import framework_of, identity
 from gpuemu_flow.runners.sandbox.spec import Sandbox, has_cgroup
 from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.types import Json
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.runners.sandbox import cgroup
 
 START_SECONDS = 60.0
+PRELOAD_SECONDS = 120.0
 _SERVER_MODULE = "gpuemu_flow.runners.forkserver"
 _DYING_SECONDS = 2.0
 _SEND_SECONDS = struct.pack("ll", 30, 0)  # struct timeval
@@ -302,6 +306,52 @@ def _outer_pid(handle: int) -> int:
     return max(0, int(found.split()[1]))
 
 
+@dataclass(frozen=True)
+class ServerStart:
+    """Start of a fork server, which programs of equal starts share.
+
+    Attributes
+    ----------
+    env : tuple of pairs of str
+        Variables of the environment and their values.
+    framework, identity : str
+        An installed package that is imported before, and the very files that are.
+    around : tuple of str
+        Words before the server's command, which make namespaces.
+    op : tuple of str
+        The program whose workers alone share them.
+    """
+
+    env: tuple[tuple[str, str], ...] = ()
+    framework: str = ""
+    identity: str = ""
+    around: tuple[str, ...] = ()
+    op: tuple[str, ...] = ()
+
+    @classmethod
+    def plain(cls, program: Program) -> ServerStart:
+        """Return the start for a program without a framework."""
+        env = tuple(startup_environment(program.env).items())
+        fence = program.sandbox
+        if fence is None or not fence.strict:
+            return cls(env)
+        from gpuemu_flow.runners.sandbox import bubblewrap  # noqa: PLC0415 - looks for a program
+
+        around = bubblewrap.around_server(fence, (program.path, program.python))
+        return cls(env, around=tuple(around), op=(program.path, program.module))
+
+    @classmethod
+    def of(cls, program: Program) -> ServerStart:
+        """Return the start for a program; a framework may read all of its environment."""
+        plain = cls.plain(program)
+        framework = framework_of(program)
+        known = identity(framework) if framework else ""
+        if not known:
+            return plain
+        env = tuple(sorted(program.env.items()))
+        return replace(plain, env=env, framework=framework, identity=known)
+
+
 class ServerHandle:
     """Starts one fork server and asks it for workers. Thread-safe.
 
@@ -311,9 +361,14 @@ class ServerHandle:
         Added to what reaches every program of this process's environment.
     around : sequence of str
         Words before its command; see `sandbox.bubblewrap`.
+    framework : str
+        An installed package that the server imports before it starts workers; see `preload`.
     """
 
-    def __init__(self, env: Mapping[str, str], around: Sequence[str] = ()) -> None:
+    def __init__(
+        self, env: Mapping[str, str], around: Sequence[str] = (), framework: str = ""
+    ) -> None:
+        self._patience = START_SECONDS + (PRELOAD_SECONDS if framework else 0.0)
         package_root = str(Path(gpuemu_flow.__file__).parent.parent)
         one_thread = dict.fromkeys(_THREAD_VARIABLES, "1")
         environment = {**one_thread, "PYTHONHASHSEED": "0", **_own_part(), **env}
@@ -324,7 +379,14 @@ class ServerHandle:
         with peer:
             # From the package's own root, so that -m finds this package and no workspace module.
             self._process = subprocess.Popen(
-                [*around, sys.executable, "-m", _SERVER_MODULE, str(peer.fileno())],
+                [
+                    *around,
+                    sys.executable,
+                    "-m",
+                    _SERVER_MODULE,
+                    str(peer.fileno()),
+                    *filter(None, [framework]),
+                ],
                 pass_fds=[peer.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -377,7 +439,7 @@ class ServerHandle:
                 self._workers.append(worker)
                 channel.send(self._control, request, worker.hand_over())
             worker.handed_over()
-            worker.wait_started(START_SECONDS)
+            worker.wait_started(self._patience)
             if sandbox is not None and has_cgroup(sandbox.level):
                 worker.limit_group(memory_limit)
         except channel.ChannelClosedError:

@@ -4,31 +4,45 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import machinery
 from typing import Any
 
 from gpuemu_flow.runners.imports import is_installed
 
-_Search = tuple[str, tuple[str, ...]]
+Search = tuple[str, tuple[str, ...] | None]
+"""A module's name and the folders that were searched; None for those of ``sys.path``."""
 
 
 class Searches:
     """An import finder that finds nothing, but records each search and its folders."""
 
     def __init__(self) -> None:
-        self._asked: list[_Search] = []
+        self._asked: list[Search] = []
 
     def install(self) -> None:
         """Register for every import from now on."""
         sys.meta_path.insert(0, self)
 
+    def remove(self) -> None:
+        """Undo `install`."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def asked(self) -> Iterator[Search]:
+        """Yield the searches since the last call; names of packages' own parts with folders."""
+        asked, self._asked = self._asked, []
+        for name, folders in asked:
+            yield name, folders if "." in name else None
+
+    def add(self, searches: Iterable[Search]) -> None:
+        """Count searches of the process that this one was forked from as its own."""
+        here = _absolute(sys.path)
+        self._asked += [(name, here if folders is None else folders) for name, folders in searches]
+
     def find_spec(self, name: str, path: Sequence[str] | None = None, _: Any = None) -> None:
         """Record one search; find nothing."""
-        folders = tuple(sys.path if path is None else path)
-        if not all(isinstance(f, str) and f.startswith("/") for f in folders):
-            folders = _from_the_root(folders)
-        self._asked.append((name, folders))
+        self._asked.append((name, _absolute(sys.path if path is None else path)))
 
     def missed(self) -> Iterator[str]:
         """Yield the files that the searches since the last call would have found, had they existed.
@@ -38,7 +52,8 @@ class Searches:
         """
         asked, self._asked = self._asked, []
         names: dict[str, frozenset[str]] = {}
-        for name, folders in asked:
+        for name, searched in asked:
+            folders = searched or ()
             spec = getattr(sys.modules.get(name), "__spec__", None)
             origin = str(getattr(spec, "origin", None) or "")
             if origin in ("built-in", "frozen"):
@@ -54,8 +69,11 @@ class Searches:
                     break
 
 
-def _from_the_root(folders: tuple[object, ...]) -> tuple[str, ...]:
+def _absolute(entries: Sequence[str]) -> tuple[str, ...]:
     """Make relative folders absolute; drop entries that only an import hook understands."""
+    folders = tuple(entries)
+    if all(isinstance(folder, str) and folder.startswith("/") for folder in folders):
+        return folders
     here = os.getcwd()  # noqa: PTH109
     texts = [folder for folder in folders if isinstance(folder, str)]
     absolute = [os.path.normpath(os.path.join(here, text)) for text in texts]  # noqa: PTH118

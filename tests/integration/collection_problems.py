@@ -245,7 +245,7 @@ TRACES = {
         (("M", "N"), "float16"),
         "torch.matmul(a, b.T)",
         "(b @ a.T).T",
-        ("a @ b.T + 1", "(a @ b.T).float()", "a[:, :-1] @ b[:, :-1].T", "(a @ b.T).flip(1)"),
+        ("(a @ b.T).float()", "a @ b.T + 1", "a[:, :-1] @ b[:, :-1].T", "(a @ b.T).flip(1)"),
     ),
     "rmsnorm": Trace(
         {"M": None, "N": 32},

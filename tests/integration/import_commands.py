@@ -15,7 +15,7 @@ def command(folder: Path, *words: str, code: int = 0) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=850,
+        timeout=3000,
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout

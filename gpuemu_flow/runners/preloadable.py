@@ -1,0 +1,86 @@
+"""Choose the framework that a program's fork server imports before it forks workers."""
+
+from __future__ import annotations
+
+import functools
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Mapping
+from importlib import machinery
+
+from gpuemu_flow.runners.api import Program
+from gpuemu_flow.runners.imports import is_installed
+
+FRAMEWORKS = ("torch",)
+"""Packages that start no thread when they are imported: a process with threads cannot be forked."""
+
+_PACKAGE = __package__.partition(".")[0]
+_SUFFIXES = tuple(machinery.all_suffixes())
+
+
+def framework_of(program: Program) -> str:
+    """Return the framework that a program's fork server is to import; empty for none.
+
+    None is imported if a module of the workspace has the name of an installed one or one of the
+    standard library: the program would get the module that the framework loaded, not its own.
+    """
+    if program.framework not in FRAMEWORKS or program.isolation == "spawn":
+        return ""
+    if program.python or program.kind == "command" or _hides_modules(program):
+        return ""
+    return program.framework
+
+
+def identity(framework: str) -> str:
+    """Return the file of an installed package, with its time and size; empty if there is none."""
+    for folder in _installed_folders():
+        path = f"{folder}/{framework}/__init__.py"
+        try:
+            found = os.stat(path)  # noqa: PTH116 - asked for each worker
+        except OSError:
+            continue
+        return f"{path}:{found.st_mtime_ns}:{found.st_size}"
+    return ""
+
+
+def _hides_modules(program: Program) -> bool:
+    """Return True if a folder that the program imports from has a module of a name in use."""
+    given: Mapping[str, str] = {**os.environ, **program.env}
+    named = filter(None, given.get("PYTHONPATH", "").split(os.pathsep))
+    own = [os.path.dirname(program.path)] if program.path else []  # noqa: PTH120
+    folders = {os.path.join(program.root, folder) for folder in (*own, program.root, *named)}  # noqa: PTH118
+    used = _names_in_use()
+    return any(
+        not used.isdisjoint(_module_names(folder)) for folder in folders if not is_installed(folder)
+    )
+
+
+def _module_names(folder: str) -> set[str]:
+    """Return the names of the modules and packages that a folder may hold."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [(entry.name, entry.is_dir()) for entry in entries]
+    except OSError:
+        return set()
+    return {
+        name.partition(".")[0] for name, is_folder in found if is_folder or name.endswith(_SUFFIXES)
+    }
+
+
+def _installed_folders() -> list[str]:
+    folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    folders += site.getsitepackages()
+    if site.ENABLE_USER_SITE:
+        folders.append(site.getusersitepackages())
+    return list(dict.fromkeys(folders))
+
+
+@functools.cache
+def _names_in_use() -> frozenset[str]:
+    """Return the names of all modules of the standard library and of installed packages."""
+    names = set(sys.stdlib_module_names)
+    for folder in _installed_folders():
+        names |= _module_names(folder)
+    return frozenset(names - {"", _PACKAGE, "__pycache__"})
