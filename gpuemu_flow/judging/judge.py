@@ -9,15 +9,8 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.judging import gradients
 from gpuemu_flow.judging.compare_functions import CompareError, CompareFunctions
-from gpuemu_flow.judging.gradients import (
-    as_submitted,
-    corrected,
-    excused,
-    explained,
-    gradients_in,
-    worse,
-)
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.plain_inputs import plain_inputs
 from gpuemu_flow.judging.remedies import precision_note, range_notes, wider_precisions
@@ -41,7 +34,7 @@ from gpuemu_flow.numerics.envelope import (
     is_exact_op,
     shadow_is_faithful,
 )
-from gpuemu_flow.numerics.gradients import Bends, unit_of
+from gpuemu_flow.numerics.gradients import Bends, MovedCotangents, unit_of
 from gpuemu_flow.numerics.judge import BoolArray, Bound
 from gpuemu_flow.numerics.operand import Rounding, rounding_for
 from gpuemu_flow.numerics.tolerances import default_tolerance
@@ -194,7 +187,7 @@ class Judge:
             inputs = materialise(case)
         own, variants = split_variants(actual)
         if self._settings.gradients:
-            expected, untold = as_submitted(own, expected)
+            expected, untold = gradients.as_submitted(own, expected)
             result = self._check_own(case, own, expected, inputs, explain=explain)
             result = replace(result, notes=(*untold, *result.notes))
         else:
@@ -209,7 +202,7 @@ class Judge:
         if not flips:
             return result
         if WITH_GRADIENTS in flips:
-            return worse(result, others[WITH_GRADIENTS])
+            return gradients.worse(result, others[WITH_GRADIENTS])
         notes = [f"{result.verdict.value} as it stands, but not with {label}" for label in flips]
         return CheckResult(Verdict.INCONCLUSIVE, (), result.stats, (*notes, *result.notes))
 
@@ -227,12 +220,12 @@ class Judge:
                 return early
         result = self._compared(actual, expected, inputs, criteria)
         if criteria.policy.gradients and result.verdict is Verdict.FAILED:
-            found = excused(result, actual, self._measured(case, inputs, expected).bends)
+            found = gradients.excused(result, actual, self._measured(case, inputs, expected).bends)
             if found:
                 left_out = {name: excuse.unjudged for name, excuse in found.items()}
-                mended = corrected(actual, expected, found)
+                mended = gradients.corrected(actual, expected, found)
                 result = self._compared(mended, expected, inputs, criteria, left_out)
-            result = explained(result, actual, found)
+            result = gradients.explained(result, actual, found)
         if criteria.contracts:
             actual = criteria.contracts.views(actual)
             expected = criteria.contracts.expected
@@ -368,7 +361,7 @@ class Judge:
         tolerance = self._envelope(case, measured, dtypes) if automatic else None
         policy = self._policy
         if self._settings.gradients:
-            policy = replace(policy, gradients=gradients_in(expected))
+            policy = replace(policy, gradients=gradients.gradients_in(expected))
         return Criteria(tolerance or self._tolerances, policy, dtypes, contracts)
 
     def allowed_dtypes(
@@ -438,10 +431,13 @@ class Judge:
             contracts = last.contracts
             own = contracts.tolerances
             expected = {n: a for n, a in contracts.expected.items() if n not in own}
+            evaluate = self._evaluate
+            if self._settings.gradients:
+                evaluate = MovedCotangents(evaluate, case.seed, unit_of(case.dtype))
             last.envelopes[key] = build_envelope(
                 last.inputs,
                 expected,
-                ViewedReference(self._evaluate, contracts) if contracts else self._evaluate,
+                ViewedReference(evaluate, contracts) if contracts else evaluate,
                 dtype=contracts.dtypes(dtypes) if contracts else dtypes,
                 seed=case.seed,
                 exact_op=traits.exact,

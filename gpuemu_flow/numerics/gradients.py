@@ -26,8 +26,10 @@ _STEPS = (2, 8)
 """Cotangents are quarters from 0.5 to 1.75: every float format holds them, and sums of products
 with them are exact as long as the other factors are. None is negative, so that the gradient at |x|
 shows the sum of the magnitudes where the gradient is a sum of products; see `measure.measure`."""
-_NUDGE = 64.0
+_NUDGE = 4.0
 """Roundings by which inputs are moved to find where a gradient jumps."""
+_VANISHED = 2.0**-50
+"""Share of the usual size below which float64 may give exactly 0 for a sum that cancels."""
 _PAIRS = 3
 """Directions of such moves; each is taken forwards and backwards, since one of the two leaves a
 bend on the other side."""
@@ -46,6 +48,50 @@ def is_gradient(name: str) -> bool:
 def input_of(name: str) -> str:
     """Return the input to which an output named by `gradient_name` belongs."""
     return name.removeprefix(GRADIENT_PREFIX)
+
+
+@dataclass(frozen=True)
+class _Moving:
+    rng: SeededRng
+    unit: float
+
+
+_moving: _Moving | None = None
+
+
+class MovedCotangents:
+    """A reference that is differentiated with cotangents moved by a rounding, for its tolerance.
+
+    Where equal cotangents cancel, the reference may give an exact 0, and a right op a rounding
+    error of the cancelled terms, which moved inputs do not show.
+
+    Parameters
+    ----------
+    evaluate : Evaluate
+        In this process; its float32 shadow keeps the cotangents.
+    seed : int
+    unit : float
+        One rounding of the case's arithmetic.
+    """
+
+    def __init__(self, evaluate: Any, seed: int, unit: float) -> None:
+        self._evaluate = evaluate
+        self._moving = _Moving(SeededRng(seed).derive("gradients/cotangents"), 2.0 * unit)
+
+    @property
+    def has_source(self) -> bool:
+        """Tell whether the reference has a float32 shadow."""
+        return bool(self._evaluate.has_source)
+
+    def __call__(self, inputs: Arrays, *, shadow: bool = False, **options: Any) -> Arrays:
+        """Evaluate the reference."""
+        global _moving  # noqa: PLW0603 - the reference's runner reaches it by this module only
+        before, _moving = _moving, None if shadow else self._moving
+        try:
+            outputs: Arrays = self._evaluate(inputs, shadow=shadow, **options)
+        finally:
+            _moving = before
+        return outputs
 
 
 @functools.lru_cache(maxsize=16)
@@ -73,6 +119,9 @@ def cotangent(
         Of the call, for the mask.
     """
     values = _steps(name, shape)
+    if _moving is not None:
+        shares = 2.0 * _moving.rng.f64(values.size).reshape(shape) - 1.0
+        values = values * (1.0 + _moving.unit * shares)
     if mask is None or mask["input"] not in inputs:
         return values
     test = Mask(**{**mask, "axes": tuple(mask["axes"])})
@@ -132,7 +181,8 @@ class Bends:
 
         An element is not judged if its error is no larger than twice the jump of one that has the
         same value in the same input: of equal elements that share a maximum, a nudge shows one or
-        two. Nor is one judged where its input is NaN or infinite, which has no derivative.
+        two. Nor is one judged where its input is NaN or infinite, which has no derivative. Where
+        the reference gives exactly 0, what float64 would not show beside 1 is as right.
         """
         before, given = _as_wide(self._expected[name]), _as_wide(actual)
         jump, right = np.zeros(before.shape), np.zeros(before.shape, bool)
@@ -146,6 +196,7 @@ class Bends:
             low, high = np.fmin(low, now.real), np.fmax(high, now.real)
         if given.dtype.kind != "c":
             right = np.isfinite(given) & (jump > 0.0) & (low <= given) & (given <= high)
+            right |= (before == 0.0) & (np.abs(given) <= _VANISHED * self._usual(name))
         values = self._inputs.get(input_of(name))
         unknown: BoolArray | bool = False
         if values is not None and values.shape == jump.shape:
@@ -155,6 +206,14 @@ class Bends:
             explained = np.abs(given - before) <= 2.0 * jump
         unjudged: BoolArray = (jump > 0.0) & (explained | np.isinf(jump)) | unknown
         return Excused(right, unjudged)
+
+    def _usual(self, name: str) -> float:
+        """Estimate the size of what a gradient is summed up from, by other gradients and y / x."""
+        outputs = [array for n, array in self._expected.items() if not is_gradient(n)]
+        values = self._inputs.get(input_of(name))
+        largest = 0.0 if values is None else _largest(values)
+        ratio = max(map(_largest, outputs), default=0.0) / largest if largest else 0.0
+        return max(_largest(self._expected[name]), ratio)
 
     def _nudged_outputs(self) -> list[Arrays]:
         """Return the reference's outputs on all nudged inputs, as far as it gives any."""
@@ -193,6 +252,13 @@ def unit_of(dtype: str) -> float:
 
 def _as_wide(values: Array) -> Array:
     return values.astype(np.complex128) if values.dtype.kind == "c" else to_float64(values)
+
+
+def _largest(values: Array) -> float:
+    if values.dtype.kind == "b":
+        return 1.0
+    sizes = np.abs(_as_wide(values))
+    return float(sizes[np.isfinite(sizes)].max(initial=0.0))
 
 
 def _change(before: Array, now: Array) -> Float64Array:
