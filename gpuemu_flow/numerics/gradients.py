@@ -181,8 +181,9 @@ class Bends:
 
         An element is not judged if its error is no larger than twice the jump of one that has the
         same value in the same input: of equal elements that share a maximum, a nudge shows one or
-        two. Nor is one judged where its input is NaN or infinite, which has no derivative. Where
-        the reference gives exactly 0, what float64 would not show beside 1 is as right.
+        two. Nor is one judged where its input is NaN or infinite, which has no derivative, nor
+        where such inputs lead to NaN. Where the reference gives exactly 0, what float64 would not
+        show beside 1 is as right.
         """
         before, given = _as_wide(self._expected[name]), _as_wide(actual)
         jump, right = np.zeros(before.shape), np.zeros(before.shape, bool)
@@ -198,14 +199,26 @@ class Bends:
             right = np.isfinite(given) & (jump > 0.0) & (low <= given) & (given <= high)
             right |= (before == 0.0) & (np.abs(given) <= _VANISHED * self._usual(name))
         values = self._inputs.get(input_of(name))
-        unknown: BoolArray | bool = False
+        unknown: BoolArray | bool = self._without_derivative(before, given)
         if values is not None and values.shape == jump.shape:
             jump = _largest_of_equals(values, jump)
-            unknown = ~np.isfinite(_as_wide(values))
+            unknown = unknown | ~np.isfinite(_as_wide(values))
         with np.errstate(all="ignore"):
             explained = np.abs(given - before) <= 2.0 * jump
         unjudged: BoolArray = (jump > 0.0) & (explained | np.isinf(jump)) | unknown
         return Excused(right, unjudged)
+
+    def _without_derivative(self, before: Array, given: Array) -> BoolArray | bool:
+        """Mark NaN that inputs which are not finite may cause: the reference's, and beside NaN any.
+
+        The maximum of a row with a NaN has no derivative; one op gives NaN for all of the row,
+        another 1 for the NaN.
+        """
+        wide = [_as_wide(array) for array in self._inputs.values() if array.dtype.kind != "b"]
+        if all(np.isfinite(array).all() for array in wide):
+            return False
+        unknown: BoolArray = np.isnan(before)
+        return unknown | np.isnan(given) if any(np.isnan(a).any() for a in wide) else unknown
 
     def _usual(self, name: str) -> float:
         """Estimate the size of what a gradient is summed up from, by other gradients and y / x."""

@@ -120,7 +120,7 @@ def f(softmax, layernorm, matmul, gelu, custom, clamped, pooled, w, k):
 
 @needs_torch
 def test_right_gradients_pass(tmp_path: Path) -> None:
-    made = Trained(tmp_path / "ws", cases=6, strategies='["normal", "zeros", "sparse"]')
+    made = Trained(tmp_path / "ws", cases=6, strategies='["normal", "ties", "sparse"]')
     made.add("right", RIGHT_SCHEMA, RIGHT_OP, RIGHT_REFERENCE)
     (result,) = made.mini.run(code=None)["results"]
     assert result["counts"]["failed"] == result["counts"]["error"] == 0, result
