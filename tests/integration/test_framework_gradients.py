@@ -27,7 +27,7 @@ OP = """
 [[ops]]
 name = "{name}"
 op = {{ kind = "{kind}", file = "{name}.py", function = "f" }}
-reference = {{ kind = "{reference}", file = "{name}_reference.py", function = "f" }}
+reference = {{ kind = "{by}", file = "{name}_reference.py", function = "f" }}
 gradients = {gradients}
 timeout = 600
 schema = {schema}
@@ -42,7 +42,7 @@ class Trained:
         self._config = CONFIG.format(cases=cases, strategies=strategies)
 
     def add(self, name: str, schema: str, op: str, reference: str, **more: str) -> None:
-        keys = {"kind": "torch", "reference": "torch", "gradients": "true", **more}
+        keys = {"kind": "torch", "by": "torch", "gradients": "true", **more}
         self._config += OP.format(name=name, schema=schema, **keys)
         self.mini.write(f"{name}.py", dedent(op))
         self.mini.write(f"{name}_reference.py", dedent(reference))
@@ -120,11 +120,12 @@ def f(softmax, layernorm, matmul, gelu, custom, clamped, pooled, w, k):
 
 @needs_torch
 def test_right_gradients_pass(tmp_path: Path) -> None:
-    made = Trained(tmp_path / "ws", cases=6, strategies='["normal", "ties", "sparse"]')
+    made = Trained(tmp_path / "ws", cases=4, strategies='["normal", "ties", "sparse"]')
     made.add("right", RIGHT_SCHEMA, RIGHT_OP, RIGHT_REFERENCE)
-    (result,) = made.mini.run(code=None)["results"]
-    assert result["counts"]["failed"] == result["counts"]["error"] == 0, result
-    assert result["counts"]["passed"] >= 4
+    report = made.mini.run(code=None)
+    # Nobody can tell which of equal elements should get the gradient of a maximum.
+    assert all(f["verdict"] == "inconclusive" for f in report["failures"]), report["failures"]
+    assert report["results"][0]["passed"] >= 2
 
 
 BUGS = ("factor", "square", "detached", "in_place", "none", "masked", "half", "nan", "sign", "path")
@@ -309,7 +310,7 @@ def test_jax_and_torch_are_held_against_each_other(tmp_path: Path) -> None:
     schema = "{ dims = { M = [2], N = [3] }, inputs = { x = " + MN + ', w = ["N", 5] } }'
     made.add("right", schema, JAX_RIGHT.format(factor=""), TORCH_SOFTPLUS, kind="jax")
     made.add("wrong", schema, JAX_RIGHT.format(factor=" * x"), JAX_SOFTPLUS, kind="jax",
-             reference="jax")  # fmt: skip
+             by="jax")  # fmt: skip
     assert made.verdicts() == {"right": "passed", "wrong": "failed"}
 
 
