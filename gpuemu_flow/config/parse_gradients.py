@@ -56,33 +56,39 @@ class GradientsParser:
         known = self._differentiable()
         if wanted is True:
             if not known:
-                self._add("needs an input of a float dtype", "name one in `schema`, or remove it")
+                self._impossible(
+                    "needs an input of a float dtype", "name one in `schema`, or remove it"
+                )
             return tuple(dict.fromkeys(member for names in known.values() for member in names))
         for name in wanted:
             if name not in known:
                 hint = self.out.nearest(name, list(known), or_all=True)
-                self._add(f"names {shown(name)}, which is no input of floats", hint, "config-value")
+                text = f"gradients names {shown(name)}, which is no input of floats"
+                self.out.add("config-value", (*self.where, "gradients"), text, hint)
         return tuple(dict.fromkeys(m for name in wanted for m in known.get(name, ())))
 
-    def _add(self, text: str, hint: str, slug: str = "config-no-gradient") -> None:
+    def _impossible(self, text: str, hint: str) -> None:
         place = (*self.where, "gradients")
-        self.out.add(slug, place, f"{dotted(place)} {text}", hint)
+        self.out.add("config-no-gradient", place, f"{dotted(place)} {text}", hint)
 
     def _check_programs(self, op: ProgramRef | None, reference: ProgramRef) -> None:
         for what, ref, kinds in (("op", op, OP_KINDS), ("reference", reference, KINDS)):
             if ref is not None and ref.kind not in kinds:
                 kind = f"kind {ref.kind}, which nothing differentiates"
-                self._add(f"needs another {what}: {shown(ref.text)} is of {kind}", _HINT)
+                self._impossible(f"needs another {what}: {shown(ref.text)} is of {kind}", _HINT)
 
     def _check_outputs(self, outputs: tuple[OutputContract, ...]) -> None:
+        place = (*self.where, "gradients")
         for tensor in self.schema.outputs:
             if tensor.name.startswith(GRADIENT_PREFIX):
-                text = f"makes outputs such as {GRADIENT_PREFIX}x; {shown(tensor.name)} is one"
-                self._add(text, "rename that output", "config-conflict")
+                text = (
+                    f"gradients are outputs such as {GRADIENT_PREFIX}x; {shown(tensor.name)} is one"
+                )
+                self.out.add("config-conflict", place, text, "rename that output")
         left_out = {contract.name for contract in outputs if not contract.in_place}
         if self.schema.outputs and all(tensor.name in left_out for tensor in self.schema.outputs):
             text = "needs an output that is compared element by element with the reference's"
-            self._add(text, "remove `gradients`")
+            self._impossible(text, "remove `gradients`")
 
     def _differentiable(self) -> dict[str, tuple[str, ...]]:
         """Return the inputs of floats, as an op names them, and the names that the runner uses."""

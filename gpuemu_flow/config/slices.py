@@ -82,7 +82,7 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
 
 
 def gradients_of(op: OpConfig) -> dict[str, Json]:
-    """Return what op and reference know of the gradients that they return."""
+    """Describe the gradients of an op to its programs."""
     apart = [contract.name for contract in op.outputs if not contract.in_place]
     return {"inputs": list(op.gradients), "apart": apart, "masks": masks_of(op)}
 

@@ -22,7 +22,7 @@ def gradients_in(outputs: Arrays) -> frozenset[str]:
 
 
 def as_submitted(actual: Arrays, expected: Arrays) -> tuple[Arrays, tuple[str, ...]]:
-    """Return what to compare with the outputs of a client, which may hold no gradient at all.
+    """Leave gradients out of the expected outputs if a client submitted none.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def as_submitted(actual: Arrays, expected: Arrays) -> tuple[Arrays, tuple[str, .
 
 
 def excused(result: CheckResult, actual: Arrays, bends: Bends) -> dict[str, Excused]:
-    """Return what a bend of the reference explains of each gradient that failed."""
+    """Find the elements of failed gradients that a bend of the reference explains."""
     failed = {failure.output for failure in result.failures if is_gradient(failure.output)}
     found = {name: bends.excuse(name, actual[name]) for name in sorted(failed & actual.keys())}
     return {name: excuse for name, excuse in found.items() if excuse}
