@@ -56,7 +56,7 @@ class Trained:
 
 
 MN = '["M", "N"]'
-RIGHT = ("softmax", "layernorm", "matmul", "gelu", "custom", "clamped", "pooled")
+RIGHT = ("softmax", "layernorm", "matmul", "gelu", "custom", "library", "clamped", "pooled")
 RIGHT_SCHEMA = (
     "{ dims = { M = [1, 4], N = [9] }, inputs = { "
     + ", ".join(f"{name} = {MN}" for name in RIGHT)
@@ -69,13 +69,14 @@ RIGHT_REFERENCE = """
 import torch
 import torch.nn.functional as F
 
-def f(softmax, layernorm, matmul, gelu, custom, clamped, pooled, w, k):
+def f(softmax, layernorm, matmul, gelu, custom, library, clamped, pooled, w, k):
     return {
         "softmax": torch.softmax(softmax, -1),
         "layernorm": F.layer_norm(layernorm, layernorm.shape[-1:], w),
         "matmul": matmul @ k,
         "gelu": F.gelu(gelu),
         "custom": F.silu(custom),
+        "library": library.sin(),
         "clamped": torch.relu(clamped),
         "pooled": pooled.amax(-1),
     }
@@ -96,7 +97,16 @@ class Silu(torch.autograd.Function):
         s = torch.sigmoid(x)
         return dy * s * (1 + x * (1 - s))
 
-def f(softmax, layernorm, matmul, gelu, custom, clamped, pooled, w, k):
+@torch.library.custom_op("trained::sine", mutates_args=())
+def sine(x: torch.Tensor) -> torch.Tensor:
+    return torch.sin(x)
+
+sine.register_autograd(
+    lambda ctx, dy: dy * torch.cos(ctx.saved_tensors[0]),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+def f(softmax, layernorm, matmul, gelu, custom, library, clamped, pooled, w, k):
     e = torch.exp(softmax - softmax.amax(-1, keepdim=True))
     centred = layernorm - layernorm.mean(-1, keepdim=True)
     return {
@@ -105,6 +115,7 @@ def f(softmax, layernorm, matmul, gelu, custom, clamped, pooled, w, k):
         "matmul": torch.einsum("mn,nk->mk", matmul, k),
         "gelu": gelu * 0.5 * (1 + torch.erf(gelu / 2**0.5)),
         "custom": Silu.apply(custom),
+        "library": torch.compile(sine)(library),
         "clamped": clamped.clamp(min=0),  # its derivative at 0 is 1, that of relu is 0
         "pooled": pooled.max(-1).values,  # of equal elements one gets all, with amax each a share
     }
@@ -313,6 +324,30 @@ def test_jax_and_torch_are_held_against_each_other(tmp_path: Path) -> None:
     made.add("wrong", schema, JAX_RIGHT.format(factor=" * x"), JAX_SOFTPLUS, kind="jax",
              by="jax")  # fmt: skip
     assert made.verdicts() == {"right": "passed", "wrong": "failed"}
+
+
+MANY = """
+def f(x, z):
+    a, b = x
+    return a * b * b, z * (z.real**2 + z.imag**2)
+"""
+MANY_REFERENCE = """
+import torch
+
+def f(x, z):
+    return x[0] * x[1].square(), z * z * torch.conj(z)
+"""
+
+
+@needs_torch
+@needs_jax
+def test_lists_and_complex_numbers_have_gradients(tmp_path: Path) -> None:
+    made = Trained(tmp_path / "ws", cases=2)
+    inputs = f'{{ x = {{ dims = {MN}, list = 2 }}, z = {{ dims = ["N"], dtype = "complex64" }} }}'
+    outputs = f'{{ y = {MN}, u = {{ dims = ["N"], dtype = "complex64" }} }}'
+    schema = f"{{ dims = {{ M = [2], N = [3] }}, inputs = {inputs}, outputs = {outputs} }}"
+    made.add("many", schema, MANY, MANY_REFERENCE, kind="jax")
+    assert made.verdicts() == {"many": "passed"}
 
 
 @needs_torch
