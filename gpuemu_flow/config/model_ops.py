@@ -146,6 +146,8 @@ class OpConfig:
         The functions that return values of inputs, by the text that stands in the schema.
     groups : mapping of str to Group
         Arguments that are made of several inputs.
+    gradients : tuple of str
+        Inputs with respect to which gradients are compared.
     skip_reason : str
         Why `run` cannot check the op; not empty exactly when `op` is None. A skipped op never
         counts as passed.
@@ -192,4 +194,5 @@ class OpConfig:
     generators: Mapping[str, ProgramRef] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     groups: Mapping[str, Group] = field(default_factory=dict)
+    gradients: tuple[str, ...] = ()
     skip_reason: str = ""

@@ -20,6 +20,7 @@ from gpuemu_flow.config.framework_kinds import FrameworkKinds
 from gpuemu_flow.config.model import Execution, OpConfig, Validation
 from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.names import name_fault
+from gpuemu_flow.config.parse_gradients import GradientsParser
 from gpuemu_flow.config.parse_modules import Modules
 from gpuemu_flow.config.parse_rules import RuleParser
 from gpuemu_flow.config.parse_sections import partial_tolerances, policy_of, report_policy_conflict
@@ -143,6 +144,9 @@ class OpParser:
         if "name" not in table or reference is None or schema is None:
             return None
         outputs, compares = self.outputs(table, schema, where)
+        gradients = GradientsParser(self.out, where, schema, groups).parse(
+            table.get("gradients"), op, reference, outputs
+        )
         tolerance, tolerances = self.tolerances(table)
         invariants, shape_input = _invariants(table.get("invariants", []), names)
         values, shared = OP.values(table), self.validation
@@ -194,6 +198,7 @@ class OpParser:
             generators=self.generators(schema, where),
             needs=self.needs(table, where),
             groups=groups,
+            gradients=gradients,
             skip_reason=skip_reason,
         )
 

@@ -53,6 +53,7 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
             "memory_limit": op.memory_limit,
             "isolation": op.isolation,
             **({"groups": groups_of(op)} if op.groups else {}),
+            **({"gradients": gradients_of(op)} if op.gradients else {}),
         },
         "cases": {
             "schema": _plain(schema_to_json(op.schema)),
@@ -75,8 +76,15 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
             "input_dims": {tensor.name: list(tensor.dims) for tensor in op.schema.inputs}
             if op.outputs
             else {},
+            **({"gradients": list(op.gradients)} if op.gradients else {}),
         },
     }
+
+
+def gradients_of(op: OpConfig) -> dict[str, Json]:
+    """Describe the gradients of an op to its programs."""
+    apart = [contract.name for contract in op.outputs if not contract.in_place]
+    return {"inputs": list(op.gradients), "apart": apart, "masks": masks_of(op)}
 
 
 def masks_of(op: OpConfig) -> dict[str, Json]:

@@ -135,6 +135,14 @@ OP = Section(
             "`true`: any infinity in the output fails; `false`: `match`.",
             default_text=AS_VALIDATION,
         ),
+        Key(
+            "gradients",
+            Either((Bool(), ListOf(WORD))),
+            "Compare gradients with the reference's, too: `true` of all inputs of floats, or a "
+            "list of inputs, of programs of PyTorch or JAX; see [outputs](outputs.md#gradients).",
+            default=False,
+            ours=True,
+        ),
         Key("nan_policy", POLICY, "Over `check_nan`.", default_text=AS_VALIDATION, ours=True),
         Key("inf_policy", POLICY, "Over `check_inf`.", default_text=AS_VALIDATION, ours=True),
         Key(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gpuemu_flow.cases.op_schema import schema_to_json
 from gpuemu_flow.cases.schema import fixed_shapes_schema
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
-from gpuemu_flow.config.slices import groups_of, masks_of, to_slice
+from gpuemu_flow.config.slices import gradients_of, groups_of, masks_of, to_slice
 from gpuemu_flow.engine.discovery import links_of
 from gpuemu_flow.engine.globs import glob_files
 from gpuemu_flow.engine.graph import STAGES, Graph, Skip
@@ -23,7 +23,7 @@ from gpuemu_flow.engine.snapshot import KernelBasis
 from gpuemu_flow.engine.sources import Closure, SourceIndex
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.api import EMULATED, Program
+from gpuemu_flow.runners.api import EMULATED, Gradients, Program
 from gpuemu_flow.runners.off_limits import NOTHING, OffLimits
 from gpuemu_flow.runners.preloadable import FRAMEWORKS
 from gpuemu_flow.runners.sandbox.fence import Fence
@@ -413,6 +413,9 @@ class Compiler:
             groups=groups_of(op),
             deterministic=op.deterministic,
             masks=masks_of(op),
+            gradients=Gradients.from_json({**gradients_of(op), "plain": fenced})
+            if op.gradients
+            else None,
             # Of the op alone: a reference may well be the library.
             require_kernel=fenced and op.require_kernel,
             forbid=op.forbid if fenced else (),
@@ -434,7 +437,7 @@ class Compiler:
         kept_away = self._kept_from.off_limits(op, program, *op.generators.values())
         made = {
             label: self._program(
-                replace(op, kwargs={}, outputs=()), ref, kept_away, None, fenced=True
+                replace(op, kwargs={}, outputs=(), gradients=()), ref, kept_away, None, fenced=True
             )
             for label, ref in op.generators.items()
         }

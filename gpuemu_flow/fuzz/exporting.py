@@ -8,6 +8,7 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.fuzz.failures import stored_inputs, subject_for
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
+from gpuemu_flow.numerics.gradients import gradient_name
 from gpuemu_flow.reports.export_outputs import Expectation
 from gpuemu_flow.reports.pytest_export import render
 from gpuemu_flow.runners.pool import Pool
@@ -41,7 +42,9 @@ def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | No
     ):
         prepared = evaluator.prepare(case, inputs)
         case, inputs = prepared.case, dict(prepared.inputs)
-        if elsewhere := [c.name for c in subject.compare.outputs if not c.plain]:
+        elsewhere = [c.name for c in subject.compare.outputs if not c.plain]
+        elsewhere += map(gradient_name, subject.compare.gradients)
+        if elsewhere:
             names = ", ".join(map(repr, elsewhere))
             message = f"how {names} of {record.op} is compared cannot be said without this tool"
             hint = f"run `gpuemu-flow reproduce {record.id}`"

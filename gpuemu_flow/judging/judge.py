@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.judging import gradients
 from gpuemu_flow.judging.compare_functions import CompareError, CompareFunctions
 from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.judging.plain_inputs import plain_inputs
 from gpuemu_flow.judging.remedies import precision_note, range_notes, wider_precisions
 from gpuemu_flow.judging.verdicts import comparison_failed
 from gpuemu_flow.numerics.checked_output import SpecialInputs
@@ -33,13 +34,14 @@ from gpuemu_flow.numerics.envelope import (
     is_exact_op,
     shadow_is_faithful,
 )
-from gpuemu_flow.numerics.judge import Bound
+from gpuemu_flow.numerics.gradients import Bends, MovedCotangents, unit_of
+from gpuemu_flow.numerics.judge import BoolArray, Bound
 from gpuemu_flow.numerics.operand import Rounding, rounding_for
 from gpuemu_flow.numerics.tolerances import default_tolerance
-from gpuemu_flow.numerics.variants import split_variants
+from gpuemu_flow.numerics.variants import WITH_GRADIENTS, split_variants
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import RunError
-from gpuemu_flow.types import DTYPES, Case, CheckResult, Failure, FailureKind, Tolerance, Verdict
+from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, Tolerance, Verdict
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -109,6 +111,7 @@ class _Measured:
     inputs: Arrays
     expected: Arrays
     contracts: CaseContracts
+    bends: Bends
     envelopes: dict[tuple[tuple[str, str], ...], Envelope] = field(default_factory=dict)
 
 
@@ -183,17 +186,23 @@ class Judge:
         if inputs is None:
             inputs = materialise(case)
         own, variants = split_variants(actual)
-        result = self._check_own(case, own, expected, inputs, explain=explain)
+        if self._settings.gradients:
+            expected, untold = gradients.as_submitted(own, expected)
+            result = self._check_own(case, own, expected, inputs, explain=explain)
+            result = replace(result, notes=(*untold, *result.notes))
+        else:
+            result = self._check_own(case, own, expected, inputs, explain=explain)
         if not variants or result.verdict not in (Verdict.PASSED, Verdict.FAILED):
             return result
-        flips = [
-            label
+        others = {
+            label: self._check_own(case, outputs, expected, inputs, explain=False)
             for label, outputs in variants.items()
-            if self._check_own(case, outputs, expected, inputs, explain=False).verdict
-            is not result.verdict
-        ]
+        }
+        flips = [label for label, other in others.items() if other.verdict is not result.verdict]
         if not flips:
             return result
+        if WITH_GRADIENTS in flips:
+            return gradients.worse(result, others[WITH_GRADIENTS])
         notes = [f"{result.verdict.value} as it stands, but not with {label}" for label in flips]
         return CheckResult(Verdict.INCONCLUSIVE, (), result.stats, (*notes, *result.notes))
 
@@ -204,14 +213,20 @@ class Judge:
         criteria = self.criteria(case, expected, inputs, actual)
         seen = None
         given = actual, expected
-        if not criteria.contracts:
-            result = self._compared(actual, expected, inputs, criteria)
-        else:
+        if criteria.contracts:
             seen = SeenOutputs(criteria.contracts, actual)
             early = _refused(actual, expected, criteria)
             if early is not None:
                 return early
-            result = self._compared(actual, expected, inputs, criteria)
+        result = self._compared(actual, expected, inputs, criteria)
+        if criteria.policy.gradients and result.verdict is Verdict.FAILED:
+            found = gradients.excused(result, actual, self._measured(case, inputs, expected).bends)
+            if found:
+                left_out = {name: excuse.unjudged for name, excuse in found.items()}
+                mended = gradients.corrected(actual, expected, found)
+                result = self._compared(mended, expected, inputs, criteria, left_out)
+            result = gradients.explained(result, actual, found)
+        if criteria.contracts:
             actual = criteria.contracts.views(actual)
             expected = criteria.contracts.expected
         if result.verdict is Verdict.INCONCLUSIVE:
@@ -224,7 +239,12 @@ class Judge:
         return replace(result, notes=(*findings, *fix, *result.notes))
 
     def _compared(
-        self, actual: Arrays, expected: Arrays, inputs: Arrays, criteria: Criteria
+        self,
+        actual: Arrays,
+        expected: Arrays,
+        inputs: Arrays,
+        criteria: Criteria,
+        left_out: Mapping[str, BoolArray] | None = None,
     ) -> CheckResult:
         """Compare outputs, those with contracts by their contracts."""
         contracts = criteria.contracts
@@ -236,6 +256,7 @@ class Judge:
                 policy=criteria.policy,
                 expected_dtypes=criteria.dtypes,
                 inputs=inputs,
+                excused=left_out,
             )
         return check_outputs(
             contracts.views(actual),
@@ -245,6 +266,7 @@ class Judge:
             expected_dtypes=contracts.dtypes(criteria.dtypes),
             inputs=inputs,
             seen=SeenOutputs(contracts, actual),
+            excused=left_out,
             apart=[
                 self._apart(contract, actual, inputs, criteria) for contract in contracts.apart()
             ],
@@ -337,7 +359,10 @@ class Judge:
         automatic = self._settings.tolerance == "auto" and case.dtype not in self._tolerances
         automatic = automatic and not contracts.refused
         tolerance = self._envelope(case, measured, dtypes) if automatic else None
-        return Criteria(tolerance or self._tolerances, self._policy, dtypes, contracts)
+        policy = self._policy
+        if self._settings.gradients:
+            policy = replace(policy, gradients=gradients.gradients_in(expected))
+        return Criteria(tolerance or self._tolerances, policy, dtypes, contracts)
 
     def allowed_dtypes(
         self, expected: Arrays, inputs: Arrays | None = None
@@ -387,7 +412,9 @@ class Judge:
         if last is None or last.inputs is not inputs or last.expected is not expected:
             settings = self._settings
             contracts = CaseContracts(settings.outputs, settings.input_dims, case, inputs, expected)
-            last = self._last = _Measured(inputs, expected, contracts)
+            unit = unit_of(case.dtype)
+            bends = Bends(self._evaluate, inputs, expected, case.seed, unit)
+            last = self._last = _Measured(inputs, expected, contracts, bends)
         return last
 
     def _envelope(
@@ -404,10 +431,13 @@ class Judge:
             contracts = last.contracts
             own = contracts.tolerances
             expected = {n: a for n, a in contracts.expected.items() if n not in own}
+            evaluate = self._evaluate
+            if self._settings.gradients:
+                evaluate = MovedCotangents(evaluate, case.seed, unit_of(case.dtype))
             last.envelopes[key] = build_envelope(
                 last.inputs,
                 expected,
-                ViewedReference(self._evaluate, contracts) if contracts else self._evaluate,
+                ViewedReference(evaluate, contracts) if contracts else evaluate,
                 dtype=contracts.dtypes(dtypes) if contracts else dtypes,
                 seed=case.seed,
                 exact_op=traits.exact,
@@ -418,7 +448,7 @@ class Judge:
 
     def _traits(self) -> OpTraits:
         if self.traits is None:
-            samples = [_plain_inputs(case) for case in self._samples]
+            samples = [plain_inputs(case) for case in self._samples]
             evaluate = PairedReference(self._evaluate)
             exact = is_exact_op(evaluate, samples)
             shadowed = evaluate.has_source and (exact or shadow_is_faithful(evaluate, samples))
@@ -441,25 +471,6 @@ def _refused(actual: Arrays, expected: Arrays, criteria: Criteria) -> CheckResul
         or failure.output not in (named | (criteria.contracts.of_any_shape & actual.keys()))
     ]
     return CheckResult(Verdict.ERROR, tuple(structural)) if structural else None
-
-
-def _plain_inputs(case: Case) -> dict[str, NDArray[Any]]:
-    """Make inputs of the case's shapes with ``normal`` values, in float32 at most."""
-    plain = tuple(
-        replace(spec, layout="contiguous")
-        if spec.rule is not None and spec.rule.generate  # only its function knows right values
-        else replace(
-            spec,
-            strategy="normal",
-            layout="contiguous",
-            dtype="float32" if DTYPES[spec.dtype].kind == "float" else spec.dtype,
-        )
-        for spec in case.inputs
-    )
-    made = materialise(replace(case, inputs=plain))
-    floats = {spec.name for spec in plain if spec.is_generated and spec.dtype != "float32"}
-    floats -= {spec.name for spec in plain if DTYPES[spec.dtype].kind != "float"}
-    return {n: a.astype(np.float32) if n in floats else a for n, a in made.items()}
 
 
 def judge_case(

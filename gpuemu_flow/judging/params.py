@@ -34,6 +34,8 @@ class CompareParams:
         Declared properties of the outputs.
     input_dims : mapping of str to list of str or int
         Of the inputs, by the op's schema; empty where nothing is declared of outputs.
+    gradients : tuple of str
+        Inputs with respect to which gradients are compared.
     """
 
     tolerance: str
@@ -48,13 +50,16 @@ class CompareParams:
     reference_dtype: str | None = None
     outputs: tuple[OutputContract, ...] = ()
     input_dims: Mapping[str, list[str | int]] = field(default_factory=dict)
+    gradients: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
         lists = {"invariants": list(self.invariants), "mutates": list(self.mutates)}
         tolerances = {dtype: dict(explicit) for dtype, explicit in self.tolerances.items()}
         outputs = [contract.to_json() for contract in self.outputs]
-        return {**vars(self), **lists, "tolerances": tolerances, "outputs": outputs}
+        data = {**vars(self), **lists, "tolerances": tolerances, "outputs": outputs}
+        gradients = list(data.pop("gradients"))
+        return {**data, "gradients": gradients} if gradients else data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CompareParams:
@@ -66,4 +71,5 @@ class CompareParams:
             invariants=tuple(given.invariants),
             mutates=tuple(given.mutates),
             outputs=outputs,
+            gradients=tuple(given.gradients),
         )

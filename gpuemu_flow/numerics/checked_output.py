@@ -13,7 +13,7 @@ from gpuemu_flow.numerics.contracts import SeenOutputs
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
 from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.invariants import as_failure, check_invariant
-from gpuemu_flow.numerics.judge import AffineBound, Bound, Rules
+from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, ExcusedBound, Rules
 from gpuemu_flow.numerics.statistics import multi_index
 from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.quick_dataclass import dataclass
@@ -41,12 +41,15 @@ class Policy:
         Names from `types.INVARIANTS`, checked on every output.
     shape_preserved_input : str or None
         The table form of ``shape_preserved``: the first output has the shape of this input.
+    gradients : frozenset of str
+        Outputs that are gradients, of which no invariant is demanded.
     """
 
     nan_policy: str = "match"
     inf_policy: str = "match"
     invariants: tuple[str, ...] = ()
     shape_preserved_input: str | None = None
+    gradients: frozenset[str] = frozenset()
 
 
 class SpecialInputs:
@@ -124,7 +127,7 @@ class CheckedOutput:
 
     def invariant_failures(self, policy: Policy, special: SpecialInputs) -> list[Failure]:
         failures = []
-        for invariant in policy.invariants:
+        for invariant in () if self.name in policy.gradients else policy.invariants:
             values, exempt = self._asked_of(None)
             violation = check_invariant(invariant, values, self.dtype, self.tolerance, exempt)
             if violation is not None:
@@ -205,14 +208,20 @@ def compare_output(
     special: SpecialInputs,
     *,
     seen: SeenOutputs | None = None,
+    excused: BoolArray | None = None,
 ) -> CheckedOutput:
-    """Compare one output; `seen` maps positions in a compared part to positions in the output."""
+    """Compare one output; `seen` maps positions in a compared part to positions in the output.
+
+    The elements in `excused` have no verdict if they fail.
+    """
     fmt = FLOAT_LIMITS.get(dtype)
     if fmt is None:
         expected = _as_integers(expected, actual.dtype)
     rules = _rules(policy, special, fmt if expected.dtype != actual.dtype else None)
 
     def run(bound: Bound, *, stop: bool = False) -> Outcome:
+        if excused is not None:
+            bound = ExcusedBound(bound, excused.reshape(-1))
         if fmt is None and expected.dtype == actual.dtype:
             return compare_integers(actual, expected, bound)
         return compare_floats(actual, expected, bound, rules, fmt, stop_at_failure=stop)

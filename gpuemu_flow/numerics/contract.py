@@ -12,6 +12,8 @@ OWN_TOLERANCE = "gpuemu.toml, of this output"
 UNKNOWN_SIZE = "?"
 SAME_AS, PROMOTE = "same as ", "promote"
 VIEWS = ("sign", "phase", "permutation")
+GRADIENT_PREFIX = "d/d"
+"""Beginning of the names of outputs that are gradients; see `numerics.gradients`."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,11 @@ class OutputContract:
         """Tell whether elements are compared with the expected ones at the same places."""
         views = self.ties or self.order or self.up_to or self.only is not None
         return not views and not self.apart
+
+    @property
+    def in_place(self) -> bool:
+        """Tell whether its elements, or those that count, stand at the reference's places."""
+        return not (self.ties or self.order or self.up_to or self.apart)
 
     @property
     def apart(self) -> bool:

@@ -59,6 +59,32 @@ class AffineBound:
 
 
 @dataclass(frozen=True)
+class ExcusedBound:
+    """A bound with further elements on which a failure proves nothing.
+
+    Attributes
+    ----------
+    bound : Bound
+    excused : ndarray of bool, shape (n,)
+    """
+
+    bound: Bound
+    excused: BoolArray
+
+    @property
+    def proof(self) -> tuple[float, float] | None:
+        return self.bound.proof
+
+    def tolerance(self, expected: Float64Array, where: Where) -> Float64Array:
+        return self.bound.tolerance(expected, where)
+
+    def no_verdict(self, where: Where) -> BoolArray:
+        others = self.bound.no_verdict(where)
+        excused: BoolArray = self.excused[where]
+        return excused if others is None else excused | others
+
+
+@dataclass(frozen=True)
 class Rules:
     """The meaning of NaN and Inf in one output of one case.
 

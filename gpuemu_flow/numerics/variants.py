@@ -11,6 +11,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 _MARK = " ~ "
+WITH_GRADIENTS = "inputs that require gradients"
+"""The label of outputs that the op itself gives in training: they have to be right, too."""
 
 Arrays = Mapping[str, NDArray[Any]]
 

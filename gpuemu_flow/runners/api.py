@@ -34,6 +34,38 @@ _TUPLES = (
 
 
 @dataclass(frozen=True)
+class Gradients:
+    """The gradients that a program returns besides its outputs.
+
+    Attributes
+    ----------
+    inputs : tuple of str
+        Arguments with respect to which they are taken.
+    apart : tuple of str
+        Outputs through which no gradient is sent back, for they are not compared element by
+        element.
+    masks : mapping of str to JSON
+        Of outputs of which only some elements count, see `numerics.contract.Mask`.
+    plain : bool
+        The program is called without gradients, too; its outputs are those of that call.
+    """
+
+    inputs: tuple[str, ...]
+    apart: tuple[str, ...] = ()
+    masks: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    plain: bool = False
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain JSON; `from_json` is its inverse."""
+        return {**vars(self), "inputs": list(self.inputs), "apart": list(self.apart)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Json]) -> Gradients:
+        """Rebuild from `to_json`'s result, or raise TypeError or KeyError."""
+        return cls(**{**data, "inputs": tuple(data["inputs"]), "apart": tuple(data["apart"])})
+
+
+@dataclass(frozen=True)
 class Program:
     """One op or reference and the conditions under which it runs.
 
@@ -103,6 +135,8 @@ class Program:
     framework : str
         An installed package that the program imports, which its fork server may import before;
         see `preloadable`. Empty for none.
+    gradients : Gradients or None
+        Gradients that it returns, too, as `numerics.gradients` names them.
     sandbox : Sandbox or None
         Restrictions that the kernel enforces on its processes; None for none.
     """
@@ -137,6 +171,7 @@ class Program:
     optional: tuple[str, ...] = ()
     groups: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
     framework: str = ""
+    gradients: Gradients | None = None
     sandbox: Sandbox | None = None
 
     @property
@@ -153,15 +188,17 @@ class Program:
         out = asdict(self)
         for name in _TUPLES:
             out[name] = list(out[name])
-        return out
+        del out["gradients"]
+        return {**out, "gradients": self.gradients.to_json()} if self.gradients else out
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Program:
         """Rebuild from `to_json`'s result, or raise TypeError or KeyError."""
         tuples = {name: tuple(data[name]) for name in _TUPLES if name in data}
-        fence = data.get("sandbox")
+        fence, wanted = data.get("sandbox"), data.get("gradients")
         sandbox = None if fence is None else Sandbox.from_json(fence)
-        return cls(**{**data, **tuples, "sandbox": sandbox})
+        gradients = None if wanted is None else Gradients.from_json(wanted)
+        return cls(**{**data, **tuples, "sandbox": sandbox, "gradients": gradients})
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from gpuemu_flow.runners.api import DEFAULT_OUTPUT, OpError, Program, RunError
 from gpuemu_flow.runners.arguments import arguments
 from gpuemu_flow.runners.grouping import argument_names, changed_arguments, take_apart
 from gpuemu_flow.runners.imports import load_function
-from gpuemu_flow.runners.tensors import as_plain_array, name_outputs
+from gpuemu_flow.runners.tensors import as_plain_array, name_values
 from gpuemu_flow.runners.watch import Watch
 from gpuemu_flow.types import Failure
 
@@ -138,6 +138,11 @@ class CallableRunner:
         return self._named(returned, given)
 
     def _named(self, returned: Any, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return the outputs as arrays by name; see `_values`."""
+        values = self._values(returned, given)
+        return {name: as_plain_array(value, name) for name, value in values.items()}
+
+    def _values(self, returned: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs by name, including the inputs that the program may change.
 
         A declared output that has the name of such an input, and is not returned, is the content
@@ -149,15 +154,14 @@ class CallableRunner:
         rest = [name for name in names if name not in mutates]
         if returned is None and mutates:
             if not rest and len(changed) == len(names) > 0:
-                return {name: as_plain_array(given[name], name) for name in changed}
+                return {name: given[name] for name in changed}
             if len(names or (DEFAULT_OUTPUT,)) == len(mutates):
                 pairs = zip(names or (DEFAULT_OUTPUT,), mutates, strict=True)
-                return {name: as_plain_array(given[source], name) for name, source in pairs}
+                return {name: given[source] for name, source in pairs}
         if changed and rest and _number(returned) == len(rest):
-            outputs = name_outputs(returned, rest)
-            left = {name: as_plain_array(given[name], name) for name in changed}
-            return {name: outputs[name] if name in rest else left[name] for name in names}
-        return name_outputs(returned, names)
+            outputs = name_values(returned, rest)
+            return {name: outputs[name] if name in rest else given[name] for name in names}
+        return name_values(returned, names)
 
     def violations(self) -> Sequence[Failure]:
         """Return nothing: `InputBuffers` sees what a function does to its inputs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -13,8 +13,11 @@ import numpy as np
 from gpuemu_flow.errors import RunnerError
 from gpuemu_flow.runners.api import Program, op_error
 from gpuemu_flow.runners.callable import CallableRunner
+from gpuemu_flow.runners.gradient_calls import GradientCall
 from gpuemu_flow.runners.imports import load_function
+from gpuemu_flow.runners.jax_gradients import JaxGradients
 from gpuemu_flow.runners.torch_runner import framework, with_arrays
+from gpuemu_flow.runners.watch import Watch
 from gpuemu_flow.types import XLA_COMPILED, XLA_STEPWISE
 
 _WIDE = (np.dtype(np.float64), np.dtype(np.complex128))
@@ -41,7 +44,9 @@ class JaxRunner(CallableRunner):
         self._xla = program.argv[0] if program.argv else ""
         with self._bits(()):
             function = load_function(program)
+        self._with_gradients: GradientCall | None = None
         super().__init__(program, self._on_jax(function))
+        self._usual_hint = self.hint
 
     def _on_jax(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -53,15 +58,55 @@ class JaxRunner(CallableRunner):
                     found.append(self._jax.numpy.array(array, copy=True))
                 return found[-1]
 
+            call = self._with_gradients
             given = [with_arrays(value, convert) for value in args]
             named = {name: with_arrays(value, convert) for name, value in kwargs.items()}
             with self._bits(found):
-                compiled = self._xla == XLA_COMPILED
-                call = self._compile(function, given, named) if compiled else function
-                result = call(*given, **named)
-                return self._jax.block_until_ready(result)
+                result = None
+                if call is None or call.wanted.plain:
+                    compiled = self._xla == XLA_COMPILED
+                    plain = self._compile(function, given, named) if compiled else function
+                    result = self._jax.block_until_ready(plain(*given, **named))
+                if call is not None:
+                    arrays = call.named(args, kwargs)
+                    if call.wanted.plain:
+                        call.keep(super(JaxRunner, self)._named(result, arrays))
+                    call.draw_again()
+                    self.hint = call.hint
+                    self._differentiate(function, call, args, kwargs, convert)
+                    self.hint = self._usual_hint
+                return result
 
         return run
+
+    def _differentiate(
+        self,
+        function: Callable[..., Any],
+        call: GradientCall,
+        args: Any,
+        kwargs: Mapping[str, Any],
+        convert: Callable[[np.ndarray], Any],
+    ) -> None:
+        taken = JaxGradients(self._jax, call, convert)
+        tensors = {n: taken.argument(n, value) for n, value in call.named(args, kwargs).items()}
+
+        def outputs(filled: Mapping[str, Any]) -> dict[str, Any]:
+            given, named = call.replaced(args, kwargs, filled)
+            return self._values(function(*given, **named), filled)
+
+        call.took(*taken.of(outputs, tensors, compiled=self._xla == XLA_COMPILED))
+
+    def call(self, inputs: Mapping[str, np.ndarray], watch: Watch) -> dict[str, np.ndarray]:
+        """See `CallableRunner.call`."""
+        wanted, self.hint = self._program.gradients, self._usual_hint
+        call = None if wanted is None else GradientCall(self._program, wanted, inputs)
+        self._with_gradients = call
+        return super().call(inputs, watch)
+
+    def _named(self, returned: Any, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return the outputs, and the gradients beside them."""
+        call = self._with_gradients
+        return super()._named(returned, given) if call is None else call.outputs()
 
     def _compile(
         self, function: Callable[..., Any], given: list[Any], named: dict[str, Any]

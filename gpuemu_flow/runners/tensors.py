@@ -120,7 +120,19 @@ def _is_array_like(value: Any) -> bool:
 
 
 def name_outputs(returned: Any, output_names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Name the outputs that a callable returned.
+    """Return the outputs of a callable as arrays, by name; see `name_values`.
+
+    Raises
+    ------
+    OpError
+        See `name_values` and `as_plain_array`.
+    """
+    values = name_values(returned, output_names)
+    return {name: as_plain_array(value, name) for name, value in values.items()}
+
+
+def name_values(returned: Any, output_names: Sequence[str]) -> dict[str, Any]:
+    """Name the outputs that a callable returned, as it returned them.
 
     Parameters
     ----------
@@ -132,8 +144,7 @@ def name_outputs(returned: Any, output_names: Sequence[str]) -> dict[str, np.nda
     Raises
     ------
     OpError
-        ``op-output-missing`` when a name has no array or the numbers differ; see also
-        `as_plain_array`.
+        ``op-output-missing`` when a name has no array or the numbers differ.
     """
     names = tuple(output_names) or (DEFAULT_OUTPUT,)
     if isinstance(returned, Mapping):
@@ -156,22 +167,20 @@ def name_outputs(returned: Any, output_names: Sequence[str]) -> dict[str, np.nda
             f"{', '.join(names)}",
             "return a tuple in this order, or a dict",
         )
-    return {name: as_plain_array(value, name) for name, value in values.items()}
+    return values
 
 
-def _from_mapping(
-    returned: Mapping[Any, Any], output_names: Sequence[str]
-) -> dict[str, np.ndarray]:
+def _from_mapping(returned: Mapping[Any, Any], output_names: Sequence[str]) -> dict[str, Any]:
     if not returned or not all(isinstance(key, str) for key in returned):
         raise _fail("op-output-missing", "a mapping of outputs needs string keys, at least one")
     wanted = tuple(output_names)
     if len(returned) == 1 and len(wanted) <= 1:
         (value,) = returned.values()
         name = wanted[0] if wanted else DEFAULT_OUTPUT
-        return {name: as_plain_array(value, name)}
+        return {name: value}
     if wanted and set(returned) != set(wanted):
         raise _fail(
             "op-output-missing",
             f"outputs {', '.join(sorted(returned))} where {', '.join(wanted)} are declared",
         )
-    return {name: as_plain_array(returned[name], name) for name in wanted or sorted(returned)}
+    return {name: returned[name] for name in wanted or sorted(returned)}

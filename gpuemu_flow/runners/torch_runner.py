@@ -15,7 +15,10 @@ from gpuemu_flow.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program, op_error
 from gpuemu_flow.runners.callable import CallableRunner
+from gpuemu_flow.runners.gradient_calls import GradientCall
+from gpuemu_flow.runners.grouping import changed_arguments
 from gpuemu_flow.runners.imports import load_function
+from gpuemu_flow.runners.torch_gradients import TorchGradients
 from gpuemu_flow.runners.torch_modules import module_caller
 from gpuemu_flow.runners.triton_device import CpuDevice
 from gpuemu_flow.runners.triton_provenance import Provenance
@@ -135,11 +138,13 @@ class TorchRunner(CallableRunner):
         self._found: list[Failure] = []
         self._bypassed: list[Failure] = []
         self._program_outputs = program.output_names
+        self._with_gradients: GradientCall | None = None
         self.printed = ""
         self._run = 0
         with self._host.running():
             function = self._load(program)
         super().__init__(program, self._on_torch(function))
+        self._usual_hint = self.hint
 
     def _make_host(self, program: Program) -> TorchHost:
         return PlainTorch()
@@ -151,20 +156,44 @@ class TorchRunner(CallableRunner):
 
     def _on_torch(self, host: Callable[..., Any]) -> Callable[..., Any]:
         torch = self._host.torch
+        convert = functools.partial(as_torch, torch)
+
+        def plain(args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> Any:
+            torch.default_generator.manual_seed(seed)
+            given = [with_arrays(value, convert) for value in args]
+            named = {name: with_arrays(value, convert) for name, value in kwargs.items()}
+            result = self._called(host, given, named)
+            self._look_who_wrote(result)
+            return result
 
         @functools.wraps(host)
         def run(*args: Any, **kwargs: Any) -> Any:
-            convert = functools.partial(as_torch, torch)
-            given = [with_arrays(value, convert) for value in args]
-            named = {name: with_arrays(value, convert) for name, value in kwargs.items()}
-            seed = seed_of_call()
-            torch.default_generator.manual_seed(seed)
+            call, seed = self._with_gradients, seed_of_call()
             with self._host.running(seed, self._run):
-                result = self._called(host, given, named)
-                self._look_who_wrote(result)
-                return result
+                if call is None:
+                    return plain(args, kwargs, seed)
+                arrays = call.named(args, kwargs)
+                # What the inputs hold now is what the gradients are taken at.
+                taken = TorchGradients(torch, call, changed_arguments(self._program), convert)
+                tensors = {name: taken.argument(name, value) for name, value in arrays.items()}
+                if call.wanted.plain:
+                    result = plain(args, kwargs, seed)
+                    call.keep(super(TorchRunner, self)._named(result, arrays))
+                call.draw_again()
+                torch.default_generator.manual_seed(seed)
+                given, named = call.replaced(args, kwargs, tensors)
+                self.hint = call.hint
+                outputs = self._values(self._called(host, given, named), tensors)
+                call.took(outputs, taken.of(outputs))
+                self.hint = self._usual_hint
+                return None
 
         return run
+
+    def _named(self, returned: Any, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return the outputs, and the gradients beside them."""
+        call = self._with_gradients
+        return super()._named(returned, given) if call is None else call.outputs()
 
     def _called(
         self, host: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
@@ -188,7 +217,7 @@ class TorchRunner(CallableRunner):
         self._found, self._bypassed, self._run = [], [], 0
         copies = _copied(inputs)
         try:
-            outputs = super().call(inputs, watch)
+            outputs = self._once(inputs, watch)
         except FlowError as error:
             raise op_error(error) from None
         self._found = [*self._bypassed, *self._host.failures()]
@@ -202,9 +231,15 @@ class TorchRunner(CallableRunner):
         """Repeat the call with other values in new memory; return None if it fails."""
         self._run = 1
         try:
-            return super().call(copies, watch)
+            return self._once(copies, watch)
         except Exception:
             return None
+
+    def _once(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
+        wanted, self.hint = self._program.gradients, self._usual_hint
+        call = None if wanted is None else GradientCall(self._program, wanted, inputs)
+        self._with_gradients = call
+        return super().call(inputs, watch)
 
     def violations(self) -> list[Failure]:
         """Return violations of the kernels in the latest call, and what nobody wrote."""

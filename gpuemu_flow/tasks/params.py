@@ -75,6 +75,8 @@ class ProgramParams(_Plain):
         Another interpreter than ours.
     groups : JSON or None
         Arguments that are made of several inputs.
+    gradients : JSON or None
+        Gradients that it returns besides its outputs.
     """
 
     ref: Json
@@ -85,6 +87,7 @@ class ProgramParams(_Plain):
     env_names: list[str]
     python: str | None = None
     groups: Json = None
+    gradients: Json = None
 
 
 @dataclass(frozen=True, kw_only=True)

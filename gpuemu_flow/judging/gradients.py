@@ -1,0 +1,90 @@
+"""Judge gradients: elements where several are right, and failures that say what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.gradients import Bends, Excused, input_of, is_gradient
+from gpuemu_flow.numerics.variants import WITH_GRADIENTS
+from gpuemu_flow.types import CheckResult, Failure, FailureKind, Verdict
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def gradients_in(outputs: Arrays) -> frozenset[str]:
+    """Return the names of the gradients among the outputs of a program that returns them."""
+    return frozenset(filter(is_gradient, outputs))
+
+
+def as_submitted(actual: Arrays, expected: Arrays) -> tuple[Arrays, tuple[str, ...]]:
+    """Leave gradients out of the expected outputs if a client submitted none.
+
+    Returns
+    -------
+    tuple
+        The expected outputs, and notes. An op that is run here gives all gradients.
+    """
+    wanted = gradients_in(expected)
+    if not wanted or wanted & actual.keys():
+        return expected, ()
+    names = ", ".join(sorted(map(repr, wanted)))
+    return (
+        {name: array for name, array in expected.items() if name not in wanted},
+        (f"no verdict on {names}: the op's outputs were given without gradients",),
+    )
+
+
+def excused(result: CheckResult, actual: Arrays, bends: Bends) -> dict[str, Excused]:
+    """Find the elements of failed gradients that a bend of the reference explains."""
+    failed = {failure.output for failure in result.failures if is_gradient(failure.output)}
+    found = {name: bends.excuse(name, actual[name]) for name in sorted(failed & actual.keys())}
+    return {name: excuse for name, excuse in found.items() if excuse}
+
+
+def corrected(actual: Arrays, expected: Arrays, found: Mapping[str, Excused]) -> Arrays:
+    """Return the outputs with the reference's values where the op's are as right."""
+    with np.errstate(all="ignore"):
+        replaced = {
+            name: np.where(excuse.right, expected[name].astype(actual[name].dtype), actual[name])
+            for name, excuse in found.items()
+        }
+    return {**actual, **replaced}
+
+
+def explained(result: CheckResult, actual: Arrays, found: Mapping[str, Excused]) -> CheckResult:
+    """Say what was left out, and which gradient does not arrive."""
+    notes = tuple(
+        f"{int(excuse.unjudged.sum())} of {excuse.unjudged.size} elements of {name!r} are not held "
+        "against the op: the gradient jumps there, or the input is not finite"
+        for name, excuse in found.items()
+        if excuse.unjudged.any() and result.verdict is not Verdict.PASSED
+    )
+    failures = tuple(_explained(failure, actual) for failure in result.failures)
+    return replace(result, failures=failures, notes=(*notes, *result.notes))
+
+
+def _explained(failure: Failure, actual: Arrays) -> Failure:
+    array = actual.get(failure.output)
+    missing = (
+        is_gradient(failure.output)
+        and failure.kind is FailureKind.TOLERANCE
+        and array is not None
+        and not np.count_nonzero(array)
+    )
+    if not missing:
+        return failure
+    text = f"no gradient arrives at {input_of(failure.output)!r}: it is detached, or its gradient "
+    return replace(failure, message=f"{text}is None or 0 everywhere; {failure.message}")
+
+
+def worse(result: CheckResult, trained: CheckResult) -> CheckResult:
+    """Return the result of a case whose outputs are others where inputs require gradients."""
+    if result.verdict is not Verdict.PASSED:
+        return result
+    note = f"{result.verdict.value} as it stands, but not with {WITH_GRADIENTS}"
+    return replace(trained, notes=(note, *trained.notes))

@@ -1,0 +1,292 @@
+"""Gradients as outputs: their names, the cotangents of the outputs, and where there is none."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.contract import GRADIENT_PREFIX, Mask
+from gpuemu_flow.numerics.contract_views import mask_of
+from gpuemu_flow.numerics.dtypes import to_float64
+from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations
+from gpuemu_flow.numerics.judge import BoolArray
+from gpuemu_flow.numerics.perturb import FLOAT32_UNIT, map_floats, widen
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.numerics.ulp import Float64Array
+from gpuemu_flow.quick_dataclass import dataclass
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+
+_STEPS = (2, 8)
+"""Cotangents are quarters from 0.5 to 1.75: every float format holds them, and sums of products
+with them are exact as long as the other factors are. None is negative, so that the gradient at |x|
+shows the sum of the magnitudes where the gradient is a sum of products; see `measure.measure`."""
+_NUDGE = 4.0
+"""Roundings by which inputs are moved to find where a gradient jumps."""
+_VANISHED = 2.0**-50
+"""Share of the usual size below which float64 may give exactly 0 for a sum that cancels."""
+_PAIRS = 3
+"""Directions of such moves; each is taken forwards and backwards, since one of the two leaves a
+bend on the other side."""
+
+
+def gradient_name(of: str) -> str:
+    """Return the name of the output that holds the gradient with respect to an input."""
+    return GRADIENT_PREFIX + of
+
+
+def is_gradient(name: str) -> bool:
+    """Tell whether an output of a program with gradients is one of them."""
+    return name.startswith(GRADIENT_PREFIX)
+
+
+def input_of(name: str) -> str:
+    """Return the input to which an output named by `gradient_name` belongs."""
+    return name.removeprefix(GRADIENT_PREFIX)
+
+
+@dataclass(frozen=True)
+class _Moving:
+    rng: SeededRng
+    unit: float
+
+
+_moving: _Moving | None = None
+
+
+class MovedCotangents:
+    """A reference that is differentiated with cotangents moved by a rounding, for its tolerance.
+
+    Where equal cotangents cancel, the reference may give an exact 0, and a right op a rounding
+    error of the cancelled terms, which moved inputs do not show.
+
+    Parameters
+    ----------
+    evaluate : Evaluate
+        In this process; its float32 shadow keeps the cotangents.
+    seed : int
+    unit : float
+        One rounding of the case's arithmetic.
+    """
+
+    def __init__(self, evaluate: Any, seed: int, unit: float) -> None:
+        self._evaluate = evaluate
+        self._moving = _Moving(SeededRng(seed).derive("gradients/cotangents"), 2.0 * unit)
+
+    @property
+    def has_source(self) -> bool:
+        """Tell whether the reference has a float32 shadow."""
+        return bool(self._evaluate.has_source)
+
+    def __call__(self, inputs: Arrays, *, shadow: bool = False, **options: Any) -> Arrays:
+        """Evaluate the reference."""
+        global _moving  # noqa: PLW0603 - the reference's runner reaches it by this module only
+        before, _moving = _moving, None if shadow else self._moving
+        try:
+            outputs: Arrays = self._evaluate(inputs, shadow=shadow, **options)
+        finally:
+            _moving = before
+        return outputs
+
+
+@functools.lru_cache(maxsize=16)
+def _steps(name: str, shape: tuple[int, ...]) -> Float64Array:
+    rng = SeededRng(0).derive(f"cotangent/{name}/{shape}")
+    size = int(np.prod(shape, dtype=np.int64))
+    steps: Float64Array = (rng.ranges(size, *_STEPS) / 4.0).reshape(shape)
+    steps.flags.writeable = False
+    return steps
+
+
+def cotangent(
+    name: str, shape: tuple[int, ...], mask: Mapping[str, Any] | None, inputs: Arrays
+) -> Float64Array:
+    """Return the cotangent of an output, the same for an op and its reference.
+
+    Parameters
+    ----------
+    name : str
+        Of the output.
+    shape : tuple of int
+    mask : mapping or None
+        The test of the elements that count, as `numerics.contract.Mask`; others get 0.
+    inputs : mapping of str to ndarray
+        Of the call, for the mask.
+    """
+    values = _steps(name, shape)
+    if _moving is not None:
+        shares = 2.0 * _moving.rng.f64(values.size).reshape(shape) - 1.0
+        values = values * (1.0 + _moving.unit * shares)
+    if mask is None or mask["input"] not in inputs:
+        return values
+    test = Mask(**{**mask, "axes": tuple(mask["axes"])})
+    return np.where(mask_of(test, inputs, shape), values, 0.0)
+
+
+@dataclass(frozen=True)
+class Excused:
+    """Elements of a gradient that differ from the reference's without being wrong.
+
+    Attributes
+    ----------
+    right : ndarray of bool
+        They lie between the reference's gradients on both sides of a bend.
+    unjudged : ndarray of bool
+        Nobody can tell.
+    """
+
+    right: BoolArray
+    unjudged: BoolArray
+
+    def __bool__(self) -> bool:
+        return bool(self.right.any() or self.unjudged.any())
+
+
+class Bends:
+    """Elements of a case's gradients that jump if the inputs move by a few roundings.
+
+    There, several values are right: all from 0 to 1 as the derivative of relu at 0, or any share of
+    the gradient of a maximum for each of the equal elements. Nothing is evaluated before it is
+    asked for.
+
+    Parameters
+    ----------
+    evaluate : Evaluate
+        The reference.
+    inputs, expected : mapping of str to ndarray
+        The case's inputs in their own dtypes, and the reference's outputs on them.
+    seed : int
+        Decides the directions.
+    unit : float
+        One rounding of the case's arithmetic.
+    """
+
+    def __init__(
+        self, evaluate: Evaluate, inputs: Arrays, expected: Arrays, seed: int, unit: float
+    ) -> None:
+        self._evaluate = evaluate
+        self._inputs = inputs
+        self._expected = expected
+        self._seed = seed
+        self._unit = unit * _NUDGE
+        self._nudges: list[Arrays] | None = None
+
+    def excuse(self, name: str, actual: Array) -> Excused:
+        """Tell which elements of a gradient are right, or not to be judged, because of a bend.
+
+        An element is not judged if its error is no larger than twice the jump of one that has the
+        same value in the same input: of equal elements that share a maximum, a nudge shows one or
+        two. Nor is one judged where its input is NaN or infinite, which has no derivative, nor
+        where such inputs lead to NaN. Where the reference gives exactly 0, what float64 would not
+        show beside 1 is as right.
+        """
+        before, given = _as_wide(self._expected[name]), _as_wide(actual)
+        jump, right = np.zeros(before.shape), np.zeros(before.shape, bool)
+        low, high = before.real.copy(), before.real.copy()
+        for outputs in self._nudged_outputs():
+            moved = outputs.get(name)
+            if moved is None or moved.shape != before.shape:
+                continue
+            now = _as_wide(moved)
+            jump = np.maximum(jump, _change(before, now))
+            low, high = np.fmin(low, now.real), np.fmax(high, now.real)
+        if given.dtype.kind != "c":
+            right = np.isfinite(given) & (jump > 0.0) & (low <= given) & (given <= high)
+            right |= (before == 0.0) & (np.abs(given) <= _VANISHED * self._usual(name))
+        values = self._inputs.get(input_of(name))
+        unknown: BoolArray | bool = self._without_derivative(before, given)
+        if values is not None and values.shape == jump.shape:
+            jump = _largest_of_equals(values, jump)
+            unknown = unknown | ~np.isfinite(_as_wide(values))
+        with np.errstate(all="ignore"):
+            explained = np.abs(given - before) <= 2.0 * jump
+        unjudged: BoolArray = (jump > 0.0) & (explained | np.isinf(jump)) | unknown
+        return Excused(right, unjudged)
+
+    def _without_derivative(self, before: Array, given: Array) -> BoolArray | bool:
+        """Mark NaN that inputs which are not finite may cause: the reference's, and beside NaN any.
+
+        The maximum of a row with a NaN has no derivative; one op gives NaN for all of the row,
+        another 1 for the NaN.
+        """
+        wide = [_as_wide(array) for array in self._inputs.values() if array.dtype.kind != "b"]
+        if all(np.isfinite(array).all() for array in wide):
+            return False
+        unknown: BoolArray = np.isnan(before)
+        return unknown | np.isnan(given) if any(np.isnan(a).any() for a in wide) else unknown
+
+    def _usual(self, name: str) -> float:
+        """Estimate the size of what a gradient is summed up from, by other gradients and y / x."""
+        outputs = [array for n, array in self._expected.items() if not is_gradient(n)]
+        values = self._inputs.get(input_of(name))
+        largest = 0.0 if values is None else _largest(values)
+        ratio = max(map(_largest, outputs), default=0.0) / largest if largest else 0.0
+        return max(_largest(self._expected[name]), ratio)
+
+    def _nudged_outputs(self) -> list[Arrays]:
+        """Return the reference's outputs on all nudged inputs, as far as it gives any."""
+        if self._nudges is None:
+            evaluations = Evaluations(self._evaluate, self._inputs)
+            inputs64 = widen(self._inputs)
+            found = [
+                evaluations.outputs(self._nudged(inputs64, pair, sign))
+                for pair in range(_PAIRS)
+                for sign in (1.0, -1.0)
+            ]
+            self._nudges = [outputs for outputs in found if outputs is not None]
+        return self._nudges
+
+    def _nudged(self, inputs64: Arrays, pair: int, sign: float) -> Arrays:
+        """Move every finite float, zeros by the unit of a typical value."""
+        rng = SeededRng(self._seed).derive(f"gradients/{pair}")
+
+        def change(values: Float64Array) -> Float64Array:
+            steps = rng.f64(values.size).reshape(values.shape) - 0.5
+            steps += np.copysign(0.5, steps)
+            sizes = np.abs(values)
+            known = np.isfinite(values)
+            others = sizes[known & (values != 0.0)]
+            usual = float(np.median(others)) if others.size else 1.0
+            step = sign * self._unit * steps * np.where(values == 0.0, usual, sizes)
+            return np.where(known, values + np.where(known, step, 0.0), values)
+
+        return map_floats(inputs64, change)
+
+
+def unit_of(dtype: str) -> float:
+    """Return one rounding of the arithmetic that ops on a dtype compute in."""
+    return 2.0**-53 if dtype == "float64" else FLOAT32_UNIT
+
+
+def _as_wide(values: Array) -> Array:
+    return values.astype(np.complex128) if values.dtype.kind == "c" else to_float64(values)
+
+
+def _largest(values: Array) -> float:
+    if values.dtype.kind == "b":
+        return 1.0
+    sizes = np.abs(_as_wide(values))
+    return float(sizes[np.isfinite(sizes)].max(initial=0.0))
+
+
+def _change(before: Array, now: Array) -> Float64Array:
+    """Return the size of each change; infinite where a number becomes none, or the reverse."""
+    with np.errstate(all="ignore"):
+        change = np.abs(now - before)
+    same = (now == before) | (np.isnan(now) & np.isnan(before))
+    return np.where(same, 0.0, np.where(np.isfinite(change), change, np.inf))
+
+
+def _largest_of_equals(values: Array, jump: Float64Array) -> Float64Array:
+    """Raise the jump of each element to the largest among equal values of the input."""
+    _, groups = np.unique(_as_wide(values).reshape(-1), return_inverse=True)
+    groups = groups.reshape(-1)
+    largest = np.zeros(int(groups.max(initial=0)) + 1)
+    np.maximum.at(largest, groups, jump.reshape(-1))
+    raised: Float64Array = largest[groups].reshape(jump.shape)
+    return raised

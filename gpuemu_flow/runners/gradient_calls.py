@@ -1,0 +1,116 @@
+"""Calls with gradients, whatever the framework: their arguments, and what they add to outputs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.numerics.contract import Mask
+from gpuemu_flow.numerics.contract_views import mask_of
+from gpuemu_flow.numerics.gradients import gradient_name
+from gpuemu_flow.numerics.variants import WITH_GRADIENTS, variant_name
+from gpuemu_flow.runners.api import Gradients, Program
+from gpuemu_flow.runners.grouping import argument_names
+from gpuemu_flow.runners.tensors import as_plain_array
+
+Inputs = Mapping[str, np.ndarray]
+
+
+class GradientCall:
+    """One call of a program with gradients: what is wanted of it, and what it gave.
+
+    Parameters
+    ----------
+    program : Program
+    wanted : Gradients
+    inputs : mapping of str to ndarray
+
+    Attributes
+    ----------
+    wanted : Gradients
+    inputs : mapping of str to ndarray
+    """
+
+    def __init__(self, program: Program, wanted: Gradients, inputs: Inputs) -> None:
+        self.wanted = wanted
+        self.inputs = inputs
+        self._program = program
+        self._random = random.getstate(), np.random.get_state()
+        self._plain: dict[str, np.ndarray] = {}
+        self._outputs: Mapping[str, Any] = {}
+        self._gradients: Mapping[str, Any] = {}
+
+    @property
+    def hint(self) -> str:
+        """Return the hint for what is raised in the call."""
+        names = ", ".join(map(gradient_name, self.wanted.inputs))
+        return f"raised with inputs that require gradients, as `gradients` asks for {names}"
+
+    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments that inputs are passed as, by name."""
+        if len(args) == 1 and isinstance(args[0], Mapping):
+            return dict(args[0])
+        names = argument_names(self._program) if self._program.groups else tuple(self.inputs)
+        if args:
+            return dict(zip(names, args, strict=True))
+        return {name: kwargs[name] for name in names}
+
+    @staticmethod
+    def replaced(
+        args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments with others in place of those that `named` found."""
+        if len(args) == 1 and isinstance(args[0], Mapping):
+            return [tensors], dict(kwargs)
+        if args:
+            return list(tensors.values()), dict(kwargs)
+        return [], {**kwargs, **tensors}
+
+    def draw_again(self) -> None:
+        """Set the global generators back to where they stood at the beginning."""
+        python, numpy = self._random
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+    def took(self, outputs: Mapping[str, Any], gradients: Mapping[str, Any]) -> None:
+        """Keep what the call gave."""
+        self._outputs, self._gradients = outputs, gradients
+
+    def keep(self, plain: Mapping[str, np.ndarray]) -> None:
+        """Copy the outputs of the call without gradients, before the other call is made."""
+        self._plain = {name: array.copy(order="K") for name, array in plain.items()}
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        """Return the outputs by name and the gradients beside them.
+
+        Outputs that differ from those of the call without gradients come as a variant.
+        """
+        mine = {name: as_plain_array(value, name) for name, value in self._outputs.items()}
+        found = {name: as_plain_array(value, name) for name, value in self._gradients.items()}
+        if not self.wanted.plain:
+            return {**mine, **found}
+        others = {}
+        for name, array in mine.items():
+            own = self._plain.get(name)
+            counting = self._counting(name, array, own)
+            # Of two calls that may differ, both have to have the same outputs.
+            if not self._program.deterministic or own is None or _differs(counting, own):
+                others[variant_name(name, WITH_GRADIENTS)] = counting
+        return {**self._plain, **found, **others}
+
+    def _counting(self, name: str, array: np.ndarray, own: np.ndarray | None) -> np.ndarray:
+        """Return an output with the elements that do not count as in the call without gradients."""
+        mask = self.wanted.masks.get(name)
+        if mask is None or own is None or own.shape != array.shape or own.dtype != array.dtype:
+            return array
+        test = Mask(**{**mask, "axes": tuple(mask["axes"])})
+        return np.where(mask_of(test, self.inputs, array.shape), array, own)
+
+
+def _differs(one: np.ndarray, other: np.ndarray) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return True
+    return one.tobytes() != other.tobytes()

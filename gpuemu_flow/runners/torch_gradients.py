@@ -1,0 +1,88 @@
+"""One call of a function of PyTorch with inputs that require gradients, and its backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.numerics.gradients import cotangent, gradient_name
+from gpuemu_flow.runners.gradient_calls import GradientCall
+
+
+class TorchGradients:
+    """The tensors of one call that require gradients.
+
+    Parameters
+    ----------
+    torch : module
+    call : GradientCall
+    mutates : tuple of str
+        Arguments that the call may change.
+    to_tensor : callable
+        From an array to a tensor on its memory.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        call: GradientCall,
+        mutates: tuple[str, ...],
+        to_tensor: Callable[[np.ndarray], Any],
+    ) -> None:
+        self._torch = torch
+        self._wanted = call.wanted
+        self._inputs = call.inputs
+        self._names = {id(array): name for name, array in call.inputs.items()}
+        self._mutates = mutates
+        self._to_tensor = to_tensor
+        self._leaves: dict[str, Any] = {}
+
+    def argument(self, name: str, value: Any) -> Any:
+        """Return an argument whose float tensors require gradients, if these are wanted."""
+        if isinstance(value, np.ndarray):
+            return self._tensor(name, value)
+        if isinstance(value, list):
+            return [self.argument(name, member) for member in value]
+        return value
+
+    def _tensor(self, argument: str, array: np.ndarray) -> Any:
+        tensor = self._to_tensor(array)
+        changes = argument in self._mutates
+        if changes:
+            tensor = tensor.clone()
+        name = self._names.get(id(array), argument)  # complex numbers are joined of two inputs
+        if name not in self._wanted.inputs:
+            return tensor
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            return tensor
+        leaf = self._leaves[name] = tensor.detach().requires_grad_()
+        # A leaf itself cannot be changed in place.
+        return leaf.clone() if changes else leaf
+
+    def of(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the gradients of the outputs by name; zeros where none arrives."""
+        torch = self._torch
+        sent = {
+            name: value
+            for name, value in outputs.items()
+            if name not in self._wanted.apart
+            and isinstance(value, torch.Tensor)
+            and value.requires_grad
+        }
+        leaves = list(self._leaves.values())
+        found: tuple[Any, ...] = (None,) * len(leaves)
+        if sent and leaves:
+            cotangents = [self._cotangent(name, value) for name, value in sent.items()]
+            found = torch.autograd.grad(list(sent.values()), leaves, cotangents, allow_unused=True)
+        return {
+            gradient_name(name): torch.zeros_like(leaf.detach()) if gradient is None else gradient
+            for (name, leaf), gradient in zip(self._leaves.items(), found, strict=True)
+        }
+
+    def _cotangent(self, name: str, value: Any) -> Any:
+        shape = tuple(value.shape)
+        steps = cotangent(name, shape, self._wanted.masks.get(name), self._inputs)
+        values = steps * (1.0 - 0.5j) if value.is_complex() else steps.copy()
+        return self._torch.from_numpy(values).to(value.dtype)

@@ -1,0 +1,100 @@
+"""Gradients as outputs: cotangents, several right values at bends, and keys without gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.judging.gradients import as_submitted
+from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.numerics.gradients import Bends, cotangent, unit_of
+from gpuemu_flow.runners.api import Gradients, Program
+
+Arrays = Mapping[str, NDArray[Any]]
+UNIT = unit_of("float32")
+
+
+def relu(inputs: Arrays, **_: Any) -> Arrays:
+    x = inputs["x"]
+    return {"y": np.maximum(x, 0.0), "d/dx": (x > 0.0).astype(x.dtype)}
+
+
+def maximum(inputs: Arrays, **_: Any) -> Arrays:
+    x = inputs["x"]
+    gradient = np.zeros_like(x)
+    gradient[x.argmax()] = 1.0
+    return {"y": x.max(keepdims=True), "d/dx": gradient}
+
+
+def bends(reference: Any, x: NDArray[Any]) -> Bends:
+    return Bends(reference, {"x": x}, reference({"x": x.astype(np.float64)}), 7, UNIT)
+
+
+def test_cotangents_follow_from_name_and_shape() -> None:
+    one = cotangent("y", (3, 50), None, {})
+    assert np.array_equal(one, cotangent("y", (3, 50), None, {}))
+    assert not np.array_equal(one, cotangent("z", (3, 50), None, {}))
+    assert one.min() >= 0.5 and one.max() < 2.0 and len(np.unique(one)) > 4
+    for narrow in (np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn):
+        assert np.array_equal(one.astype(narrow).astype(np.float64), one)
+
+
+def test_elements_that_do_not_count_have_the_cotangent_0() -> None:
+    mask = {"input": "n", "axes": [0], "test": "<", "value": 0.0, "along": 1}
+    found = cotangent("y", (2, 3), mask, {"n": np.array([1, 3])})
+    assert (found == 0.0).tolist() == [[False, True, True], [False, False, False]]
+
+
+def test_all_between_the_two_sides_of_a_bend_is_right() -> None:
+    x = np.array([0.0, 0.0, 0.0, 0.0, 2.0, -1.0], np.float32)
+    given = np.array([1.0, 0.5, 0.0, 3.0, 0.0, 1.0], np.float32)
+    found = bends(relu, x).excuse("d/dx", given)
+    assert found.right.tolist() == [True, True, True, False, False, False]
+    assert found.unjudged.tolist() == [True, True, True, False, False, False]
+
+
+def test_nobody_judges_which_of_equal_elements_gets_the_gradient() -> None:
+    x = np.array([5.0] * 40 + [1.0, 2.0], np.float32)
+    given = np.zeros(42, np.float32)
+    given[:40] = 1 / 40
+    found = bends(maximum, x).excuse("d/dx", given)
+    assert (found.right | found.unjudged)[:40].all()
+    given[40] = 1.0
+    assert not bends(maximum, x).excuse("d/dx", given).unjudged[40]
+
+
+def test_a_wrong_gradient_of_a_smooth_function_has_no_excuse() -> None:
+    def square(inputs: Arrays, **_: Any) -> Arrays:
+        return {"y": inputs["x"] ** 2, "d/dx": 2.0 * inputs["x"]}
+
+    x = np.linspace(-2.0, 2.0, 40, dtype=np.float32)
+    assert not bends(square, x).excuse("d/dx", x * np.float32(1.0001))
+
+
+def test_what_is_not_finite_has_no_derivative() -> None:
+    x = np.array([np.nan, np.inf, 1.0], np.float32)
+    found = bends(relu, x).excuse("d/dx", np.array([7.0, 7.0, 7.0], np.float32))
+    assert found.unjudged.tolist() == [True, True, False]
+
+
+def test_outputs_that_are_submitted_may_lack_all_gradients_and_not_some() -> None:
+    expected = {name: np.zeros(1) for name in ("y", "d/dx", "d/dw")}
+    told, (note,) = as_submitted({"y": np.zeros(1)}, expected)
+    assert list(told) == ["y"] and "'d/dw', 'd/dx'" in note
+    same, notes = as_submitted({"y": np.zeros(1), "d/dx": np.zeros(1)}, expected)
+    assert same is expected and notes == ()
+
+
+def test_without_gradients_keys_are_as_they_were() -> None:
+    plain = CompareParams("auto", {})
+    assert "gradients" not in plain.to_json()
+    wanted = CompareParams("auto", {}, gradients=("x",))
+    assert CompareParams.from_json(wanted.to_json()) == wanted
+    program = Program("torch", root="/", input_names=("x",))
+    assert "gradients" not in program.to_json()
+    more = Program("torch", root="/", input_names=("x",), gradients=Gradients(("x",), plain=True))
+    assert Program.from_json(more.to_json()) == more
