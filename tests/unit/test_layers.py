@@ -16,6 +16,7 @@ LAYERS = (
     ("reporting",),
     ("fuzz",),
     ("engine",),
+    ("inputs",),
     ("reports",),
     ("results",),
     ("tasks",),
@@ -200,15 +201,15 @@ def test_front_reaches_the_plan_and_nothing_else_before_its_answer(imports: list
     eager = {item.target for item in of_front if item.eager}
     assert eager <= {"os", "sys", "__future__"}
     later = {item.target for item in of_front if not item.eager}
-    assert later == {"gpuemu_flow.engine.plan", "gpuemu_flow.cli.main", "gc", "atexit"}
+    assert later == {"gpuemu_flow.inputs.plan", "gpuemu_flow.cli.main", "gc", "atexit"}
     of_plan = {
-        item.target for item in imports if item.module == "gpuemu_flow.engine.plan" and item.eager
+        item.target for item in imports if item.module == "gpuemu_flow.inputs.plan" and item.eager
     }
     assert of_plan <= {"os", "stat", "sys", "__future__", "collections.abc", "gpuemu_flow"}
 
 
 def test_packages_import_nothing_by_themselves(imports: list[Import]) -> None:
-    """``import gpuemu_flow.engine.plan`` runs such files; they must cost nothing."""
+    """``import gpuemu_flow.inputs.plan`` runs such files; they must cost nothing."""
     inits = {
         name
         for name, path in source_files().items()
