@@ -67,7 +67,7 @@ def _answer() -> int:
     if sys.stdin is None or sys.stdout is None or sys.stderr is None:
         _fill_standard_streams()
     if sys.argv[1:] == ["run"] and "GPUEMU_CONFIG" not in os.environ:
-        from gpuemu_flow.engine import plan  # noqa: PLC0415 - only the fast path needs it
+        from gpuemu_flow.inputs import plan  # noqa: PLC0415 - only the fast path needs it
 
         root = plan.find_workspace(os.getcwd())  # noqa: PTH109
         if root is not None:
@@ -100,7 +100,8 @@ def _kept_answer() -> Answer | None:
     from time import perf_counter  # noqa: PLC0415
 
     begin = perf_counter()
-    from gpuemu_flow.engine import answers, plan  # noqa: PLC0415
+    from gpuemu_flow.engine import answers  # noqa: PLC0415
+    from gpuemu_flow.inputs import plan  # noqa: PLC0415
 
     if "GPUEMU_CONFIG" in os.environ or not answers.may_be_kept(arguments):
         return None

@@ -32,7 +32,7 @@ _LOADED = {
 _ALL_OF = tuple(
     f"gpuemu_flow.{name}"
     for name in (
-        "artifacts", "cases", "config", "engine", "fuzz", "judging", "numerics", "reporting",
+        "artifacts", "cases", "config", "engine", "fuzz", "inputs", "judging", "numerics", "reporting",
         "reports", "results", "store", "tasks", "wire", "runners.sandbox",
     )
 )  # fmt: skip
@@ -145,9 +145,9 @@ def load(module, lent):
 
 def digest_what_all_need():
     """Digest the package's files and the loaded libraries, as each new workspace has to."""
-    files = importlib.import_module("gpuemu_flow.engine.files")
+    files = importlib.import_module("gpuemu_flow.inputs.files")
     table = files.FileTable(Path("/"))
-    importlib.import_module("gpuemu_flow.engine.own_code").digest(table)
+    importlib.import_module("gpuemu_flow.inputs.own_code").digest(table)
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     for path in {line.split(maxsplit=5)[-1] for line in maps.splitlines() if "/" in line}:
         table.digest(path)

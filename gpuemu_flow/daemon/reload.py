@@ -8,11 +8,11 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuemu_flow.engine.files import Stamp, stamp_of
-from gpuemu_flow.engine.globs import glob_folders
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.fuzz.wire_ops import Subjects
+from gpuemu_flow.inputs.files import Stamp, stamp_of
+from gpuemu_flow.inputs.globs import glob_folders
 from gpuemu_flow.quick_dataclass import dataclass
 
 log = logging.getLogger("gpuemu_flow.daemon")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from gpuemu_flow.engine import plan
+from gpuemu_flow.inputs import plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

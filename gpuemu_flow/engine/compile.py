@@ -14,13 +14,13 @@ from gpuemu_flow.cases.op_schema import schema_to_json
 from gpuemu_flow.cases.schema import fixed_shapes_schema
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
 from gpuemu_flow.config.slices import gradients_of, groups_of, masks_of, to_slice
-from gpuemu_flow.engine.discovery import links_of
-from gpuemu_flow.engine.globs import glob_files
 from gpuemu_flow.engine.graph import STAGES, Graph, Skip
-from gpuemu_flow.engine.kept_from import KeptFrom
 from gpuemu_flow.engine.overrides import Overrides
 from gpuemu_flow.engine.snapshot import KernelBasis
-from gpuemu_flow.engine.sources import Closure, SourceIndex
+from gpuemu_flow.inputs.discovery import links_of
+from gpuemu_flow.inputs.globs import glob_files
+from gpuemu_flow.inputs.kept_from import KeptFrom
+from gpuemu_flow.inputs.sources import Closure, SourceIndex
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import EMULATED, Gradients, Program

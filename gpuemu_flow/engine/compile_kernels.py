@@ -14,12 +14,12 @@ from gpuemu_flow.artifacts.view import VIEW_VERSION
 from gpuemu_flow.config.model import Config, Policies
 from gpuemu_flow.config.model_kernels import KernelConfig
 from gpuemu_flow.engine.compile_rules import programs_of, with_outputs
-from gpuemu_flow.engine.environment import package_version
-from gpuemu_flow.engine.files import stamp_of
 from gpuemu_flow.engine.graph import Skip
-from gpuemu_flow.engine.includes import include_closure, relative
 from gpuemu_flow.engine.snapshot import KernelBasis
-from gpuemu_flow.engine.sources import SourceIndex
+from gpuemu_flow.inputs.environment import package_version
+from gpuemu_flow.inputs.files import stamp_of
+from gpuemu_flow.inputs.includes import include_closure, relative
+from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.off_limits import OffLimits, off_limits_of
 from gpuemu_flow.runners.sandbox.fence import Fence

@@ -10,8 +10,8 @@ from pathlib import Path
 from gpuemu_flow.config.model import Config, OpConfig
 from gpuemu_flow.config.model_rules import RuleConfig
 from gpuemu_flow.config.parse_rules import matches
-from gpuemu_flow.engine.globs import glob_files
-from gpuemu_flow.engine.sources import SourceIndex
+from gpuemu_flow.inputs.globs import glob_files
+from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.off_limits import off_limits_of
 from gpuemu_flow.runners.sandbox.fence import Fence

@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gpuemu_flow.engine import own_code
-from gpuemu_flow.engine.files import FileTable
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.inputs import own_code
+from gpuemu_flow.inputs.files import FileTable
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.tasks import stages
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from gpuemu_flow import __version__
 from gpuemu_flow.config.target_options import Target
-from gpuemu_flow.engine.files import FileTable
 from gpuemu_flow.engine.graph import Graph
-from gpuemu_flow.engine.observed_sets import ObservedSets
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.inputs.files import FileTable
+from gpuemu_flow.inputs.observed_sets import ObservedSets
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.store.private_files import PrivateFolder

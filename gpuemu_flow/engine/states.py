@@ -6,10 +6,10 @@ import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 
-from gpuemu_flow.engine.discovery import Discovery
-from gpuemu_flow.engine.environment import package_version
-from gpuemu_flow.engine.files import FileTable
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.inputs.discovery import Discovery
+from gpuemu_flow.inputs.environment import package_version
+from gpuemu_flow.inputs.files import FileTable
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.store.keys import (

@@ -11,11 +11,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from gpuemu_flow.engine.discovery import SHOWN
-from gpuemu_flow.engine.files import Stamp, stamp_of
-from gpuemu_flow.engine.globs import glob_files
-from gpuemu_flow.engine.plan import CACHE_NAME
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.inputs.discovery import SHOWN
+from gpuemu_flow.inputs.files import Stamp, stamp_of
+from gpuemu_flow.inputs.globs import glob_files
+from gpuemu_flow.inputs.plan import CACHE_NAME
 from gpuemu_flow.quick_dataclass import dataclass
 
 POLL_S = 0.1

@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING
 
 from gpuemu_flow.config.find import find_config
 from gpuemu_flow.config.target_options import TargetOptions, as_options, chosen_options
-from gpuemu_flow.engine import own_code, plan, snapshot
-from gpuemu_flow.engine.discovery import Discovery
-from gpuemu_flow.engine.environment import NUMERIC_PACKAGES, fingerprint
-from gpuemu_flow.engine.files import ABSENT, FileTable, Stamp, stamp_of
-from gpuemu_flow.engine.globs import glob_files, glob_folders
+from gpuemu_flow.engine import snapshot
 from gpuemu_flow.engine.graph import Graph
-from gpuemu_flow.engine.observed_sets import ObservedSets
 from gpuemu_flow.engine.overrides import Overrides
 from gpuemu_flow.engine.renames import MovedNames, moved_names, renamed_tasks, take_over
 from gpuemu_flow.engine.snapshot import Basis, Settings, Snapshot
-from gpuemu_flow.engine.sources import SourceIndex
 from gpuemu_flow.engine.states import OBSERVED_STAGES, TaskStates
+from gpuemu_flow.inputs import own_code, plan
+from gpuemu_flow.inputs.discovery import Discovery
+from gpuemu_flow.inputs.environment import NUMERIC_PACKAGES, fingerprint
+from gpuemu_flow.inputs.files import ABSENT, FileTable, Stamp, stamp_of
+from gpuemu_flow.inputs.globs import glob_files, glob_folders
+from gpuemu_flow.inputs.observed_sets import ObservedSets
+from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.runners.sandbox.level import level_for
 from gpuemu_flow.runners.sandbox.spec import STRICT, is_whole
 from gpuemu_flow.store.keys import TRIGGERS, digest_bytes

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from gpuemu_flow.engine.files import FileTable, stamp_of
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.inputs.files import FileTable, stamp_of
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.results import ResultStore, StoredResult
 

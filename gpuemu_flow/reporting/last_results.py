@@ -6,11 +6,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuemu_flow.engine import plan, snapshot
-from gpuemu_flow.engine.discovery import Discovery
+from gpuemu_flow.engine import snapshot
 from gpuemu_flow.engine.snapshot import Snapshot
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.engine.workspace import SNAPSHOT_NAME
+from gpuemu_flow.inputs import plan
+from gpuemu_flow.inputs.discovery import Discovery
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.from_manifests import ReportBuilder
 from gpuemu_flow.results.model import OpResult

@@ -27,7 +27,7 @@ class Discovered:
     """Names of everything that a program was seen to depend on, without its content.
 
     Paths below the workspace are relative to it, others absolute or below a prefix of the
-    interpreter; see `engine.discovery`.
+    interpreter; see `inputs.discovery`.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ import pytest
 from mini_workspace import Mini
 
 from gpuemu_flow.daemon.place import possible_places
-from gpuemu_flow.engine import plan
+from gpuemu_flow.inputs import plan
 
 STATUS, LIST, EXPLAIN = ("status",), ("list", "--status"), ("explain",)
 RUN = ("run", "--format", "json")

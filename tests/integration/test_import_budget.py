@@ -52,8 +52,8 @@ def test_the_answer_that_nothing_changed_imports_next_to_nothing(mini: Mini) -> 
     again = imported(mini, "run")
     assert not tops(again) & (HEAVY | {"click", "sqlite3", "diskcache", "json", "hashlib"})
     own = {name for name in again if name.startswith("gpuemu_flow")}
-    assert own == {"gpuemu_flow", "gpuemu_flow.front", "gpuemu_flow.engine",
-                   "gpuemu_flow.engine.plan", "gpuemu_flow.let_through"}  # fmt: skip
+    assert own == {"gpuemu_flow", "gpuemu_flow.front", "gpuemu_flow.inputs",
+                   "gpuemu_flow.inputs.plan", "gpuemu_flow.let_through"}  # fmt: skip
 
 
 def test_checking_a_configuration_needs_no_numbers_and_no_engine(mini: Mini) -> None:

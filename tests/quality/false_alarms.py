@@ -33,10 +33,10 @@ from controls import CONTROLS, install
 from oracle import REPOSITORY, all_subjects, copy_workspace, subjects
 
 from gpuemu_flow.cases.plan import iterate_cases
-from gpuemu_flow.engine import own_code
-from gpuemu_flow.engine.files import FileTable
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.subjects import OpSubject, op_names
+from gpuemu_flow.inputs import own_code
+from gpuemu_flow.inputs.files import FileTable
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
 from gpuemu_flow.judging.evaluated import BatchSize, EvaluatedCase, input_bytes
 from gpuemu_flow.runners.pool import Pool

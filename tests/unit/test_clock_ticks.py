@@ -6,9 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from gpuemu_flow.engine.discovery import Discovery
-from gpuemu_flow.engine.files import FileTable
 from gpuemu_flow.engine.run import Executor
+from gpuemu_flow.inputs.discovery import Discovery
+from gpuemu_flow.inputs.files import FileTable
 from gpuemu_flow.observed import Given, Observation
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from import_graph import read_imports, source_files
 
-from gpuemu_flow.engine import own_code, plan
-from gpuemu_flow.engine.discovery import Discovery
-from gpuemu_flow.engine.distributions import Distributions
-from gpuemu_flow.engine.files import FileTable
-from gpuemu_flow.engine.observed_sets import ObservedSets
+from gpuemu_flow.inputs import own_code, plan
+from gpuemu_flow.inputs.discovery import Discovery
+from gpuemu_flow.inputs.distributions import Distributions
+from gpuemu_flow.inputs.files import FileTable
+from gpuemu_flow.inputs.observed_sets import ObservedSets
 from gpuemu_flow.observed import Given, Observation
 from gpuemu_flow.reports.observed_text import observed_line
 from gpuemu_flow.runners import process, variables
@@ -226,7 +226,7 @@ def test_our_own_code_holds_all_that_stages_and_runners_import() -> None:
 def test_our_own_code_is_one_value_that_each_module_changes(tmp_path: Path) -> None:
     paths = own_code.paths()
     for name in ("judging/judge.py", "numerics/compare.py", "cases/plan.py", "runners/worker.py",
-                 "gpuemu_flow/types.py", "engine/discovery.py"):  # fmt: skip
+                 "gpuemu_flow/types.py", "inputs/discovery.py"):  # fmt: skip
         assert any(path.endswith(name) for path in paths)
     first = own_code.digest(FileTable(tmp_path))
     table = FileTable(tmp_path)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.engine import files
-from gpuemu_flow.engine.discovery import Discovery
-from gpuemu_flow.engine.files import FileTable
-from gpuemu_flow.engine.settled import SettledFacts
+from gpuemu_flow.inputs import files
+from gpuemu_flow.inputs.discovery import Discovery
+from gpuemu_flow.inputs.files import FileTable
+from gpuemu_flow.inputs.settled import SettledFacts
 from gpuemu_flow.observed import Given, Observation
 from gpuemu_flow.store.discovered import Discovered
 

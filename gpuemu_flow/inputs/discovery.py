@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuemu_flow.engine import own_code
-from gpuemu_flow.engine.distributions import Distributions, Looked
-from gpuemu_flow.engine.files import ABSENT, FileTable
-from gpuemu_flow.engine.plan import ALL_VARIABLES, look_of, variable_digest
-from gpuemu_flow.engine.settled import SettledFacts
+from gpuemu_flow.inputs import own_code
+from gpuemu_flow.inputs.distributions import Distributions, Looked
+from gpuemu_flow.inputs.files import ABSENT, FileTable
+from gpuemu_flow.inputs.plan import ALL_VARIABLES, look_of, variable_digest
+from gpuemu_flow.inputs.settled import SettledFacts
 from gpuemu_flow.let_through import is_general, is_named
 from gpuemu_flow.observed import Given, Observation
 from gpuemu_flow.quick_dataclass import dataclass

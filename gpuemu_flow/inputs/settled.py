@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Generic, TypeVar
 
-from gpuemu_flow.engine.files import Stamp, is_settled, stamp_of
+from gpuemu_flow.inputs.files import Stamp, is_settled, stamp_of
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import field
 from pathlib import Path
 
-from gpuemu_flow.engine.files import Stamp, stamp_of
+from gpuemu_flow.inputs.files import Stamp, stamp_of
 from gpuemu_flow.quick_dataclass import dataclass
 
 _SUFFIX = ".dist-info"

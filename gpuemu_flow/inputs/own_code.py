@@ -6,7 +6,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-from gpuemu_flow.engine.files import FileTable
+from gpuemu_flow.inputs.files import FileTable
 from gpuemu_flow.store.keys import digest_json
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -18,6 +18,7 @@ _FOLDERS = (
     "numerics",
     "runners",
     "runners/sandbox",
+    "inputs",
     "emulator",
     "artifacts",
     "artifacts/ptx",
@@ -42,22 +43,10 @@ _FILES = (
     "engine/compile.py",
     "engine/compile_kernels.py",
     "engine/compile_rules.py",
-    "engine/discovery.py",
-    "engine/distributions.py",
-    "engine/environment.py",
     "engine/evidence.py",
-    "engine/files.py",
-    "engine/globs.py",
     "engine/graph.py",
-    "engine/includes.py",
-    "engine/kept_from.py",
-    "engine/observed_sets.py",
     "engine/overrides.py",
-    "engine/own_code.py",
-    "engine/plan.py",
-    "engine/settled.py",
     "engine/snapshot.py",
-    "engine/sources.py",
     "engine/states.py",
 )
 _LENGTH = 16

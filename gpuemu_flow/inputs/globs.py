@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuemu_flow.engine.plan import CACHE_NAME
+from gpuemu_flow.inputs.plan import CACHE_NAME
 
 
 def glob_files(root: Path, pattern: str) -> list[str]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.engine import plan
-from gpuemu_flow.engine.files import FileTable, stamp_of
+from gpuemu_flow.inputs import plan
+from gpuemu_flow.inputs.files import FileTable, stamp_of
 
 ENVIRON = {"HOME": "/nowhere", "PATH": "/bin"}
 SUMMARY = 'up to date: 3 tasks; 1 passed – "quoted" ü\n'
