@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.user_cache import user_cache_folder
 from gpuemu_flow.tasks.base import StageContext, TaskSpec
 from gpuemu_flow.types import Json
 
@@ -84,7 +85,7 @@ def _tree(root: str, made: frozenset[str]) -> str | None:
     """Return a digest of all files below a folder, except those that tasks make."""
     found = hashlib.sha256()
     files = total = 0
-    for name, status in _entries(root, ""):
+    for name, status in _entries(os.path.realpath(root), "", _own_cache()):
         if name in made:
             continue
         files, total = files + 1, total + status.st_size
@@ -100,8 +101,16 @@ def _tree(root: str, made: frozenset[str]) -> str | None:
     return found.hexdigest()
 
 
-def _entries(root: str, folder: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield name and status of what is no folder, in the order of names."""
+def _own_cache() -> str:
+    """Return the user's cache of ours, which lies in the workspace if that is the home folder."""
+    try:
+        return os.path.realpath(user_cache_folder(os.environ))
+    except RuntimeError:  # no home folder
+        return ""
+
+
+def _entries(root: str, folder: str, own: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield name and status of what is no folder, in the order of names, but not of `own`."""
     try:
         with os.scandir(os.path.join(root, folder)) as entries:  # noqa: PTH118
             listed = sorted(entries, key=lambda entry: entry.name)
@@ -109,10 +118,10 @@ def _entries(root: str, folder: str) -> Iterator[tuple[str, os.stat_result]]:
         return
     for entry in listed:
         name = f"{folder}/{entry.name}" if folder else entry.name
-        if entry.name in _NOT_LOOKED_AT:
+        if entry.name in _NOT_LOOKED_AT or entry.path == own:
             continue
         if entry.is_dir(follow_symlinks=False):
-            yield from _entries(root, name)
+            yield from _entries(root, name, own)
         else:
             yield name, entry.stat(follow_symlinks=False)
 

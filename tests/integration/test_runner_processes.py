@@ -11,6 +11,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import runner_workspace
 from runner_workspace import (
     PROTOCOL,
     Workspace,
@@ -317,6 +318,7 @@ COORDINATOR = """
 import os, sys, threading
 sys.path.insert(0, {tests!r})
 from pathlib import Path
+import runner_workspace
 from runner_workspace import Workspace, make_case
 from gpuemu_flow.runners.pool import Pool
 
@@ -338,10 +340,13 @@ ws.run(program)
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_outlives_a_killed_coordinator(tmp_path: Path, number: int) -> None:
-    code = COORDINATOR.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
+    tests = Path(runner_workspace.__file__).parent
+    code = COORDINATOR.format(tests=str(tests), folder=str(tmp_path))
     coordinator = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    written = tmp_path / "pids"
     try:
-        assert wait_until((tmp_path / "pids").exists)
+        assert wait_until(lambda: written.exists() or coordinator.poll() is not None)
+        assert coordinator.poll() is None
         pids = [int(text) for text in (tmp_path / "pids").read_text().split()]
         assert all(map(is_running, pids))
     finally:

@@ -6,7 +6,7 @@
 
 The ops of both workspaces in each of their dtypes, and with ``--controls`` their other right
 implementations: `--cases` of each in each dtype with each seed. With ``--contracts`` the right
-implementations of the ops that need contracts (see `contract_ops`) in their place; their dtypes
+implementations of the ops that need contracts (see `contract_sets`) in their place; their dtypes
 share `--cases`. The cases are those of ``fuzz``, judged as it judges them. With ``--log`` each
 finished part is appended to a file, with the digest of the code that judged it, and what the file
 has from that code, or one that ``--count-code`` names, is counted and not judged again: a sweep
@@ -28,7 +28,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from contract_ops import Chosen, contract_ops, write_workspace
+from contract_sets import Chosen, contract_ops, write_workspace
 from controls import CONTROLS, install
 from oracle import REPOSITORY, all_subjects, copy_workspace, subjects
 

@@ -4,7 +4,7 @@ The bugs are tried on the cases and with the checks of a default run until one f
 takes one of each op (see `whole`).
 
 ``CONTRACT_SWEEP=5x500`` in the environment fuzzes the right implementations of all three sets of
-`contract_ops` with five seeds and 500 cases of each, shared by its dtypes. By default it is one
+`contract_sets` with five seeds and 500 cases of each, shared by its dtypes. By default it is one
 seed, a few cases and one implementation of each op of this set. ``false_alarms.py --contracts`` is
 the same with a log, so that a sweep that was ended goes on.
 """
@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 
 import pytest
-from contract_ops import Chosen, ContractOp, contract_ops
+from contract_sets import Chosen, ContractOp, contract_ops
 from false_alarms import Tally, contract_subjects, judge, parts_of
 from oracle import search
 from whole import WHOLE, rotated

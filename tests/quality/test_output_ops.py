@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from contract_ops import Chosen, ContractOp, contract_ops, write_workspace
+from contract_sets import Chosen, ContractOp, contract_ops, write_workspace
 from warm import warm_command
 from whole import rotated
 
