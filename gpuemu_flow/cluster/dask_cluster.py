@@ -99,7 +99,7 @@ class DaskCluster:
         return RunSetup(
             secrets.token_hex(8),
             str(workspace.config_path.absolute()),
-            workspace.overrides,
+            workspace.settled_overrides,
             op,
             tuple(subject.subject.dtype for subject in subjects),
             facts(workspace, op, subjects),

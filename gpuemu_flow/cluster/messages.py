@@ -58,7 +58,7 @@ class RunSetup:
         """Return plain JSON; `from_json` is its inverse."""
         return {
             **vars(self),
-            "overrides": {**vars(self.overrides), "settings": list(self.overrides.settings)},
+            "overrides": self.overrides.to_json(),
             "dtypes": list(self.dtypes),
             "facts": dict(self.facts),
             "variables": dict(self.variables),
@@ -67,8 +67,7 @@ class RunSetup:
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> RunSetup:
         """Rebuild from the result of `to_json`."""
-        changes = data["overrides"]
-        overrides = Overrides(**{**changes, "settings": tuple(changes["settings"])})
+        overrides = Overrides.from_json(data["overrides"])
         return cls(**{**data, "overrides": overrides, "dtypes": tuple(data["dtypes"])})
 
 

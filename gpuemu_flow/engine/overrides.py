@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.types import Json
+
+_LISTS = ("settings", "words", "given")
 
 
 @dataclass(frozen=True)
@@ -53,3 +58,17 @@ class Overrides:
     def changes_configuration(self) -> bool:
         """Tell whether the configuration is another than that of the files."""
         return bool(self.profile or self.settings)
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain JSON; `from_json` is its inverse."""
+        lists = {
+            name: sorted(vars(self)[name]) if name == "given" else list(vars(self)[name])
+            for name in _LISTS
+        }
+        return {**vars(self), **lists}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Json]) -> Overrides:
+        """Rebuild from `to_json`'s result, or raise TypeError or KeyError."""
+        lists = {name: tuple(data[name]) for name in _LISTS}
+        return cls(**{**data, **lists, "given": frozenset(lists["given"])})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,12 +80,9 @@ def _different(workspace: Workspace, top: Path, base: str) -> set[str]:
         config = folder / workspace.config_path.name
         if not config.is_file():
             return set(tasks)
-        overrides = workspace.overrides
-        if workspace.settings.drawn_seed is not None:
-            overrides = replace(overrides, draw_seed=False, seed=workspace.settings.drawn_seed)
         environ = {**os.environ, "GPUEMU_CONFIG": str(config)}
         try:
-            before = Workspace(folder, overrides=overrides, environ=environ)
+            before = Workspace(folder, overrides=workspace.settled_overrides, environ=environ)
             old = {name: _parts(before, spec) for name, spec in before.graph.tasks.items()}
         except FlowError:
             return set(tasks)

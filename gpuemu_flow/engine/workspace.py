@@ -124,6 +124,14 @@ class Workspace:
         return replace(own, seed=seed, cases=own.cases or target.cases)
 
     @property
+    def settled_overrides(self) -> Overrides:
+        """Return the overrides by which another workspace draws no other seed than this one."""
+        drawn = self.settings.drawn_seed
+        if drawn is None:
+            return self.overrides
+        return replace(self.overrides, draw_seed=False, seed=drawn)
+
+    @property
     def graph(self) -> Graph:
         """Return the task graph."""
         return self.snapshot.graph

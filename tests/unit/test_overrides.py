@@ -1,0 +1,17 @@
+"""Overrides of the configuration as JSON, for workers of a cluster."""
+
+from __future__ import annotations
+
+import json
+
+from gpuemu_flow.engine.overrides import Overrides
+
+
+def test_all_of_it_survives() -> None:
+    given = Overrides(
+        seed=7, draw_seed=True, ci="quick", cases=3, profile="ci",
+        settings=("validation.seed=1",), words=("nightly", "softmax"),
+        given=frozenset({"jobs", "until"}),
+    )  # fmt: skip
+    assert all(vars(given)[name] != vars(Overrides())[name] for name in vars(given))
+    assert Overrides.from_json(json.loads(json.dumps(given.to_json()))) == given
