@@ -494,12 +494,12 @@ def added(x):
 
 
 @triton.jit
-def handed_kernel(left, right, out, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+def handed_kernel(first, second, out, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     row, col = tl.program_id(0) * BM, tl.program_id(1) * BN
-    total = tl.zeros((BM, BN), tl.float32)
+    product = tl.zeros((BM, BN), tl.float32)
     for k in range(0, K, BK):
-        total = tl.dot(left.load([row, k]), right.load([k, col]), total)
-    out.store([row, col], total.to(tl.float16))
+        product = tl.dot(first.load([row, k]), second.load([k, col]), product)
+    out.store([row, col], product.to(out.dtype))
 
 
 def handed(a, b):
