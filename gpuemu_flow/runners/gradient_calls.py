@@ -12,7 +12,7 @@ from gpuemu_flow.numerics.contract import Mask
 from gpuemu_flow.numerics.contract_views import mask_of
 from gpuemu_flow.numerics.gradients import gradient_name
 from gpuemu_flow.numerics.variants import WITH_GRADIENTS, variant_name
-from gpuemu_flow.runners.api import Gradients, Program
+from gpuemu_flow.runners.api import Gradients, OpError, Program, RunError
 from gpuemu_flow.runners.grouping import argument_names
 from gpuemu_flow.runners.tensors import as_plain_array
 
@@ -68,6 +68,22 @@ class GradientCall:
         if args:
             return list(tensors.values()), dict(kwargs)
         return [], {**kwargs, **tensors}
+
+    def demand(self, *, arrives: bool) -> None:
+        """Raise OpError if no gradient of a reference arrives anywhere: 0 would be right for all.
+
+        Of an op, that is a wrong gradient, or a right one where the reference's is 0.
+        """
+        if not arrives and not self.wanted.plain:
+            names = ", ".join(map(repr, self.wanted.inputs))
+            raise OpError(
+                RunError(
+                    "reference-no-gradient",
+                    f"no gradient of the reference arrives at {names}: it is detached, or has no "
+                    "float output",
+                    "compute it with the framework's own functions, or leave out `gradients`",
+                )
+            )
 
     def draw_again(self) -> None:
         """Set the global generators back to where they stood at the beginning."""

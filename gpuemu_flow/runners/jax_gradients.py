@@ -74,6 +74,8 @@ class JaxGradients:
 
         function = jax.jit(split) if compiled else split
         sent, pull, rest = jax.vjp(function, self._leaves, has_aux=True)
+        if self._leaves:
+            self._call.demand(arrives=bool(sent))
         (found,) = pull({name: self._cotangent(name, value) for name, value in sent.items()})
         gradients = {gradient_name(n): jax.numpy.conj(array) for n, array in found.items()}
         return {**sent, **rest}, jax.block_until_ready(gradients)

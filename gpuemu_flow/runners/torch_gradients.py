@@ -32,6 +32,7 @@ class TorchGradients:
         to_tensor: Callable[[np.ndarray], Any],
     ) -> None:
         self._torch = torch
+        self._call = call
         self._wanted = call.wanted
         self._inputs = call.inputs
         self._names = {id(array): name for name, array in call.inputs.items()}
@@ -76,6 +77,8 @@ class TorchGradients:
         if sent and leaves:
             cotangents = [self._cotangent(name, value) for name, value in sent.items()]
             found = torch.autograd.grad(list(sent.values()), leaves, cotangents, allow_unused=True)
+        if leaves:
+            self._call.demand(arrives=any(gradient is not None for gradient in found))
         return {
             gradient_name(name): torch.zeros_like(leaf.detach()) if gradient is None else gradient
             for (name, leaf), gradient in zip(self._leaves.items(), found, strict=True)

@@ -351,6 +351,18 @@ def test_lists_and_complex_numbers_have_gradients(tmp_path: Path) -> None:
 
 
 @needs_torch
+def test_a_reference_without_any_gradient_is_an_error(tmp_path: Path) -> None:
+    """Else a detached op would be right: its gradients are 0, too."""
+    made = Trained(tmp_path / "ws", cases=1)
+    schema = f"{{ dims = {{ M = [2], N = [3] }}, inputs = {{ x = {MN} }} }}"
+    detached = "def f(x):\n    return x.detach() * 3\n"
+    made.add("detached", schema, detached, detached, gradients="true")
+    report = made.mini.run(code=3)
+    assert report["results"][0]["verdict"] == "error"
+    assert "no gradient of the reference arrives at 'x'" in json.dumps(report)
+
+
+@needs_torch
 def test_gradients_are_part_of_the_key(tmp_path: Path) -> None:
     made = Trained(tmp_path / "ws", cases=1)
     schema = f"{{ dims = {{ M = [2], N = [3] }}, inputs = {{ x = {MN} }} }}"
