@@ -111,22 +111,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-_LONG_WAITS = {
-    "test_a_fork_bomb_is_cleaned_up",
-    "test_killed_workers_exceptions_and_hangs_are_told_apart_and_minimised",
-    "test_one_that_hangs_ends",
-    "test_an_op_that_crashes_or_hangs_on_one_case_costs_that_case",
-    "test_trouble_costs_its_own_case_only",
-}
-"""Tests that wait for limits of time to pass: half a minute each, with next to no work."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the tests that wait, so that none is left when the processors have no more to do.
 
     One worker gets them all, and the others take its further tests meanwhile.
     """
-    items.sort(key=lambda item: getattr(item, "originalname", "") not in _LONG_WAITS)
+    items.sort(key=lambda item: item.get_closest_marker("long_wait") is None)
 
 
 def pytest_configure(config: pytest.Config) -> None:

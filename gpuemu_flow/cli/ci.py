@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +11,6 @@ import click
 from gpuemu_flow.cli.options import (
     NO_CONFIRM,
     SEED_OR_RANDOM,
-    check_executor,
-    cluster_of,
     config_options,
     executor_options,
     part_options,
@@ -31,6 +28,7 @@ from gpuemu_flow.cli.report_output import (
 )
 
 if TYPE_CHECKING:
+    from gpuemu_flow.cli.options import Executor
     from gpuemu_flow.engine.shards import Shard
 
 
@@ -63,9 +61,7 @@ def ci(
     fail_on_regression: bool | None,
     require_all: bool,
     allow_empty: bool,
-    executor: str,
-    scheduler: str,
-    resources: dict[str, float],
+    executor: Executor,
     since: str,
     shard: Shard | None,
     profile: str,
@@ -95,7 +91,6 @@ def ci(
     if require_all and allow_empty:
         raise click.UsageError("--require-all and --allow-empty contradict each other")
     check_outputs(outputs)
-    on_cluster = check_executor(executor, scheduler, resources)
     mode = QUICK if quick else THOROUGH
     given = frozenset({"jobs"} if parallel is not None else ())
     workspace = Workspace(overrides=seed_overrides(seed, mode, profile, settings, chosen, given))
@@ -114,7 +109,7 @@ def ci(
         shard=shard,
     )
     with (
-        cluster_of(on_cluster, scheduler, resources, jobs or os.cpu_count() or 1) as cluster,
+        executor.open_cluster(jobs) as cluster,
         make_listener(live=wants_color() and output_format == "text") as listener,
     ):
         request = replace(request, elsewhere=cluster)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,8 +11,6 @@ from gpuemu_flow.cli.options import (
     NO_CONFIRM,
     SEED,
     canonical_dtypes,
-    check_executor,
-    cluster_of,
     config_options,
     executor_options,
     format_option,
@@ -20,6 +18,9 @@ from gpuemu_flow.cli.options import (
     wants_color,
 )
 from gpuemu_flow.cli.say import say
+
+if TYPE_CHECKING:
+    from gpuemu_flow.cli.options import Executor
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}
@@ -92,9 +93,7 @@ def fuzz(
     minimize: bool,
     jobs: int | None,
     force: bool,
-    executor: str,
-    scheduler: str,
-    resources: dict[str, float],
+    executor: Executor,
     profile: str,
     settings: tuple[str, ...],
     confirm: bool,
@@ -109,7 +108,6 @@ def fuzz(
     from gpuemu_flow.fuzz.session import fuzz_ops  # noqa: PLC0415
     from gpuemu_flow.reports import fuzz_text, json_writer, text  # noqa: PLC0415
 
-    on_cluster = check_executor(executor, scheduler, resources)
     workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))
     options = FuzzOptions(
         iterations=iterations,
@@ -127,9 +125,7 @@ def fuzz(
     live = wants_color() and output_format == "text"
     with (
         cancel_on_signals() as cancel,
-        cluster_of(
-            on_cluster, scheduler, resources, options.jobs or os.cpu_count() or 1, force=force
-        ) as cluster,
+        executor.open_cluster(options.jobs, force=force) as cluster,
         fuzz_display(live=live) as display,
     ):
         reports = fuzz_ops(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 import click
+
+from gpuemu_flow.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from gpuemu_flow.cluster.dask_cluster import DaskCluster
@@ -69,39 +72,49 @@ def parse_shard(
     return Shard(int(index), int(count))
 
 
-def part_options(function: F) -> F:
-    """Add ``--since`` and ``--shard``, which leave parts of the workspace out."""
-    since = click.option(
+def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Make one decorator that adds several options, in this order in the help text."""
+
+    def add(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+part_options = _together(
+    click.option(
         "--since",
         metavar="GITREF",
         default="",
         help="Only what changed since the working tree left this commit.",
-    )
-    shard = click.option(
+    ),
+    click.option(
         "--shard",
         metavar="I/N",
         callback=parse_shard,
         help="Only the ops of one of N shards, which every machine splits alike.",
-    )
-    return since(shard(function))
+    ),
+)
+"""Add ``--since`` and ``--shard``, which leave parts of the workspace out."""
 
-
-def config_options(function: F) -> F:
-    """Add ``--profile`` and ``--config``, which change the configuration for one command."""
-    profile = click.option(
+config_options = _together(
+    click.option(
         "--profile",
         metavar="NAME",
         default="",
         help="Put the keys of [profiles.NAME] over the configuration.",
-    )
-    settings = click.option(
+    ),
+    click.option(
         "--config",
         "settings",
         multiple=True,
         metavar="KEY=VALUE",
         help="Set a key, as validation.cases=100; may be repeated.",
-    )
-    return profile(settings(function))
+    ),
+)
+"""Add ``--profile`` and ``--config``, which change the configuration for one command."""
 
 
 def parse_resources(
@@ -120,52 +133,100 @@ def parse_resources(
     return found
 
 
-def executor_options(function: F) -> F:
-    """Add ``--executor``, ``--scheduler`` and ``--resource``: where the work is done."""
-    executor = click.option(
+@dataclass(frozen=True)
+class Executor:
+    """Where the work is done: in this process, or on workers of dask.
+
+    Attributes
+    ----------
+    name : str
+        "local" or "dask".
+    scheduler : str
+        URL of dask's scheduler; "" to start workers on this machine.
+    resources : dict of str to float
+        Amounts of the workers' resources that each task needs.
+
+    Raises
+    ------
+    click.UsageError
+        Options of dask stand without ``--executor dask``.
+    """
+
+    name: str
+    scheduler: str
+    resources: dict[str, float]
+
+    def __post_init__(self) -> None:
+        if self.name == "local" and (self.scheduler or self.resources):
+            raise click.UsageError("--scheduler and --resource need --executor dask")
+
+    def check_forced(self) -> None:
+        """Raise click's usage error for dask, whose results always come by the cache."""
+        if self.name == "dask":
+            raise click.UsageError(
+                "results of --executor dask come by a cache, which -B does not ask"
+            )
+
+    def open_cluster(
+        self, jobs: int, *, force: bool = False
+    ) -> AbstractContextManager[DaskCluster | None]:
+        """Open the cluster that the options name, if any.
+
+        Parameters
+        ----------
+        jobs : int
+            Most cases at a time, of workers that are started on this machine; 0: one per CPU.
+        force : bool
+            Judge every case, whatever is cached.
+
+        Returns
+        -------
+        context manager
+            Gives the cluster; None if the work is done here.
+        """
+        if self.name == "local":
+            return nullcontext()
+        from gpuemu_flow.cluster.dask_cluster import open_cluster  # noqa: PLC0415 - few use one
+
+        jobs = jobs or os.cpu_count() or 1
+        return open_cluster(self.scheduler, jobs=jobs, resources=self.resources, force=force)
+
+
+def executor_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--executor``, ``--scheduler`` and ``--resource``, passed on as one `Executor`."""
+
+    @functools.wraps(function)
+    def command(
+        *, executor: str, scheduler: str, resources: dict[str, float], **others: object
+    ) -> None:
+        function(executor=Executor(executor, scheduler, resources), **others)
+
+    return _EXECUTOR_OPTIONS(command)
+
+
+_EXECUTOR_OPTIONS = _together(
+    click.option(
         "--executor",
         type=click.Choice(["local", "dask"]),
         default="local",
         show_default=True,
         help="Do the work here, or on workers of dask.distributed.",
-    )
-    scheduler = click.option(
+    ),
+    click.option(
         "--scheduler",
         metavar="URL",
         default="",
-        help="Of dask, as tcp://host:8786; without it, workers are started here.",
-    )
-    resources = click.option(
+        help="Dask's scheduler, as tcp://host:8786; without it, workers are started here.",
+    ),
+    click.option(
         "--resource",
         "resources",
         multiple=True,
         metavar="NAME=AMOUNT",
         callback=parse_resources,
-        help="What a task needs of dask's workers, as GPU=1; may be repeated.",
-    )
-    return executor(scheduler(resources(function)))
-
-
-def check_executor(
-    executor: str, scheduler: str, resources: dict[str, float], *, forcing: bool = False
-) -> bool:
-    """Tell whether dask does the work; raise click's usage error for options without effect."""
-    if executor == "dask" and forcing:
-        raise click.UsageError("results of --executor dask come by a cache, which -B does not ask")
-    if executor == "local" and (scheduler or resources):
-        raise click.UsageError("--scheduler and --resource need --executor dask")
-    return executor == "dask"
-
-
-def cluster_of(
-    wanted: bool, scheduler: str, resources: dict[str, float], jobs: int, *, force: bool = False
-) -> AbstractContextManager[DaskCluster | None]:
-    """Open the cluster that the options name, if any; see `open_cluster`."""
-    if not wanted:
-        return nullcontext()
-    from gpuemu_flow.cluster.dask_cluster import open_cluster  # noqa: PLC0415 - few use one
-
-    return open_cluster(scheduler, jobs=jobs, resources=resources, force=force)
+        help="A resource of dask's workers that each task needs, as GPU=1; may be repeated.",
+    ),
+)
 
 
 SEED_OR_RANDOM = click.option(

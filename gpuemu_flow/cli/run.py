@@ -11,8 +11,6 @@ from gpuemu_flow.cli.options import (
     NO_CONFIRM,
     SEED,
     canonical_dtypes,
-    check_executor,
-    cluster_of,
     config_options,
     executor_options,
     format_option,
@@ -23,6 +21,7 @@ from gpuemu_flow.cli.options import (
 from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
+    from gpuemu_flow.cli.options import Executor
     from gpuemu_flow.engine.session import RunOptions
     from gpuemu_flow.engine.shards import Shard
     from gpuemu_flow.engine.workspace import Workspace
@@ -86,9 +85,7 @@ def run(
     until: tuple[str, ...],
     forcerun: tuple[str, ...],
     cases: int | None,
-    executor: str,
-    scheduler: str,
-    resources: dict[str, float],
+    executor: Executor,
     since: str,
     shard: Shard | None,
     profile: str,
@@ -108,8 +105,8 @@ def run(
     from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
     from gpuemu_flow.results.model import STANDING  # noqa: PLC0415
 
-    forcing = force or bool(forcerun)
-    on_cluster = check_executor(executor, scheduler, resources, forcing=forcing)
+    if force or forcerun:
+        executor.check_forced()
     options = session.RunOptions(
         words=words,
         dtypes=canonical_dtypes(dtypes),
@@ -153,9 +150,7 @@ def run(
             return
         options = replace(options, dry_run=False)
     with (
-        cluster_of(
-            on_cluster, scheduler, resources, session.count_jobs(workspace, options)
-        ) as cluster,
+        executor.open_cluster(session.count_jobs(workspace, options)) as cluster,
         make_listener(live=wants_color() and output_format == "text") as listener,
     ):
         options = replace(options, elsewhere=cluster)

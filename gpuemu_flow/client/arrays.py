@@ -87,7 +87,8 @@ def _from_torch(torch: Any, value: Any) -> NDArray[Any]:
     if name in ML_DTYPES_NAMES:
         words = torch.uint8 if DTYPES[name].itemsize == 1 else torch.int16
         bits = tensor.contiguous().view(words).numpy()
-        return bits.view(numpy_dtype(name))  # type: ignore[no-any-return]
+        bits = bits.view(numpy_dtype(name))
+        return np.asarray(bits)
     return np.asarray(tensor.numpy())
 
 

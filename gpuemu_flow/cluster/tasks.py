@@ -26,10 +26,13 @@ FETCHERS = 8
 """Answers that are waited for at a time: one may lie on a worker that has just died."""
 
 
+D = TypeVar("D")
+
+
 class Divisible(Protocol):
     """Work that can be sent in parts."""
 
-    def halves(self) -> tuple[Divisible, Divisible] | None:
+    def halves(self: D) -> tuple[D, D] | None:
         """Return two parts; None if there is nothing to divide."""
 
 
@@ -189,7 +192,7 @@ class ClusterTasks(Generic[W]):
             self._suspects.append(sent)
             return
         for half in halves:
-            self._submit(_Sent(half, sent.message))  # type: ignore[arg-type]
+            self._submit(_Sent(half, sent.message))
 
     def _look(self) -> None:
         """Count the workers' threads now and then."""

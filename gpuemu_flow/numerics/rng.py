@@ -223,7 +223,8 @@ def batch_u64(seeds: Sequence[int], n: int) -> NDArray[np.uint64]:
     Equal to ``np.stack([SeededRng(s).u64(n) for s in seeds])`` and cheaper for many seeds: each
     seed is a lane of its own, so that no jump ahead is needed.
     """
-    return _arrays().batch_u64(seeds, n)  # type: ignore[no-any-return]
+    words: NDArray[np.uint64] = _arrays().batch_u64(seeds, n)
+    return words
 
 
 def warm_up() -> None:

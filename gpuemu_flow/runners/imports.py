@@ -162,4 +162,5 @@ def load_function(program: Program) -> Callable[..., Any]:
     if not callable(found):
         message = f"{where} defines no callable {program.function!r}"
         raise OpError(RunError("op-not-loadable", message, file=program.path))
-    return found  # type: ignore[no-any-return]
+    function: Callable[..., Any] = found
+    return function

@@ -53,9 +53,11 @@ def package(name: str) -> ModuleType:
 def _dot_sizes() -> Callable[..., Any] | None:
     """Return the smallest blocks of ``tl.dot`` that the compiler for NVIDIA's GPUs accepts."""
     try:
-        return importlib.import_module("triton.backends.nvidia.compiler").min_dot_size(None)  # type: ignore[no-any-return]
+        compiler: Any = importlib.import_module("triton.backends.nvidia.compiler")
+        sizes: Callable[..., Any] = compiler.min_dot_size(None)
     except (ImportError, AttributeError, TypeError):  # another version of Triton
         return None
+    return sizes
 
 
 class Interpreter:

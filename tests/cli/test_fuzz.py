@@ -92,6 +92,7 @@ def test_two_ops_do_not_overwrite_one_anothers_failures(mini: Mini) -> None:
     assert len({f["id"] for f in listed["failures"]}) == len(listed["failures"])
 
 
+@pytest.mark.long_wait
 def test_an_op_that_crashes_or_hangs_on_one_case_costs_that_case(mini: Mini) -> None:
     mini.write(
         "scripts/scale.py",

@@ -36,6 +36,7 @@ def inputs_of(mini: Mini, failure_id: str) -> dict[str, np.ndarray]:
         cache.close()
 
 
+@pytest.mark.long_wait
 def test_killed_workers_exceptions_and_hangs_are_told_apart_and_minimised(mini: Mini) -> None:
     mini.write(
         "scripts/scale.py",

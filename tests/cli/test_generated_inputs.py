@@ -194,6 +194,7 @@ def test_a_case_without_inputs_is_recorded_and_passes_once_they_are_made(
     assert mini.run()["results"][0]["verdict"] == "passed"
 
 
+@pytest.mark.long_wait
 def test_one_that_hangs_ends(mini: Mini) -> None:
     mini.edit("gpuemu.toml", "cases = 6", "cases = 1")
     mini.edit("gpuemu.toml", 'name = "route"', 'name = "route"\ntimeout = 0.1')

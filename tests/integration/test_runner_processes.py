@@ -152,6 +152,7 @@ def test_a_daemonised_process_is_gone_when_the_pool_is_closed(tmp_path: Path) ->
     assert not is_running(pid)
 
 
+@pytest.mark.long_wait
 def test_a_fork_bomb_is_cleaned_up(tmp_path: Path) -> None:
     """A bounded one: each of six generations doubles, and all go on for ever."""
     source = """

@@ -91,6 +91,7 @@ TROUBLE = {
 }
 
 
+@pytest.mark.long_wait
 @pytest.mark.parametrize("name", TROUBLE)
 @pytest.mark.parametrize("role", ["op", "reference"])
 def test_trouble_costs_its_own_case_only(ws: Workspace, name: str, role: str) -> None:

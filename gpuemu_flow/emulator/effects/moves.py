@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
@@ -119,13 +120,13 @@ def _emit_set(emitter: Emitter, step: Step, index: int) -> None:
     emitter.write(step.operands[0], f"{function}({value})", to, step)
 
 
-def _ones_if(dtype: str):  # type: ignore[no-untyped-def]
+def _ones_if(dtype: str) -> Callable[[Array], Array]:
     kind = np.dtype(dtype).type
     ones = np.array(-1, np.int64).astype(dtype)
     return lambda p: np.where(p, ones, kind(0))
 
 
-def _one_if(dtype: str):  # type: ignore[no-untyped-def]
+def _one_if(dtype: str) -> Callable[[Array], Array]:
     return lambda p: p.astype(dtype)
 
 
@@ -241,7 +242,7 @@ def _emit_isspacep(emitter: Emitter, step: Step, index: int) -> None:
     emitter.write(step.operands[0], f"{function}({value})", "pred", step)
 
 
-def _in_space(space: str):  # type: ignore[no-untyped-def]
+def _in_space(space: str) -> Callable[[Array], Array]:
     def inside(address: Array, name: str) -> Array:
         base = np.uint64(_BASES[name])
         return (address >= base) & (address < base + np.uint64(WINDOW))

@@ -52,8 +52,8 @@ def mad_high_saturating(a: Array, b: Array, c: Array) -> Array:
     return _clamp(total, a.dtype)
 
 
-def _clamp(x: Array, dtype: np.dtype[np.generic]) -> Array:
-    limits = np.iinfo(dtype)  # type: ignore[type-var]
+def _clamp(x: Array, dtype: np.dtype[np.integer]) -> Array:
+    limits = np.iinfo(dtype)
     return np.clip(x, limits.min, limits.max).astype(dtype)
 
 

@@ -13,6 +13,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -197,7 +198,7 @@ class SharedCache:
         if self._left or not wanted:
             return set()
         came = self._lanes.all(
-            [lambda digest=digest: self._fetch_blob(digest) for digest in wanted],  # type: ignore[misc]
+            [partial(self._fetch_blob, digest) for digest in wanted],
             self._cancel,
         )
         return {digest for digest, done in zip(wanted, came, strict=True) if done}
