@@ -1,1 +1,1 @@
-"""Work on other machines, by an engine that exists: dask.distributed."""
+"""Run work on other machines with dask.distributed."""

@@ -1,4 +1,4 @@
-"""A cluster of dask.distributed: one that a scheduler offers, or processes on this machine."""
+"""A cluster of dask.distributed: one behind a scheduler, or worker processes on this machine."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class DaskCluster:
     def open_farm(
         self, workspace: Workspace, op: str, subjects: Sequence[OpSubject], *, alone: bool
     ) -> Iterator[Farm]:
-        """Open the workers for one op; on leaving, end all that they do for it."""
+        """Open the workers for one op as a context, and end their work on it when it is left."""
         setup = self._setup(workspace, op, subjects, alone=alone)
         tasks: ClusterTasks[CaseBatch] = ClusterTasks(
             self._client,
@@ -111,7 +111,13 @@ class DaskCluster:
     def run_units(
         self, workspace: Workspace, units: Sequence[Unit], remote: str, cancel: Event
     ) -> list[Unit]:
-        """Run tasks, whose results are stored in a shared cache; return those that kill workers."""
+        """Run tasks and store their results in a shared cache.
+
+        Returns
+        -------
+        list of Unit
+            Those that killed every worker that was given them.
+        """
         from gpuemu_flow.cluster import task_worker  # noqa: PLC0415 - brings doit
 
         run = secrets.token_hex(8)

@@ -1,4 +1,4 @@
-"""Facts on which two machines must agree, so that a verdict of one is one of the other."""
+"""Facts on which two machines must agree before a verdict of one is valid on the other."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gpuemu_flow.store.keys import digest_json
 
 
 def facts(workspace: Workspace, op: str, subjects: Iterable[OpSubject]) -> dict[str, str]:
-    """Collect what decides the verdicts on an op and is known before a program runs, by name.
+    """Collect, by name, the facts known before a program runs that decide the verdicts on an op.
 
-    The last ones are the keys themselves: what has no name here must be equal all the same.
+    The last entries are the action keys themselves, which also cover facts without a name here.
     """
     states = workspace.states()
     sandbox = workspace.snapshot.basis.sandbox
@@ -33,7 +33,7 @@ def facts(workspace: Workspace, op: str, subjects: Iterable[OpSubject]) -> dict[
 
 
 def differences(own: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """Return the names of the facts that differ; the keys only if nothing else does."""
+    """Return the names of the facts that differ; name the keys only if nothing else differs."""
     names = [name for name in {**other, **own} if own.get(name) != other.get(name)]
     keys = [name for name in names if name.startswith("the key of ")]
     return [name for name in names if name not in keys] or keys

@@ -1,4 +1,4 @@
-"""Messages between the coordinator and a cluster's workers: packed JSON, no pickle of ours."""
+"""Messages between the coordinator and a cluster's workers: packed JSON without pickle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NANNY_VARIABLES = (
 
 @dataclass(frozen=True)
 class RunSetup:
-    """All that a worker needs to know of a run, besides its cases.
+    """Everything that a worker needs to know about a run, apart from its cases.
 
     Attributes
     ----------

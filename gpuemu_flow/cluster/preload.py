@@ -1,4 +1,4 @@
-"""Loaded by dask in the workers that a command starts: Ctrl-C is the command's to answer."""
+"""Preload module of the dask workers that a command starts: they leave Ctrl-C to the command."""
 
 from __future__ import annotations
 

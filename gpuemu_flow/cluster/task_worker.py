@@ -1,4 +1,4 @@
-"""A cluster's worker, for ``run``: it runs the tasks of one op, and shares the results."""
+"""The worker side of ``run`` on a cluster: run the tasks of one op, and share the results."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class _Runs:
                 self._working[run].discard(cancel)
 
     def end(self, run: str) -> None:
-        """End what is done for a run."""
+        """End the work for a run."""
         with self._lock:
             self._ended.add(run)
             for cancel in self._working.pop(run, set()):
@@ -131,5 +131,5 @@ def _run(
 
 
 async def end_units(run: str) -> None:
-    """End what this process does for a run, without keeping its event loop waiting."""
+    """End this process's work for a run, without blocking its event loop."""
     await asyncio.get_running_loop().run_in_executor(None, _runs.end, run)

@@ -1,4 +1,4 @@
-"""Tasks under way on a cluster: sent, waited for, and sent again in parts if their worker died."""
+"""Tasks on a cluster: sent, awaited, and sent again in parts if their worker died."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Sent(Generic[W]):
     message : callable
         Makes its message.
     trial : int
-        0; for work that is tried while nothing else is under way, the how-manieth time it is.
+        Number of the trial, from 1, if the work is tried while nothing else is under way; else 0.
     """
 
     work: W
@@ -60,9 +60,9 @@ class _Sent(Generic[W]):
 class ClusterTasks(Generic[W]):
     """Sends work to workers, and brings their answers. Used by one thread.
 
-    A worker that dies takes with it what it did and what waited there. The work comes back in
-    halves until a single piece is left, of which nobody knows whether it killed or waited. It is
-    tried again when nothing else is under way.
+    When a worker dies, everything that it ran or held in its queue is sent again in halves, until
+    single pieces are left. Such a piece is a suspect: it may have killed the worker, or only have
+    waited there. It is tried again when nothing else is under way.
 
     Parameters
     ----------
@@ -74,9 +74,9 @@ class ClusterTasks(Generic[W]):
     end : callable
         Coroutine function that ends what a worker process does for a run.
     resources : mapping of str to float
-        Of a worker, for each task; see dask's documentation.
+        Amounts of a worker's resources that each task needs; see dask's documentation.
     trials : int
-        Trials of a suspect.
+        How often a suspect is tried.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class ClusterTasks(Generic[W]):
             self._fetchers.submit(self._fetch, key, future)
 
     def _fetch(self, key: str, future: Future) -> None:
-        """Take an answer from the worker that has it; where that died, wait for another's."""
+        """Take an answer from the worker that holds it; if that worker died, wait for another's."""
         self._arrived.put((key, _outcome(future)))
 
     def answers(self, timeout: float) -> list[tuple[W, bytes | None]]:
@@ -225,7 +225,7 @@ class ClusterTasks(Generic[W]):
         return RunnerError(Problem("cluster-no-workers", text, "see docs/cluster.md"))
 
     def close(self) -> None:
-        """Give up what is under way, and end what the workers do for the run."""
+        """Cancel all tasks, and have the workers end the run."""
         futures = [future for future, _ in self._sent.values()]
         self._sent.clear()
         self._suspects.clear()
@@ -245,7 +245,7 @@ class ClusterTasks(Generic[W]):
 
 
 def _outcome(future: Future) -> bytes | FlowError | None:
-    """Return a message, or why there is none; None if the workers that had the task died."""
+    """Return a task's answer or its error; None if the workers that had the task died."""
     from distributed import CancelledError, KilledWorker  # noqa: PLC0415
 
     try:

@@ -1,4 +1,4 @@
-"""A cluster's worker, for ``fuzz``: it judges batches of cases with warm programs."""
+"""The worker side of ``fuzz`` on a cluster: judge batches of cases with warm programs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _REMEMBERED = 1000
 
 
 class DiffersError(Exception):
-    """Error of a machine that is not like the coordinator's."""
+    """Error raised on a machine whose verdicts could differ from the coordinator's."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(", ".join(names))
@@ -139,7 +139,7 @@ class Session:
 
     @contextmanager
     def _lane(self, which: int) -> Iterator[Lane]:
-        """Give warm programs that no other thread uses; they are not used again after an error."""
+        """Lend warm programs to one thread; discard them after an error."""
         with self._lock:
             self.active += 1
             lane = self._free[which].pop() if self._free[which] else None
@@ -162,7 +162,7 @@ class Session:
                 self.used = time.monotonic()
 
     def close(self) -> None:
-        """End the programs, also those that work."""
+        """End all programs, including those that are running."""
         self._cancel.set()
         with contextlib.suppress(CancelledRunError):
             self._stack.close()
@@ -206,13 +206,13 @@ class Sessions:
             return session
 
     def _demand_same_variables(self, setup: RunSetup) -> None:
-        """Raise FlowError if programs of another run need another environment of this process."""
+        """Raise FlowError if a run under way needs other environment variables in this process."""
         if any(session.variables != setup.variables for session in self._sessions.values()):
             text = f"{own_name()} works for a run with other values of {', '.join(NANNY_VARIABLES)}"
             raise RunnerError(Problem("cluster-worker-failed", text, "wait until that has ended"))
 
     def end(self, run: str) -> None:
-        """End a run's programs; what still comes of it is refused."""
+        """End a run's programs, and refuse its later batches."""
         with self._lock:
             self._ended.append(run)
             session = self._sessions.pop(run, None)
@@ -259,7 +259,7 @@ def judge_batch(message: bytes) -> bytes:
 
 
 def answered(work: Callable[[], BatchAnswer]) -> bytes:
-    """Do work, and return its answer as a message. Errors are answers, too."""
+    """Call `work`, and return its answer, or its error, as a message."""
     try:
         answer = work()
     except CancelledRunError:
@@ -274,7 +274,7 @@ def answered(work: Callable[[], BatchAnswer]) -> bytes:
 
 
 async def end_run(run: str) -> None:
-    """End what this process does for a run, without keeping its event loop waiting."""
+    """End this process's work for a run, without blocking its event loop."""
     await asyncio.get_running_loop().run_in_executor(None, _sessions.end, run)
 
 

@@ -1,4 +1,4 @@
-"""The framework that the configuration names, as the kind of functions that name none."""
+"""Use the framework that the configuration names as the kind of functions that name no kind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Table = Mapping[str, Json]
 
 @dataclass
 class FrameworkKinds:
-    """Gives functions that name no kind that of the framework which their file imports.
+    """Gives each function without a kind the framework that its file imports as its kind.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class FrameworkKinds:
             self.out.add("config-unread-key", place, text, hint)
 
     def xla(self, table: Table, where: KeyPath, op: ProgramRef | None) -> ProgramRef | None:
-        """Return the op with what ``xla_compatible`` says of it."""
+        """Return the op with the setting ``xla_compatible`` applied."""
         said = table.get("xla_compatible")
         if said is None or op is None:
             return op

@@ -70,7 +70,7 @@ def _pattern(written: str, where: KeyPath, out: Reporter) -> str:
 
 
 def _matches(root: Path, pattern: str, where: KeyPath, project: Source) -> list[Path]:
-    """Return the files of one glob; report a plain name that is none, and links that lead out."""
+    """Return the files of one glob; report a plain name without a file, and links that lead out."""
     out, found = project.out, []
     own = root / project.path.name
     for path in sorted(root.glob(pattern)):
@@ -88,7 +88,7 @@ def _matches(root: Path, pattern: str, where: KeyPath, project: Source) -> list[
 
 
 def _check(raw: Mapping[str, Json], out: Reporter) -> dict[str, Json]:
-    """Check the tables of an included file, which may hold only those that come in many."""
+    """Check the tables of an included file, which may hold only arrays of tables."""
     kept = {}
     for name, value in raw.items():
         if name in FILE.by_name and name not in INCLUDED.by_name:

@@ -31,10 +31,10 @@ class ProgramRef:
     module : str
         Dotted module of a callable written as ``pkg.mod:function``.
     function : str
-        Of a callable, a framework or Triton kernels; of a module of PyTorch the class.
+        Name of the function, or of the class for a module of PyTorch; empty for a script.
     argv : tuple of str
-        Of a command: executable and arguments. After the first place, which is a command's own, of
-        a module of PyTorch how it is made, and of a function of JAX whether XLA compiles it.
+        For a command: executable and arguments. For a module of PyTorch the second element says
+        how it is made; for a function of JAX it says whether XLA compiles it.
     portable_argv : tuple of str
         `argv` with paths of the workspace made relative: the form that belongs in action keys.
     text : str

@@ -33,9 +33,9 @@ class Modules:
     def callable_of(self, text: str, op_name: str, where: KeyPath) -> tuple[ProgramRef | None, str]:
         """Return the callable, or None with the reason why it cannot be run.
 
-        Written with a function it is that function. A dotted path alone is, in this order: a
-        function of the op's name, or of the module's own last name, in that module; an attribute
-        of the module before the last dot.
+        ``pkg.mod:function`` names the function itself. A dotted path alone is looked up in this
+        order: in that module, a function with the op's name, then one with the module's last name;
+        at last an attribute of the module before the last dot.
         """
         if ":" in text or text.endswith(".py"):
             return self._written_out(text, where)

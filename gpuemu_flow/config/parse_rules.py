@@ -1,4 +1,4 @@
-"""Parse ``[[rules]]`` and the ``build`` of ops: check them, and find which goes before which."""
+"""Parse ``[[rules]]`` and the ``build`` of ops: check them, and order them by dependency."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class RuleParser:
         self.rules[name] = _Parsed(rule, where, out, tuple(values["needs"]))
 
     def finish(self) -> tuple[RuleConfig, ...]:
-        """Return all rules, those that go first first; report what is wrong between them."""
+        """Return all rules in dependency order; report conflicts between them."""
         for name, parsed in self.rules.items():
             self._check_inputs(parsed)
             needs = self.named(parsed.asked, (*parsed.where, "needs"), parsed.out)
@@ -163,7 +163,7 @@ class RuleParser:
         return tuple(found)
 
     def _is_free(self, name: str, path: str, written: str, here: KeyPath, out: Reporter) -> bool:
-        """Tell whether no rule makes this file yet; report one that does, or makes its folder."""
+        """Tell whether no other rule makes this file; report a rule that makes it or its folder."""
         root = self.workspace.root
         parent, _, last = path.rpartition("/")
         real = f"{os.path.realpath(root / parent)}/{last}"  # two folders may be one, by a link
@@ -224,7 +224,7 @@ class RuleParser:
         return tuple(dict.fromkeys(found))
 
     def _check_inputs(self, parsed: _Parsed) -> None:
-        """Report an input that no file of the workspace matches, and none that a rule makes."""
+        """Report an input that matches neither a file of the workspace nor an output of a rule."""
         rule, root = parsed.rule, self.workspace.root
         own = set(rule.outputs)
         for pattern in rule.inputs:

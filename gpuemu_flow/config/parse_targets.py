@@ -36,8 +36,8 @@ class TargetParser:
     ops, kernels
         Those that could be built.
     names : frozenset of str
-        Of all ops, kernels and rules of the files, those with errors of their own too: a target
-        that names such a one is right.
+        Of all ops, kernels and rules of the files, including those that have errors: a target
+        may name these without another error.
     rules : collection of str
     out_of : callable
         Maps a key path to the reporter of its file.

@@ -1,4 +1,4 @@
-"""The only reader of TOML that knows places: lines of keys, and spans of whole statements."""
+"""The TOML scanner that finds positions: lines of keys, and spans of whole statements."""
 
 from __future__ import annotations
 

@@ -294,7 +294,7 @@ def _class_key(table: Mapping[str, Json], source: str) -> str:
 
 
 def _module_text(programs: Programs, table: Mapping[str, Json], where: KeyPath) -> str:
-    """Return how a module is made, in the form that travels and is part of keys."""
+    """Return how a module is constructed, as text for workers and for action keys."""
     init = table.get("init", {})
     if not isinstance(init, (dict, list)) or not _is_plain(init):
         place = (*where, "init")

@@ -1,4 +1,4 @@
-"""Options of targets: what a command gets that names a target, below its own options."""
+"""Options of targets: they apply to a command that names the target and does not set them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Target:
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """The options that the targets of a command bring; None and empty: not given.
+    """The options that a command gets from the targets that it names; None or empty: not given.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ def chosen_options(
 ) -> dict[str, Option]:
     """Return the options that hold for a command.
 
-    A target brings those of the targets within it, too, below its own.
+    A target also brings the options of the targets within it; its own take precedence.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def chosen_options(
     words : iterable of str
         Of the command line.
     given : collection of str
-        Keys that the command line sets itself, which count alone.
+        Keys that the command line sets itself, and for which targets are not asked.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def chosen_options(
 
 
 def _given_by(targets: Mapping[str, Target], named: list[str], key: str) -> Iterator[Option]:
-    """Yield the values that targets give to a key: a target's own stands over those within it."""
+    """Yield the values that targets give to a key; a target's own value hides those within it."""
     waiting, seen = list(reversed(named)), set(named)
     while waiting:
         target = targets[waiting.pop()]

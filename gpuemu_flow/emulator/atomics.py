@@ -1,4 +1,4 @@
-"""Atomic operations: lanes of one place take turns, in the order of blocks and threads."""
+"""Atomic operations: lanes that access one place take turns, in the order of blocks and threads."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class TensorCopies(Bulk):
         shared : array
             Offset in the block's shared memory.
         barrier : array or None
-            Of the barrier object; None for a copy in a group.
+            Offset of the barrier object; None for a copy in a group.
         into_shared : bool
         operation : str
             A reduction; empty for a copy.

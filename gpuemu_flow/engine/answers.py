@@ -1,8 +1,8 @@
-"""Answers of commands that only look, kept beside the plan and repeated while nothing changed.
+"""Cached output of read-only commands, kept beside the plan and printed again if nothing changed.
 
-Read before anything heavy is imported, as the plan is. An answer was printed by the full program
-while one plan held from before its start to after its end; it is repeated only while that same plan
-still holds, for the same words, and under the further conditions that the command named.
+This module is used before anything heavy is imported, as the plan is. An answer is stored only if
+one plan was valid during the whole command. It is printed again only while that same plan is
+valid, for the same command line, and under the further conditions that the command named.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DURATION = '\n  "duration_s": '
 
 
 class Answer:
-    """One command's answer: the kept one, or what is being said, to be kept.
+    """The output of one command: the cached text, or the text being printed, to be cached.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Answer:
     Attributes
     ----------
     text : str
-        The kept answer; empty if there is none.
+        The cached answer; empty if there is none.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Answer:
         return f"{self._folder}/{PREFIX}{plan.digest_of(self._key.encode('utf-8', 'replace'))}"
 
     def _kept(self) -> str:
-        """Return the kept answer if all that it rests on holds; else an empty text."""
+        """Return the cached answer if all of its conditions hold; else an empty text."""
         try:
             head, _, body = plan.read(self._path).decode().partition("\n")
             if head != f"{FORMAT} {plan.digest_of(body.encode())}":
@@ -85,12 +85,12 @@ class Answer:
         return _is_unlocked(path) if kind == "unlocked" else plan.holds(line, self._environ)
 
     def hear(self, text: str, *, err: bool) -> None:
-        """Take note of what is printed."""
+        """Record a text that is printed."""
         self._said.append(text)
         self._spoilt |= err
 
     def spoil(self) -> None:
-        """Keep nothing: the answer rests on something that no condition covers."""
+        """Do not cache this answer: it depends on something that no condition covers."""
         self._spoilt = True
 
     def rest_on(self, folders: Iterable[str] = (), files: Iterable[str] = ()) -> None:
@@ -110,7 +110,7 @@ class Answer:
         self._conditions += [f"unlocked {path}" for path in paths]
 
     def keep(self) -> None:
-        """Keep what was heard, if the plan held throughout; do nothing if it cannot be kept."""
+        """Cache the recorded text if the plan was valid throughout and the cache can be written."""
         from pathlib import Path  # noqa: PLC0415 - the full program has loaded these
 
         from gpuemu_flow.errors import StoreError  # noqa: PLC0415
@@ -148,7 +148,7 @@ def may_be_kept(arguments: Sequence[str]) -> bool:
 
 
 def with_duration(text: str, seconds: float) -> str:
-    """Return an answer with the time that giving it took, where it tells one."""
+    """Return an answer with its duration, if it prints one, replaced by the present one."""
     head, mark, tail = text.rpartition(_DURATION)
     if not mark:
         return text

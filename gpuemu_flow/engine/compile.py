@@ -295,7 +295,7 @@ class Compiler:
 
     @staticmethod
     def _makers(spec: TaskSpec, kernels: KernelTasks | None) -> list[TaskSpec]:
-        """Return a task and those before it, which the graph must contain before their readers."""
+        """Return a task and those it depends on, which must precede their readers in the graph."""
         needed = {spec.name, *(source.task for source in spec.inputs)}
         return [task for task in kernels.tasks if task.name in needed] if kernels else []
 

@@ -1,4 +1,4 @@
-"""Durations of earlier runs, put to use: the order of tasks, and the time that remains."""
+"""Use the durations of earlier runs to order tasks and to estimate the remaining time."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ def with_real_duration(
 def longest_first(graph: Graph, names: Collection[str], seconds: Mapping[str, float]) -> list[str]:
     """Order tasks by the longest way that begins with each, the longest first.
 
-    A way is a task with one that reads it, one that reads that, and so on. What is begun last would
-    else be what all wait for. Tasks of equal ways keep the order of the graph.
+    A way is a chain of tasks in which each one reads the one before. Starting the longest chains
+    first keeps a run from waiting for one of them at its end. Tasks whose ways are equally long
+    keep the order of the graph.
     """
     order = [name for name in graph.tasks if name in names]
     if not seconds:

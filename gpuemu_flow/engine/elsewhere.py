@@ -1,4 +1,4 @@
-"""Tasks that other machines run, whose results come by a shared cache."""
+"""Tasks that run on other machines and return their results through a shared cache."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Elsewhere(Protocol):
         Returns
         -------
         list of Unit
-            Those whose workers died, again and again.
+            Those whose workers died at each attempt.
         """
 
 
@@ -68,8 +68,9 @@ def far_results(
 ) -> Iterator[dict[str, Problem]]:
     """Have other machines run tasks, and let the context find their results.
 
-    A shared cache that may be written to carries them, else a folder of the workspace's cache.
-    Yields the tasks whose workers died, which must not run here either, with the reason.
+    The results come through a shared cache that may be written to, else through a folder of the
+    workspace's cache. Yields the tasks whose workers died, with the reason: they must not run here
+    either.
     """
     units = units_of(workspace.graph, todo)
     if elsewhere is None or not units:

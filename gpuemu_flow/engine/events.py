@@ -31,7 +31,7 @@ class Listener(Protocol):
         """Handle the selection of `total` tasks, of which `todo` may have to run."""
 
     def on_expected(self, seconds: Mapping[str, float], jobs: int) -> None:
-        """Handle what tasks took when they last ran, before some run, `jobs` at a time."""
+        """Handle the tasks' last durations, which come before tasks run, `jobs` at a time."""
 
     def on_task(self, event: TaskEvent) -> None:
         """Handle a change of a task's status."""

@@ -82,9 +82,9 @@ class Evidence:
         return found
 
     def touched(self, graph: Graph, states: TaskStates, root: Path) -> dict[str, Problem]:
-        """Map comparisons to the problem of a file that the reference read and an op may write.
+        """Map each comparison to the problem that a file of the reference was written to by then.
 
-        One that was changed and changed back looks as before: its time of change tells.
+        Times of change tell, since a file that was changed and changed back has its old content.
         """
         found = {}
         for task in self.references:

@@ -26,7 +26,7 @@ def push(
     -------
     RunOutcome
     Counts or None
-        What was stored the second time; None for a run that was interrupted.
+        Figures of what was stored; None for a run that was interrupted.
 
     Raises
     ------

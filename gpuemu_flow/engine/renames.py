@@ -74,8 +74,7 @@ def take_over(
 ) -> None:
     """Copy manifests and records from the tasks' former names, and rename the op's failures.
 
-    A copied record counts no more than the former task's: as for every task, its key decides
-    whether it is still valid.
+    Whether a copied record is still valid is decided by its key, as for every task.
 
     Parameters
     ----------

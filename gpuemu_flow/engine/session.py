@@ -83,7 +83,7 @@ class RunOptions:
     elsewhere: Elsewhere | None = None
 
     def under(self, target: TargetOptions) -> RunOptions:
-        """Return these options, and those of a target where these say nothing."""
+        """Return these options, completed by those of a target."""
         stops = None if target.keep_going is None else not target.keep_going
         return replace(
             self,
@@ -108,7 +108,7 @@ class RunOptions:
 
     @property
     def may_be_nothing(self) -> bool:
-        """Tell whether it is no mistake if nothing is selected: sets and shards may be empty."""
+        """Tell whether an empty selection is no mistake, as of a set or a shard."""
         sets_alone = bool(self.words) and all(map(is_set, self.words))
         return sets_alone or bool(self.since) or self.shard is not None
 

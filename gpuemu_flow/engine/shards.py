@@ -37,10 +37,10 @@ def subjects(graph: Graph) -> set[str]:
 def split(names: Iterable[str], seconds: Mapping[str, float], count: int) -> dict[str, int]:
     """Return the shard, from 1 to `count`, of each name.
 
-    Nothing counts but the arguments: neither a cache nor a machine. Names with known durations are
-    dealt out by these, the longest first, each to the shard that has least to do; one without
-    counts as the median. Where no duration is known, the name alone decides, so that a further name
-    moves no other.
+    The result depends on nothing but the arguments, so that all machines split alike. Names are
+    assigned longest duration first, each to the shard with the least total; a name without a known
+    duration counts as the median. If no duration is known, each name's shard depends on that name
+    alone, so that adding a name moves no other.
     """
     names = sorted(names)
     known = [seconds[name] for name in names if name in seconds]
@@ -95,7 +95,7 @@ def read_durations(path: Path) -> dict[str, float]:
     Raises
     ------
     UsageError
-        ``durations-unreadable``: a shard that went on without it would split otherwise.
+        ``durations-unreadable``: without the file, this shard would split differently.
     """
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Observed inputs that a change touches: what programs were seen to use, beside what git lists."""
+"""Find the tasks whose observed inputs a change touches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Change:
 
     @cached_property
     def _above(self) -> set[str]:
-        """The folders that one of the moved files lies in."""
+        """Return the folders above the moved files."""
         return {folder for path in self.moved for folder in _folders(path, self.top)}
 
     @cached_property
@@ -92,7 +92,7 @@ class Change:
         )
 
     def _spellings(self, path: str) -> tuple[str, ...]:
-        """Return a path of the repository, and the one that it leads to by links."""
+        """Return a path of the repository, and the path that it resolves to."""
         known = self._spelled.get(path)
         if known is None:
             found = dict.fromkeys((os.path.normpath(path), os.path.realpath(path)))

@@ -125,7 +125,7 @@ class Basis:
         Links that lead to programs.
     environment : mapping of str to str
     variables : str
-        Of the process, as a plan has them.
+        Digest of the process's variables, as in a plan.
     sandbox : str
         The level that ops run at.
     config : list of (path, digest)

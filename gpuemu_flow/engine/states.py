@@ -247,7 +247,7 @@ class TaskStates:
             return []
 
     def duration(self, name: str) -> float | None:
-        """Return how long a task's work took when it was last done, in s; None if unknown."""
+        """Return the duration of a task's work when it was last done, in s; None if unknown."""
         record = self.record(name)
         seconds = None if record is None else record.values.get("duration_s")
         return float(seconds) if isinstance(seconds, (int, float)) else None

@@ -138,7 +138,7 @@ def _observed(
 ) -> tuple[dict[str, Stamp | None], dict[tuple[str, str], object]]:
     """List observed inputs: files with the stamps last read, and paths that were looked up.
 
-    The latter by its kind of `SHOWN` and its path.
+    A path that was looked up is listed with its kind, one of `SHOWN`.
     """
     names, lookup = workspace.snapshot.observed.names(tasks), workspace.inputs
     entries = workspace.snapshot.files.entries
@@ -174,7 +174,7 @@ def _look_into(folder: str) -> tuple[Stamp | None, frozenset[str]]:
 
 
 def _is_past(stamp: Stamp | None) -> bool:
-    """Tell whether a stamp is so old that any later change must get another one."""
+    """Tell whether a stamp is old enough that any later change gives another stamp."""
     return stamp is None or max(stamp[:2]) < time.time_ns() - _TICKS_NS
 
 

@@ -125,7 +125,7 @@ class Workspace:
 
     @property
     def settled_overrides(self) -> Overrides:
-        """Return the overrides by which another workspace draws no other seed than this one."""
+        """Return the overrides with the seed fixed, for another workspace that must share it."""
         drawn = self.settings.drawn_seed
         if drawn is None:
             return self.overrides

@@ -55,7 +55,7 @@ class Discovery:
     ignored : iterable of Path
         Folders that are the tool's own: the cache.
     staging : Path, optional
-        Folder for a file whose time of change says what time it is.
+        Folder for a temporary file, whose time of change gives the file system's time.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Discovery:
                 pythons.add(known.python)
 
     def _keep(self, path: str, stdlib: str, owner: tuple[str, str] | None) -> None:
-        """Keep what was found of an installed file, which each worker loads anew."""
+        """Cache the result for an installed file, which every worker loads again."""
         if stdlib:
             self._settled.keep(path, _Installed(python=self._encode(stdlib)))
         elif owner is not None:
@@ -158,7 +158,7 @@ class Discovery:
                 self._settled.keep(path, _Installed(package), records)
 
     def _others(self, paths: frozenset[str]) -> frozenset[str]:
-        """Return the members of a set that are paths, without our own and Python's."""
+        """Return the members of a set that are paths, except those of this tool and of Python."""
         kept = (p for p in paths if not self._is_ours(p) and not self._stdlib_of(p))
         return frozenset(map(self._encode, kept))
 
@@ -347,7 +347,7 @@ _STATES = {
 
 
 def _variables(seen: Observation, given: Given) -> frozenset[str]:
-    """Return the variables on which a program depends; those withheld from it never change."""
+    """Return the variables that a program can see and depends on."""
     read = {
         name
         for name in seen.variables

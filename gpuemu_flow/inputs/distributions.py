@@ -20,7 +20,7 @@ def normal_name(name: str) -> str:
 
 
 def _top(relative: str) -> str:
-    """Return the distribution that would be named as what a file in a site folder belongs to."""
+    """Guess from a path in a site folder the name of the distribution that owns it."""
     return normal_name(relative.partition("/")[0].partition(".")[0])
 
 
@@ -72,9 +72,9 @@ class Distributions:
         return None
 
     def decisive(self, path: str, owner: tuple[str, str]) -> tuple[str, ...]:
-        """Return the RECORD files that alone, with the folders above, make one a file's owner.
+        """Return the RECORD files that decide, with the folders above them, who owns a file.
 
-        None where any other distribution beside it could become the owner.
+        None if a distribution installed beside them could become the owner.
         """
         site, name = owner
         return tuple(self.records(site, name)) if _top(path[len(site) + 1 :]) == name else ()

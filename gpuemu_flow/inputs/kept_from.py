@@ -1,4 +1,4 @@
-"""List the files that each op is kept from: its reference, what that alone imports, our own."""
+"""List the files that an op may not read: its reference, that one's own imports, this tool's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuemu_flow.types import Json
 
 
 class KeptFrom:
-    """Lists the files of one workspace that its ops may not touch.
+    """Lists the files of one workspace that its ops may not read or write.
 
     Parameters
     ----------
@@ -59,23 +59,23 @@ class KeptFrom:
     def key(self, fence: Fence, op: OpConfig, program: ProgramRef) -> dict[str, Json]:
         """Return the part of the sandbox that belongs to the op's key.
 
-        What an op read while it was nobody's secret is no answer once it is the reference's.
+        An op's cached result must not be used if the op read a file that only now belongs to the
+        reference.
         """
         key = fence.key()
         alone = self._alone(op, program)
         return {**key, "hidden": list(alone)} if alone and key["level"] != OFF else key
 
     def _judges(self, op: OpConfig) -> tuple[tuple[Path, ...], set[str]]:
-        """Return the files of the reference and its like, and all the modules they are made of."""
+        """Return the files and modules of the reference and of other judging functions."""
         starts = tuple(start for ref in (op.reference, *op.compares) for start in ref.files)
         return starts, {f for start in starts for f in self._sources.closure(start).files}
 
     def _alone(self, op: OpConfig, *programs: ProgramRef) -> list[str]:
-        """Return modules that the reference imports, and neither the op nor ``shared`` names.
+        """Return modules that the reference imports, unless the op imports or ``shared`` names them.
 
-        What the op would import by way of its reference is none of its own: it never runs there.
-        Of a program whose imports cannot be read, such as an executable, nobody knows what it
-        shares: nothing is listed.
+        Imports that the op reaches only through its reference do not count as the op's own. If the
+        imports of one of the programs cannot be read, as of an executable, nothing is listed.
         """
         starts, made_of = self._judges(op)
         own = {start for program in programs for start in program.files}

@@ -1,4 +1,4 @@
-"""Inputs that each task was seen to use, for all tasks at once."""
+"""The inputs that tasks were seen to use, stored once for all tasks."""
 
 from __future__ import annotations
 

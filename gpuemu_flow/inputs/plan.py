@@ -243,9 +243,7 @@ def _summary_if_up_to_date(data: bytes, environ: Mapping[str, str]) -> str | Non
 
 
 def read(plan_path: str) -> bytes:
-    """Read the plan, or an answer beside it, unless no regular file lies in its place.
-
-    Nor is it read if its folder is a link.
+    """Read the plan, or an answer beside it, if it is a regular file in a folder that is no link.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Facts about paths that hold as long as no folder on the way to them is changed."""
+"""A cache of facts about paths, each valid as long as no folder above its path changes."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class SettledFacts(Generic[T]):
         self._ways: dict[str, bool] = {}
 
     def look_again(self) -> None:
-        """Begin a look at many paths, in which each folder is looked at once."""
+        """Begin a scan of many paths, during which each folder is looked at only once."""
         self._same, self._ways = {}, {}
         self._now = time.time_ns()
 
     def get(self, path: str) -> T | None:
-        """Return the fact kept about a path; None if there is none, or if it may hold no more."""
+        """Return the cached fact about a path; None if there is none that is surely valid."""
         kept = self._facts.get(path)
         if kept is None or not self._hold(path, kept[1]) or path not in self._facts:
             return None  # what has changed since ended all facts, even if it is settled again
         return kept[0]
 
     def keep(self, path: str, fact: T, files: tuple[str, ...] = ()) -> None:
-        """Keep a fact that was found since `look_again`.
+        """Cache a fact that was found since `look_again`.
 
         Parameters
         ----------
@@ -57,7 +57,7 @@ class SettledFacts(Generic[T]):
         return way and all(map(self._holds, files))
 
     def _way_holds(self, folder: str) -> bool:
-        """Tell whether a folder and those above it are as they were."""
+        """Tell whether a folder and all folders above it are unchanged."""
         found = self._ways.get(folder)
         if found is None:
             above, _, name = folder.rpartition("/")
@@ -66,7 +66,7 @@ class SettledFacts(Generic[T]):
         return found
 
     def _holds(self, path: str) -> bool:
-        """Tell whether a folder or file is as it was when facts were kept, and settled."""
+        """Tell whether a folder or file is unchanged since facts were cached, and settled."""
         found = self._same.get(path)
         if found is None:
             found = self._same[path] = self._look(path)

@@ -40,14 +40,14 @@ def as_submitted(actual: Arrays, expected: Arrays) -> tuple[Arrays, tuple[str, .
 
 
 def excused(result: CheckResult, actual: Arrays, bends: Bends) -> dict[str, Excused]:
-    """Find the elements of failed gradients that a bend of the reference explains."""
+    """Find elements of failed gradients where the reference has a kink, and so several gradients."""
     failed = {failure.output for failure in result.failures if is_gradient(failure.output)}
     found = {name: bends.excuse(name, actual[name]) for name in sorted(failed & actual.keys())}
     return {name: excuse for name, excuse in found.items() if excuse}
 
 
 def corrected(actual: Arrays, expected: Arrays, found: Mapping[str, Excused]) -> Arrays:
-    """Return the outputs with the reference's values where the op's are as right."""
+    """Return the outputs with the reference's values where the op's values are equally right."""
     with np.errstate(all="ignore"):
         replaced = {
             name: np.where(excuse.right, expected[name].astype(actual[name].dtype), actual[name])
@@ -57,7 +57,7 @@ def corrected(actual: Arrays, expected: Arrays, found: Mapping[str, Excused]) ->
 
 
 def explained(result: CheckResult, actual: Arrays, found: Mapping[str, Excused]) -> CheckResult:
-    """Say what was left out, and which gradient does not arrive."""
+    """Add notes on elements left out, and on inputs that no gradient reaches."""
     notes = tuple(
         f"{int(excuse.unjudged.sum())} of {excuse.unjudged.size} elements of {name!r} are not held "
         "against the op: the gradient jumps there, or the input is not finite"
@@ -83,7 +83,7 @@ def _explained(failure: Failure, actual: Arrays) -> Failure:
 
 
 def worse(result: CheckResult, trained: CheckResult) -> CheckResult:
-    """Return the result of a case whose outputs are others where inputs require gradients."""
+    """Return the result of a case whose outputs differ when inputs require gradients."""
     if result.verdict is not Verdict.PASSED:
         return result
     note = f"{result.verdict.value} as it stands, but not with {WITH_GRADIENTS}"

@@ -1,4 +1,4 @@
-"""Settings that would change a verdict, named where it is given."""
+"""Suggest settings under which a failed case would pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker's half of `stored`, without the pool that the other half asks for workers."""
+"""The part of `stored` that runs in a worker."""
 
 from __future__ import annotations
 

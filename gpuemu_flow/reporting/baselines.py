@@ -80,7 +80,7 @@ class Stored:
     replaced : bool
         There was one of that name.
     dropped : tuple of str
-        The oldest, which ``storage.max_baselines`` leaves no room for.
+        Tags of the oldest baselines, deleted because of ``storage.max_baselines``.
     """
 
     baseline: Baseline
@@ -170,7 +170,7 @@ def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> Baselin
 def _kernel_diffs(
     workspace: Workspace, baseline: Baseline, kernels: Mapping[str, list[Json]]
 ) -> Iterator[tuple[str, KernelDiff]]:
-    """Compare each kernel with the baseline's; what knows of kernels is loaded here."""
+    """Compare each kernel with the baseline's; import the code for kernels only here."""
     from gpuemu_flow.artifacts.diff import diff_kernels  # noqa: PLC0415
     from gpuemu_flow.engine.compile_kernels import kernel_policy  # noqa: PLC0415
 

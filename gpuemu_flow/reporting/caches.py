@@ -83,9 +83,9 @@ class Checked:
     entries, blobs : int
         Objects that were looked at.
     damaged : list of str
-        Those that are not what they should be.
+        Objects whose content does not fit their name.
     removed : int
-        Of these, how many were removed.
+        Number of damaged objects that were removed.
     """
 
     entries: int = 0
@@ -95,7 +95,7 @@ class Checked:
 
 
 def cache_facts(workspace: Workspace) -> CacheFacts:
-    """Measure the caches; the shared one is asked one question."""
+    """Measure the caches; send the shared one a single request."""
     cache = workspace.cache
     names = list(cache.files.list_files(cache.blobs.folder, "", depth=1))
     has_actions = (cache.folder / "actions").exists()
@@ -155,7 +155,7 @@ def collect(workspace: Workspace, limit: int, on_wait: OnWait | None = None) -> 
 def collect_shared(workspace: Workspace, limit: int) -> tuple[int, int]:
     """Delete the oldest objects of a shared folder until the rest fits.
 
-    An entry goes before the blobs of its age: it would name what is not there.
+    An entry is deleted before blobs of the same age, since it must not name a missing blob.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def collect_shared(workspace: Workspace, limit: int) -> tuple[int, int]:
 
 
 def verify(workspace: Workspace, on_wait: OnWait | None = None) -> Checked:
-    """Read all of the workspace's own cache; what is damaged is set aside."""
+    """Read the workspace's whole cache, and set damaged objects aside."""
     cache = workspace.cache
     cache.create()
     with RunLock(cache.lock_path, on_wait):

@@ -52,7 +52,7 @@ class Request:
     fail_on_regression : bool or None
         None takes the value of ``[policies]`` if there is a baseline.
     limited : bool
-        ``ci.thorough_timeout`` holds, but for a quick run.
+        ``ci.thorough_timeout`` applies, except to a quick run.
     pictures : bool
         Failing cases are run again, to draw them.
     require_all : bool

@@ -67,7 +67,7 @@ def lint_files(
     """Lint PTX and cubin files; files that differ only in the suffix are one kernel's.
 
     PTX without its cubin is assembled where a ptxas is found, for exact figures. What is measured
-    is kept: in the workspace's cache, else in the user's.
+    is cached: in the workspace's cache, else in the user's.
 
     Parameters
     ----------
@@ -77,8 +77,8 @@ def lint_files(
     workspace : Workspace or None
         For ``[policies]`` and the cache of measurements.
     listing : bool
-        Machine instructions are wanted, too. No rule that files are held to reads them, and
-        disassembling takes longer than all the rest.
+        True if machine instructions are wanted, too. No rule for files reads them, and
+        disassembling takes longer than all other work.
 
     Raises
     ------

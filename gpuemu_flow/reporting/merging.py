@@ -32,7 +32,7 @@ def merged_report(paths: Sequence[Path]) -> Report:
     ------
     UsageError
         ``merge-unreadable``; ``merge-mismatch`` if they are not shards of one workspace;
-        ``merge-incomplete`` if one is missing, of which nothing is known then.
+        ``merge-incomplete`` if one is missing.
     """
     found: list[tuple[Path, Report]] = []
     for path in paths:
@@ -175,7 +175,7 @@ def _joined(reports: Sequence[Report]) -> Report:
 
 
 def _joined_states(tasks: Iterable[TaskState]) -> list[TaskState]:
-    """Return each task once: what several shards need, each of them has had to look at."""
+    """Return each task once, even if several shards report it because all of them need it."""
     found: dict[str, TaskState] = {}
     rank = {status: place for place, status in enumerate(_ACTED)}
     for task in tasks:

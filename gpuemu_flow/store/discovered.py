@@ -95,7 +95,7 @@ class Discovered:
 
 
 def visible(name: str, names: Iterable[str]) -> bool:
-    """Tell whether a program may see a variable of a set, or all that begin as its stars say.
+    """Tell whether a program may see a variable, or all variables that match a pattern ``NAME*``.
 
     Parameters
     ----------
@@ -126,9 +126,8 @@ class Lookup(Protocol):
 class KnownInputs:
     """The sets of inputs that are known for one static key, newest first. Not thread-safe.
 
-    A result is kept under the static key together with the state of all inputs in the set that was
-    seen when it was computed. It is found again whenever these inputs are in that state, whatever
-    came between.
+    A result's key joins the static key with the states of all inputs that were seen while it was
+    computed. The result is found again whenever these inputs are in the same states.
 
     Parameters
     ----------
@@ -237,7 +236,7 @@ class SeenInputs:
 
     @property
     def names(self) -> Discovered:
-        """Return the inputs under which new results are kept."""
+        """Return the inputs that the keys of new results contain."""
         return self._names
 
     def moved(self) -> bool:

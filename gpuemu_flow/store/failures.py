@@ -207,7 +207,7 @@ class FailureStore:
         return record
 
     def set_mended(self, failure_id: str, mended: bool) -> None:
-        """Remember of a failure, if it is recorded, whether its case passes by now."""
+        """Record whether a failure's case passes by now; ignore failures that are not recorded."""
         record = self._read(failure_id)
         if record is not None and record.mended != mended:
             self._write(replace(record, mended=mended))

@@ -1,7 +1,7 @@
 """Locks of files that commands make in a workspace: one maker at a time, whatever workspace asks.
 
-A workspace's own lock lies in its cache. Two workspaces may make one file all the same: one lies
-inside the other, or two configurations of one folder have caches of their own.
+A workspace's run lock lies in its cache and does not stop another workspace from making the same
+file: one may lie inside the other, or one folder may have two configurations, each with a cache.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def _emit_store(emitter: Emitter, step: Step, index: int) -> None:
 
 
 def _always(step: Step) -> str:
-    """Return no problem, since no value depends on the operands."""
+    """Accept any operands: the instruction changes no value."""
     return ""
 
 

@@ -29,7 +29,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class EntryError(Exception):
-    """Error of bytes that are no entry, or none that can be trusted.
+    """Error of bytes that are not an entry, or not a trusted one.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ def encode(name: str, entry: Entry, secret: bytes | None) -> bytes:
 
 
 def decode(name: str, data: bytes, secret: bytes | None) -> Entry:
-    """Convert bytes of a stranger to an entry.
+    """Convert untrusted bytes to an entry.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A shared cache in a folder, such as a mounted share; what lies in it is anybody's."""
+"""A shared cache in a folder, such as a mounted share, whose content is not trusted."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _reason(error: OSError) -> str:
 
 
 def _umask() -> int:
-    """Return the process's umask, without the moment at which another thread would see none."""
+    """Return the process's umask without changing it, not even for a moment."""
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("Umask:"):

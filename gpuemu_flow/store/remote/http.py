@@ -38,7 +38,7 @@ class _Later(Exception):  # noqa: N818 - an event, not an error
 
 
 class _Watch:
-    """Closes connections that are past their time: a server may send a byte now and then."""
+    """Closes connections past their deadline: a server may send a byte at a time, without end."""
 
     def __init__(self) -> None:
         self._until: dict[http.client.HTTPConnection, float] = {}
@@ -258,7 +258,7 @@ def _absent(response: http.client.HTTPResponse) -> bool:
 
 
 def _copy(response: http.client.HTTPResponse, sink: BinaryIO, limit: int, patience: float) -> None:
-    """Copy a body; one that is shorter than its head says is no answer."""
+    """Copy a body; raise an error if it is shorter than its header says."""
     if response.getheader("Content-Encoding", "identity") != "identity":
         raise RemoteError("it encodes what it was asked to leave as it is")
     length = response.length

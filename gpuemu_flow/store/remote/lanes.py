@@ -1,4 +1,4 @@
-"""A few threads that talk to a shared cache; whoever waits for them can give up at any time.
+"""A few threads that talk to a shared cache; a caller can stop waiting for them at any time.
 
 The threads of `concurrent.futures` are waited for when the process ends. A server that stalls
 would hold up a run that the user has ended.
@@ -35,7 +35,7 @@ class Job(Generic[T]):
             self._done.set()
 
     def wait(self, cancel: threading.Event) -> bool:
-        """Wait until it is done or no longer wanted; tell whether it is done."""
+        """Wait until the job is done or cancelled; return True if it is done."""
         while not self._done.wait(_GLANCE_SECONDS):
             if cancel.is_set():
                 return False
@@ -71,7 +71,7 @@ class Lanes:
         return job
 
     def all(self, calls: Sequence[Callable[[], T]], cancel: threading.Event) -> list[T | None]:
-        """Make calls side by side; None for those that failed or are no longer wanted."""
+        """Make calls in parallel; return None for those that failed or were cancelled."""
         jobs = [self.submit(call) for call in calls]
         found: list[T | None] = []
         for job in jobs:

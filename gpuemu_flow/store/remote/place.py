@@ -1,7 +1,7 @@
 """Find which shared cache a run uses and what it may do there, from file and environment.
 
-A file of the workspace can come with a pull request. It may name a cache to read from. Where it
-alone names one beyond this machine, nothing of the user's goes there: no header, no results.
+A file of the workspace can come with a pull request. It may name a cache to read from. A remote
+cache that only such a file names is sent neither the user's header nor results.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Place:
     silence: float = SILENCE_SECONDS
 
     def transport(self) -> Transport:
-        """Make what reaches the place; nothing is asked for yet.
+        """Make the transport to the place, without a request.
 
         Raises
         ------

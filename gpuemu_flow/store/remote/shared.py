@@ -1,6 +1,6 @@
 """Ask a shared cache for sets of inputs, results and blobs, and store those of a run.
 
-Nothing here fails a run. A cache that is down, lies or has lost things gives fewer answers; what it
+Nothing here fails a run. A cache that is down, damaged or hostile gives fewer answers, and what it
 does not answer is computed.
 """
 
@@ -169,7 +169,7 @@ class SharedCache:
         return len(found) == len(wanted)
 
     def promises(self, digest: str) -> bool:
-        """Tell whether an entry that was read said that there is such a blob."""
+        """Tell whether an entry that was read lists this blob."""
         return digest in self._promised
 
     def store(self, keys: Sequence[str], records: Mapping[str, Json], blobs: Iterable[str]) -> None:
@@ -304,7 +304,7 @@ class SharedCache:
         return job.result() if job.wait(self._cancel) else None
 
     def _attempt(self, call: Callable[[], T], *, writing: bool = False) -> T | None:
-        """Make a request; None if it failed. After several in a row the cache is left."""
+        """Make a request, None if it failed; make no more after several failures in a row."""
         if self._left or (writing and self._read_only):
             return None
         try:

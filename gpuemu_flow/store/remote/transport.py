@@ -1,4 +1,4 @@
-"""Say what carries a shared cache: two kinds of objects by name, read and written whole."""
+"""Interface of a shared cache's storage: two kinds of objects by name, read and written whole."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class RemoteError(Exception):
-    """Error of a shared cache that did not do what was asked; nothing is known of the object.
+    """Error of a request to a shared cache that failed, so that the object's state is unknown.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class TooLargeError(RemoteError):
 
 
 class Transport(Protocol):
-    """A place with objects. Thread-safe."""
+    """A store of objects. Thread-safe."""
 
     def get(self, kind: str, key: str, sink: BinaryIO, limit: int) -> bool:
         """Write an object to `sink`; return False if there is none.
