@@ -93,7 +93,7 @@ def _answer() -> int:
 
 
 def _kept_answer() -> Answer | None:
-    """Print the kept answer of a command and end, or return the recorder of the one to come."""
+    """Print a command's cached answer and end, or return a recorder for its new answer."""
     arguments = sys.argv[1:]
     if arguments[:1] not in (["run"], ["list"], ["status"], ["explain"]):
         return None

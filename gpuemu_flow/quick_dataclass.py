@@ -38,7 +38,7 @@ def _quick_dataclass(
         None where the decorator is called with options.
     frozen, eq, kw_only : bool
     slots : bool
-        Such a class is made anew, and so by the standard library.
+        True leaves the class to the standard library, which makes a new one with slots.
 
     Returns
     -------

@@ -254,9 +254,9 @@ def _random(
 class Absences:
     """The turns of optional inputs to be None: never at the cost of a strategy or a layout.
 
-    What a case would show of an input for the first time it shows; a turn that falls on such a case
-    is owed to a later one. Of the very first cases one is without the input for certain, however
-    few are asked for.
+    A turn that falls on a case which shows a strategy or layout of the input for the first time is
+    moved to a later case. One of the very first cases is always without the input, so that even
+    short runs try None.
     """
 
     def __init__(self) -> None:
@@ -269,7 +269,7 @@ class Absences:
         Parameters
         ----------
         spec : InputSpec
-            As it would be else.
+            The input of the case if it is not None.
         turn : int
             Of the case.
         alone : bool

@@ -82,9 +82,9 @@ def gc(remote: bool, size: str | None) -> None:
 @cache.command()
 @_remote
 def verify(remote: bool) -> None:
-    """Read all that a cache holds; exit code 1 where something is not what it should be.
+    """Read everything that a cache holds; exit code 1 if something is damaged.
 
-    What is damaged is set aside, or deleted from a shared folder that may be written to.
+    Damaged entries are set aside, or deleted from a shared folder that may be written to.
     """
     from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415

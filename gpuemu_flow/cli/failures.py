@@ -23,7 +23,7 @@ from gpuemu_flow.cli.say import say
 @format_option("text", "json", "published")
 @click.pass_context
 def failures(context: click.Context, op: str | None, limit: int, output_format: str) -> None:
-    """List recorded failures, newest first, and apart those whose cases pass by now.
+    """List recorded failures, newest first; those whose cases pass by now stand in another table.
 
     The format `published` is the one that the published extension for VS Code reads.
     """

@@ -13,8 +13,8 @@ import click
 def lsp(stdio: bool) -> None:
     """Serve an editor: errors of gpuemu.toml as it is typed, results, runs from the text.
 
-    Editors start it; see docs/editor.md. Needs the extra `lsp`. Exit code 1 when the editor went
-    without a `shutdown`.
+    Editors start it; see docs/editor.md. Needs the extra `lsp`. Exit code 1 when the editor
+    disconnected without `shutdown`.
     """
     from gpuemu_flow.errors import Problem, RunnerError  # noqa: PLC0415
 

@@ -161,7 +161,7 @@ class Executor:
             raise click.UsageError("--scheduler and --resource need --executor dask")
 
     def check_forced(self) -> None:
-        """Raise click's usage error for dask, whose results always come by the cache."""
+        """Raise click's usage error for dask, whose results always come through the cache."""
         if self.name == "dask":
             raise click.UsageError(
                 "results of --executor dask come by a cache, which -B does not ask"
@@ -175,7 +175,7 @@ class Executor:
         Parameters
         ----------
         jobs : int
-            Most cases at a time, of workers that are started on this machine; 0: one per CPU.
+            Number of workers that are started on this machine; 0: one per CPU.
         force : bool
             Judge every case, whatever is cached.
 

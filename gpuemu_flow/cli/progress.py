@@ -16,7 +16,7 @@ from gpuemu_flow.tasks.base import Progress
 
 
 def waiting_for(holder: str) -> str:
-    """Return the line to show while another process holds what is needed; `holder` tells both."""
+    """Return the line to show while `holder`, another process, keeps this one waiting."""
     return f"waiting for {printable(holder)}; Ctrl-C gives up"
 
 

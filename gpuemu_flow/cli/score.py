@@ -24,7 +24,7 @@ _HEAD = ("problem", "candidate", "verdict", "passed", "worst error", "tolerance"
 def score(
     words: tuple[str, ...], jobs: int | None, seed: int | None, confirm: bool, output_format: str
 ) -> None:
-    """Validate what changed, and print for each problem and candidate what came of it.
+    """Validate what changed, and print a score for each problem and candidate.
 
     Exit codes: 0 each candidate was judged, right or wrong; 4 one was not; 130 interrupted.
     """

@@ -45,7 +45,7 @@ def status(profile: str, settings: tuple[str, ...], output_format: str) -> None:
 
 
 def _rest_on(answer: answers.Answer, workspace: Workspace, daemon: DaemonState) -> None:
-    """Name what the answer rests on besides the plan: that no daemon runs, and the cache's size."""
+    """Record the answer's conditions besides the plan: no daemon runs, and the cache's size."""
     from gpuemu_flow.daemon.place import possible_places  # noqa: PLC0415
 
     if daemon.running:

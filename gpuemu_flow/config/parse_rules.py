@@ -120,11 +120,6 @@ class RuleParser:
                 out.add("config-rule-unknown", here, text, hint or "add it as [[rules]]")
         return found
 
-    def makers_of(self, files: Iterable[Path]) -> list[str]:
-        """Return the rules that make some of these files, given as absolute paths."""
-        names = (os.path.relpath(path, self.workspace.root) for path in files)
-        return list(dict.fromkeys(self.makers[name] for name in names if name in self.makers))
-
     def _command(
         self, given: Json, *, shell: bool, where: KeyPath, out: Reporter
     ) -> tuple[str, ...]:

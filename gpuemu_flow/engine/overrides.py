@@ -54,11 +54,6 @@ class Overrides:
         keys = {f"config.{setting.partition('=')[0].strip()}" for setting in self.settings}
         return self.given | keys | {name for name, here in own.items() if here}
 
-    @property
-    def changes_configuration(self) -> bool:
-        """Tell whether the configuration is another than that of the files."""
-        return bool(self.profile or self.settings)
-
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
         lists = {

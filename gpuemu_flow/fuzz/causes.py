@@ -83,7 +83,7 @@ class _Workers:
 
 @dataclass
 class Effort:
-    """The time limit of all experiments of a report, and the ops for which it did not suffice.
+    """The time and cases left for all experiments of a report, and the ops that they left out.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The experiment behind a stated cause: new cases, chosen and judged to tell causes apart."""
+"""The experiment that confirms a cause: run new cases, chosen to distinguish possible causes."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ class Experiment:
         return passed > MOST_PASSING_INSIDE * inside
 
     def _narrowed(self, predicates: tuple[Predicate, ...]) -> tuple[Predicate, ...] | None:
-        """Add that a dim is above 1, of a condition on sizes, where new cases with 1 pass.
+        """Add "a dim is above 1" to a condition on sizes if new cases with size 1 pass.
 
         Returns
         -------

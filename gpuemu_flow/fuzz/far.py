@@ -1,4 +1,4 @@
-"""A fuzz run whose cases other machines judge: the same verdicts, in the order of the cases."""
+"""Run a fuzz run's cases on other machines, and collect the verdicts in the order of the cases."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class FarRun:
         return self._drawn - self._told >= window
 
     def _fill(self) -> None:
-        """Send batches until all workers are busy, or the oldest case has to be waited for."""
+        """Send batches until all workers are busy, or too many cases wait for the oldest one."""
         farm, source = self._farm, self._source
         while farm.outstanding < farm.capacity and not self._is_far_ahead and not self._ended:
             item = source.next()
@@ -163,7 +163,7 @@ class FarRun:
 
 
 def differs(worker: str, what: list[str]) -> UsageError:
-    """Return the error of a worker that does not have what this machine has."""
+    """Return the error for a worker whose inputs or environment differ from this machine's."""
     named = ", ".join(printable(name) for name in what[:_NAMED])
     more = f" and {len(what) - _NAMED} more" if len(what) > _NAMED else ""
     text = f"the worker {printable(worker)} differs from this machine in {named}{more}"

@@ -1,4 +1,4 @@
-"""The seam between a fuzz run and machines that judge its cases: batches out, replies in."""
+"""Interface between a fuzz run and the machines that judge its cases, in batches."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ class Farm(Protocol):
     def replies(self, timeout: float) -> list[tuple[CaseBatch, BatchReply | None]]:
         """Return the replies that have come, after at most `timeout` seconds.
 
-        A batch whose worker died comes back in parts. None stands for the reply of a batch of one
-        case of which every worker died that was given it alone.
+        A batch whose worker died is divided and sent again. None stands for the reply to a batch
+        of one case that killed every worker that was given it.
 
         Raises
         ------
@@ -117,7 +117,7 @@ class Cluster(Protocol):
     def open_farm(
         self, workspace: Workspace, op: str, subjects: Sequence[OpSubject], *, alone: bool
     ) -> AbstractContextManager[Farm]:
-        """Open the workers for one op; on leaving, end all that they do for it.
+        """Open the workers for one op as a context, and end their work on it when it is left.
 
         Parameters
         ----------

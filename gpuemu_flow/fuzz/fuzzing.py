@@ -161,7 +161,7 @@ class Fuzzer:
                     thread.join(WAKE_SECONDS)  # else a signal might wait with it
 
     def _run_on(self, cluster: Cluster, source: CaseSource, outcome: FuzzOutcome) -> None:
-        """Have a cluster judge the cases; the verdicts come in the order of the cases."""
+        """Have a cluster judge the cases, and handle the verdicts in the order of the cases."""
         from gpuemu_flow.fuzz.far import FarRun  # noqa: PLC0415 - few use a cluster
 
         with cluster.open_farm(
@@ -228,7 +228,7 @@ class Fuzzer:
             source.stop()
 
     def _judged(self, lane: Lane, which: int, number: int, case: Case) -> Iterator[Judged]:
-        """Take up one case, and yield each verdict that is known by then."""
+        """Start judging one case, and yield all verdicts that are known by then."""
         key = case_key(number, case)
         known = self._verdicts.find(which, key)
         if known is not None:

@@ -76,7 +76,7 @@ class Lane:
         return self._stack.enter_context(self._opening)
 
     def take(self, asked: Asked, *, alone: bool) -> Iterator[tuple[Asked, EvaluatedCase]]:
-        """Take up one case, and yield each outcome that is known by then.
+        """Start judging one case, and yield all outcomes that are known by then.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Recorded failures that are mended: their cases passed when they were last judged."""
+"""Recorded failures that are fixed: their cases passed when they were last judged."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _CaseKey = tuple[int, str]
 def mended_ids(workspace: Workspace, records: Iterable[FailureRecord]) -> set[str]:
     """Return the ids of the failures whose cases passed when they last ran.
 
-    That is known of those that `reproduce` saw pass, and of those that the last run judged again.
-    An edit since may have broken them anew, which the next run finds.
+    These are the failures that `reproduce` saw pass, and those that passed in the last run. If an
+    edit has broken one again since, the next run finds that.
     """
     passed: dict[tuple[str, str], set[_CaseKey]] = {}
     found = set()

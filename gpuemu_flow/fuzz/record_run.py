@@ -1,4 +1,4 @@
-"""Failing cases of a run, recorded; what records them is loaded when there are some."""
+"""Record the failing cases of a run; import the code for it only if there are some."""
 
 from __future__ import annotations
 

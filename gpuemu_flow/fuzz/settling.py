@@ -1,4 +1,4 @@
-"""Settle the numbers in a condition on sizes: of which multiple, and from which size on.
+"""Determine the numbers in a condition on sizes: the multiple, and the threshold.
 
 Cases drawn at random leave several numbers possible: "not a multiple of 16" and "of 8" agree until
 a case of size 24 is run, and a threshold lies anywhere between two sizes that were seen. Here known
@@ -80,7 +80,7 @@ def _multiple(
     probe: Probe,
     left: _Allowance,
 ) -> Predicate:
-    """Halve the multiple as long as the sizes that only the half divides speak for the half."""
+    """Halve the multiple as long as cases whose size only the half divides support the half."""
     name, step = predicate.subject, int(str(predicate.value))
     as_half = predicate.kind == "multiple"  # how cases with such sizes end if the half is true
     while step > 2:

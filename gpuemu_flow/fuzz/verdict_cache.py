@@ -89,7 +89,7 @@ class VerdictCache:
         )
 
     def put(self, which: int, key: list[Json], result: CheckResult) -> None:
-        """Keep a verdict; an error, which may not come again, is none."""
+        """Cache a verdict, unless it is an error, which may not occur again."""
         if result.verdict is not Verdict.ERROR:
             self._write((self.inputs[which], key, result.to_json()))
 

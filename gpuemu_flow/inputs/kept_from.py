@@ -72,7 +72,7 @@ class KeptFrom:
         return starts, {f for start in starts for f in self._sources.closure(start).files}
 
     def _alone(self, op: OpConfig, *programs: ProgramRef) -> list[str]:
-        """Return modules that the reference imports, unless the op imports or ``shared`` names them.
+        """Return modules that the reference imports but neither the op nor ``shared`` names.
 
         Imports that the op reaches only through its reference do not count as the op's own. If the
         imports of one of the programs cannot be read, as of an executable, nothing is listed.

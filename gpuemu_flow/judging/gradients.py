@@ -40,7 +40,7 @@ def as_submitted(actual: Arrays, expected: Arrays) -> tuple[Arrays, tuple[str, .
 
 
 def excused(result: CheckResult, actual: Arrays, bends: Bends) -> dict[str, Excused]:
-    """Find elements of failed gradients where the reference has a kink, and so several gradients."""
+    """Find elements of failed gradients where a kink of the reference allows several values."""
     failed = {failure.output for failure in result.failures if is_gradient(failure.output)}
     found = {name: bends.excuse(name, actual[name]) for name in sorted(failed & actual.keys())}
     return {name: excuse for name, excuse in found.items() if excuse}

@@ -60,7 +60,7 @@ _moving: _Moving | None = None
 
 
 class MovedCotangents:
-    """A reference that is differentiated with cotangents moved by a rounding, for its tolerance.
+    """The reference, differentiated with cotangents moved by one rounding, to measure a tolerance.
 
     Where equal cotangents cancel, the reference may give an exact 0, and a right op a rounding
     error of the cancelled terms, which moved inputs do not show.
@@ -135,9 +135,9 @@ class Excused:
     Attributes
     ----------
     right : ndarray of bool
-        They lie between the reference's gradients on both sides of a bend.
+        They lie between the reference's gradients on both sides of a kink.
     unjudged : ndarray of bool
-        Nobody can tell.
+        No verdict is possible on them.
     """
 
     right: BoolArray
@@ -177,13 +177,13 @@ class Bends:
         self._nudges: list[Arrays] | None = None
 
     def excuse(self, name: str, actual: Array) -> Excused:
-        """Tell which elements of a gradient are right, or not to be judged, because of a bend.
+        """Find elements of a gradient that a kink makes right or impossible to judge.
 
         An element is not judged if its error is no larger than twice the jump of one that has the
         same value in the same input: of equal elements that share a maximum, a nudge shows one or
         two. Nor is one judged where its input is NaN or infinite, which has no derivative, nor
-        where such inputs lead to NaN. Where the reference gives exactly 0, what float64 would not
-        show beside 1 is as right.
+        where such inputs lead to NaN. Where the reference gives exactly 0, values
+        too small to change 1 in float64 are right, too.
         """
         before, given = _as_wide(self._expected[name]), _as_wide(actual)
         jump, right = np.zeros(before.shape), np.zeros(before.shape, bool)
@@ -209,10 +209,10 @@ class Bends:
         return Excused(right, unjudged)
 
     def _without_derivative(self, before: Array, given: Array) -> BoolArray | bool:
-        """Mark NaN that inputs which are not finite may cause: the reference's, and beside NaN any.
+        """Mark gradients that may be NaN because inputs are not finite.
 
-        The maximum of a row with a NaN has no derivative; one op gives NaN for all of the row,
-        another 1 for the NaN.
+        These are the reference's NaN, and, if an input holds NaN, the op's too: the maximum of a
+        row with a NaN has no derivative, so one op gives NaN for the row, another 1 for the NaN.
         """
         wide = [_as_wide(array) for array in self._inputs.values() if array.dtype.kind != "b"]
         if all(np.isfinite(array).all() for array in wide):
@@ -221,7 +221,7 @@ class Bends:
         return unknown | np.isnan(given) if any(np.isnan(a).any() for a in wide) else unknown
 
     def _usual(self, name: str) -> float:
-        """Estimate the size of what a gradient is summed up from, by other gradients and y / x."""
+        """Estimate the size of the terms that a gradient sums, from other gradients and y / x."""
         outputs = [array for n, array in self._expected.items() if not is_gradient(n)]
         values = self._inputs.get(input_of(name))
         largest = 0.0 if values is None else _largest(values)
@@ -275,7 +275,7 @@ def _largest(values: Array) -> float:
 
 
 def _change(before: Array, now: Array) -> Float64Array:
-    """Return the size of each change; infinite where a number becomes none, or the reverse."""
+    """Return the size of each change; infinite where one of the two values is not finite."""
     with np.errstate(all="ignore"):
         change = np.abs(now - before)
     same = (now == before) | (np.isnan(now) & np.isnan(before))

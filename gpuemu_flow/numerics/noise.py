@@ -78,7 +78,7 @@ def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]
 
 
 class Doubting(_Noisy):
-    """A `_Noisy` array that also perturbs quotients which reciprocals would round otherwise."""
+    """A `_Noisy` array that also perturbs quotients which reciprocals would round differently."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any

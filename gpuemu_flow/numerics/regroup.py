@@ -1,4 +1,4 @@
-"""Arithmetic whose sums and differences are grouped otherwise: ``a - (b + c)`` for ``(a - b) - c``.
+"""Arithmetic with regrouped sums and differences: ``a - (b + c)`` for ``(a - b) - c``.
 
 Moved inputs and another memory order do not show what another grouping of three terms may change.
 A fused log-softmax computes ``x - (max + log sum)``, its reference ``(x - max) - log sum``: beside

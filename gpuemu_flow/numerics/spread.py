@@ -121,7 +121,7 @@ class Spread:
     def settle(
         self, *, marked: list[NDArray[Any] | None], moved: list[NDArray[Any] | None]
     ) -> None:
-        """Judge integers that exact numbers made, and withhold the verdict where a rounding counts.
+        """Restore the verdict on integers from exact values; withhold it where a rounding decides.
 
         Parameters
         ----------

@@ -53,7 +53,7 @@ def import_pytest(path: Path, options: Options, announce: Callable[[str], None])
     Parameters
     ----------
     announce : callable
-        Told each test's name.
+        Called with each test's name.
 
     Raises
     ------
@@ -214,7 +214,7 @@ def _label(comparison: Comparison, compared: Compared, where: _Where) -> str:
 def _program(
     compared: Compared, side: Side, bound: Mapping[str, ast.expr | None], where: _Where
 ) -> str:
-    """Return the text of a side's program but for its last lines."""
+    """Return the text of a side's program without its last lines."""
     needed = set(side.needed)
     lines = compared.bindings(side)
     extra: set[str] = set()

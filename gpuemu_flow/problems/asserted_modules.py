@@ -43,7 +43,7 @@ class LocalModules:
         Raises
         ------
         NotUnderstoodError
-            A module asks for a compiler, or lies outside of the project.
+            A module needs a compiler, or lies outside of the project.
         """
         if isinstance(node, ast.ImportFrom) and node.level:
             folder = self.file.resolve().parent

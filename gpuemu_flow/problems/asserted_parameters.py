@@ -27,7 +27,7 @@ class Parameter:
     name : str
     kind : str
         ``size``, ``shape``, ``dtype``, ``scalar``, ``callable``, ``choice``, or ``default`` for an
-        argument that nobody gives.
+        argument that is not given.
     values : tuple of JSON
         Plain values; of a choice the numbers of its expressions.
     nodes : tuple of ast.expr
@@ -61,7 +61,7 @@ class Parameters:
     test : Test
     all : dict of str to Parameter
     rows : dict of str to (list of int)
-        Sizes by dim, as the rows of a ``parametrize`` give them, in which they are tied.
+        Sizes by dim, in the combinations that the rows of a ``parametrize`` give.
     """
 
     test: Test

@@ -122,7 +122,7 @@ class Compared:
         Raises
         ------
         NotUnderstoodError
-            A size is told by no input.
+            A size follows from no input.
         """
         lines = []
         for one in self.parameters.all.values():
@@ -241,7 +241,7 @@ def _sides(
 
 
 def _is_local_size(node: ast.stmt, parameters: Parameters) -> bool:
-    """Tell whether a statement gives a large integer its name, which is a dim now."""
+    """Tell whether a statement only assigns a large integer, which became a dim."""
     named = named_integers(node)
     known = {name: one.values for name, one in parameters.all.items() if one.kind == "size"}
     return bool(named) and all(known.get(name) == (value,) for name, value in named.items())
@@ -415,7 +415,7 @@ def _input(made: Made, parameters: Parameters, dims: AbstractSet[str]) -> dict[s
 
 
 def _end(value: Json, parameters: Parameters, dims: AbstractSet[str]) -> Json:
-    """Return an end of a range; of a parameter that is no dim, with its least value."""
+    """Return an end of a range, at the least value of each parameter that is no dim."""
     if not isinstance(value, str):
         return value
     tree = ast.parse(value, mode="eval")

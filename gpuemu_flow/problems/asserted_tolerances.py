@@ -19,7 +19,7 @@ _BY_DTYPE = {"float16": (1e-5, 1e-3), "bfloat16": (1e-5, 1.6e-2), "float32": (1e
 def tolerances_of(
     comparison: Comparison, compared: Compared, test: Test
 ) -> tuple[dict[str, Json], str]:
-    """Return the tolerances by dtype, and a note where they cannot be told."""
+    """Return the tolerances by dtype, and a note if they cannot be determined."""
     found: dict[str, Json] = {}
     for dtype in compared.dtypes:
         default = _default(comparison, dtype)

@@ -43,7 +43,7 @@ def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None])
     Parameters
     ----------
     announce : callable
-        Told each op's name.
+        Called with each op's name.
 
     Raises
     ------

@@ -125,7 +125,7 @@ def _take(
 def _base(
     prober: Prober, task: Task, options: Options
 ) -> tuple[dict[str, Json], Described, dict[str, tuple[int, int]]]:
-    """Return the arguments that the workspace begins from, and the facts about them."""
+    """Return the arguments that the workspace starts with, and the facts about them."""
     first = dict(task.tests[0])
     if options.small:
         for cap in _CAPS:

@@ -58,7 +58,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of the reference: a tensor with a name, or a value that stays.
+    """One argument of the reference: a tensor with a name, or a constant value.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Argument:
         ``upper`` or ``lower``: the triangle that alone holds values.
     value : JSON
     generate : str
-        The function that gives the values; empty where ours are drawn.
+        The function that gives the values; empty if this tool draws them.
     rules : mapping of str to JSON
         Further keys of the input in the configuration.
     """
@@ -100,9 +100,9 @@ class Output:
     Attributes
     ----------
     rank : int
-        How many axes it has.
+        Number of axes.
     floating, finite : bool
-        Whether it holds floats, and whether all of them are finite.
+        True if it holds floats; true if all of them are finite.
     name : str
         Empty for ``out0`` and so on.
     dims : tuple of (int or str)

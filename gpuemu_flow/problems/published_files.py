@@ -20,7 +20,7 @@ _MODULE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)")
 
 
 class PlaceError(Exception):
-    """Raised if a program cannot be had in the new workspace; its text is the reason."""
+    """Raised if a program cannot be used in the new workspace; its text is the reason."""
 
 
 @dataclass(frozen=True)

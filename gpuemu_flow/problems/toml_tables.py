@@ -14,7 +14,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 def table_text(heading: str, table: Mapping[str, Json]) -> str:
     """Return a table under its heading, such as ``[validation]`` or ``[[ops]]``.
 
-    Tables in it stand in braces.
+    Nested tables are written inline, in braces.
     """
     lines = [heading, *(f"{_key(name)} = {toml_value(value)}" for name, value in table.items())]
     return "\n".join(lines) + "\n"

@@ -56,7 +56,7 @@ def clipped(text: str, width: int) -> str:
 
 
 def render_list(failures: Sequence[FailureRecord], mended: Collection[str]) -> list[str]:
-    """List failures, newest first, with those that are mended in a table of their own.
+    """List failures, newest first, with those that are fixed in a table of their own.
 
     Parameters
     ----------

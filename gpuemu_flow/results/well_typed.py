@@ -16,8 +16,8 @@ MAX_DEPTH = 24
 def well_typed(value: Any, hint: Any, depth: int = 0) -> bool:
     """Tell whether a value, with all that it holds, is of a type.
 
-    An integer counts as a float. Dataclasses are looked into field by field; types that cannot be
-    looked into, such as ``Any``, hold anything.
+    An integer counts as a float. Dataclasses are checked field by field; types that cannot be
+    checked, such as ``Any``, accept anything.
     """
     if depth > MAX_DEPTH:
         return False

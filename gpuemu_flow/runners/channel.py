@@ -63,7 +63,7 @@ class FrameReader:
     max_fds : int
         Descriptors that one message may carry.
     wait : bool
-        Whether `read` waits for a message.
+        True if `read` waits for a message.
     """
 
     def __init__(self, sock: socket.socket, *, max_fds: int = 0, wait: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Calls with gradients, whatever the framework: their arguments, and what they add to outputs."""
+"""One call with gradients in any framework: its arguments, and its outputs with the gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Inputs = Mapping[str, np.ndarray]
 
 
 class GradientCall:
-    """One call of a program with gradients: what is wanted of it, and what it gave.
+    """One call of a program with gradients: the request and the result.
 
     Parameters
     ----------
@@ -45,12 +45,12 @@ class GradientCall:
 
     @property
     def hint(self) -> str:
-        """Return the hint for what is raised in the call."""
+        """Return a hint for an exception that the call raises."""
         names = ", ".join(map(gradient_name, self.wanted.inputs))
         return f"raised with inputs that require gradients, as `gradients` asks for {names}"
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments that inputs are passed as, by name."""
+        """Return, by name, the arguments as which the wanted inputs are passed."""
         if len(args) == 1 and isinstance(args[0], Mapping):
             return dict(args[0])
         names = argument_names(self._program) if self._program.groups else tuple(self.inputs)
@@ -70,9 +70,10 @@ class GradientCall:
         return [], {**kwargs, **tensors}
 
     def demand(self, *, arrives: bool) -> None:
-        """Raise OpError if no gradient of a reference arrives anywhere: 0 would be right for all.
+        """Raise OpError if the gradients of a reference reach none of its inputs.
 
-        Of an op, that is a wrong gradient, or a right one where the reference's is 0.
+        Otherwise gradients of 0 would pass for every input. An op without gradients is not refused
+        here: its gradients count as 0, and are compared.
         """
         if not arrives and not self.wanted.plain:
             names = ", ".join(map(repr, self.wanted.inputs))
@@ -92,7 +93,7 @@ class GradientCall:
         np.random.set_state(numpy)
 
     def took(self, outputs: Mapping[str, Any], gradients: Mapping[str, Any]) -> None:
-        """Keep what the call gave."""
+        """Store the outputs and gradients of the call."""
         self._outputs, self._gradients = outputs, gradients
 
     def keep(self, plain: Mapping[str, np.ndarray]) -> None:
@@ -118,7 +119,7 @@ class GradientCall:
         return {**self._plain, **found, **others}
 
     def _counting(self, name: str, array: np.ndarray, own: np.ndarray | None) -> np.ndarray:
-        """Return an output with the elements that do not count as in the call without gradients."""
+        """Return an output whose excluded elements come from the call without gradients."""
         mask = self.wanted.masks.get(name)
         if mask is None or own is None or own.shape != array.shape or own.dtype != array.dtype:
             return array

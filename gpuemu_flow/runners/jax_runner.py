@@ -135,7 +135,7 @@ class JaxRunner(CallableRunner):
 
     @contextmanager
     def _bits(self, arrays: Any) -> Iterator[None]:
-        """Let explicit dtypes of 64 bits be; make them the default where an input is float64."""
+        """Keep explicit 64-bit dtypes, and make 64 bits the default if an input is float64."""
         jax = self._jax
         with ExitStack() as stack:
             if self._xla == XLA_STEPWISE:

@@ -23,8 +23,8 @@ def hinted(error: RunError, program: Program, asked: Iterable[str]) -> RunError:
     error : RunError
     program : Program
     asked : iterable of str
-        Variables that the program's own code looked for in vain. Of other processes only their
-        messages on failure are known.
+        Variables that the program's own code looked for in vain. For other processes only
+        their error messages are known.
     """
     if error.hint or error.slug not in _MAY_BE_WHY:
         return error

@@ -97,7 +97,7 @@ class Pool:
             raise RunnerError(Problem("pool-closed", "the pool of workers is closed"))
 
     def _server(self, start: ServerStart) -> ServerHandle:
-        """Return the living fork server that was started so."""
+        """Return a living fork server with these settings."""
         with self._lock:
             self._check_open()
             server = self._servers.pop(start, None)
@@ -113,7 +113,7 @@ class Pool:
         return ServerHandle({**self._env, **dict(start.env)}, start.around, start.framework)
 
     def _close_idle(self) -> None:
-        """End servers of single ops that were not used for longest: a run may have thousands."""
+        """End the least recently used servers of single ops, of which a run may have thousands."""
         idle = [s for s, server in self._servers.items() if s.around and server.idle()]
         for start in idle[: max(0, len(idle) - self._most_idle + 1)]:
             self._servers.pop(start).close()
@@ -126,7 +126,7 @@ class Pool:
         server.close()
 
     def _start_for(self, program: Program) -> ServerStart:
-        """Return how the fork server of an equipped program starts."""
+        """Return the settings of the fork server for an equipped program."""
         start = ServerStart.of(program)
         if start.framework:
             with self._lock:
@@ -332,7 +332,7 @@ class Pool:
         ------
         JobFailedError
             The function, or the program that it evaluated, failed.
-        Cancelled
+        CancelledRunError
         """
         program = _equipped(program)
         with self._slot(cancel):

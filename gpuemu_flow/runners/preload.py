@@ -28,9 +28,9 @@ _searches: tuple[Search, ...] = ()
 
 
 def preloaded_searches() -> tuple[Search, ...]:
-    """Return the searches for modules of an import here, or in the process forked from.
+    """Return the module searches that `preload` made in this process, or in its parent process.
 
-    A worker looks for the same names in its own folders. Empty without an import.
+    A worker repeats them in its own folders. Empty if nothing was preloaded.
     """
     return _searches
 

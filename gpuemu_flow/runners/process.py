@@ -308,14 +308,14 @@ def _outer_pid(handle: int) -> int:
 
 @dataclass(frozen=True)
 class ServerStart:
-    """Start of a fork server, which programs of equal starts share.
+    """Settings of a fork server; programs with equal settings share one server.
 
     Attributes
     ----------
     env : tuple of pairs of str
         Variables of the environment and their values.
     framework, identity : str
-        An installed package that is imported before, and the very files that are.
+        An installed package that the server imports, and the identity of its files.
     around : tuple of str
         Words before the server's command, which make namespaces.
     op : tuple of str
@@ -330,7 +330,7 @@ class ServerStart:
 
     @classmethod
     def plain(cls, program: Program) -> ServerStart:
-        """Return the start for a program without a framework."""
+        """Return the settings for a program without a framework."""
         env = tuple(startup_environment(program.env).items())
         fence = program.sandbox
         if fence is None or not fence.strict:
@@ -342,7 +342,7 @@ class ServerStart:
 
     @classmethod
     def of(cls, program: Program) -> ServerStart:
-        """Return the start for a program; a framework may read all of its environment."""
+        """Return the settings for a program; a framework may read all of its environment."""
         plain = cls.plain(program)
         framework = framework_of(program)
         known = identity(framework) if framework else ""

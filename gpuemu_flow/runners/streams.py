@@ -50,9 +50,10 @@ class StandardStreams:
         os.dup2(self._stderr, 2)
 
     def load(self, request: bytes) -> tuple[int, int]:
-        """Write a request to the stdin file, empty the stdout file, and return both.
+        """Write a request to the stdin file, rewind the stdout file, and return both.
 
-        Neither is emptied: giving pages back and getting them again costs more than the copy.
+        The files keep their pages: returning them to the system and getting new ones would cost
+        more than the copy.
         """
         stdin, stdout = self.files()
         os.lseek(stdin, 0, os.SEEK_SET)

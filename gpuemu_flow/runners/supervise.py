@@ -29,7 +29,7 @@ def _raised_at(attempt: Attempt) -> tuple[str, str, int] | None:
 
 
 def _said(attempt: Attempt) -> Attempt:
-    """Say of an error that its case was not tried in a process of its own."""
+    """Add to an error's message that its case was not tried in a separate process."""
     error = attempt.outcome.error
     if error is None:
         return attempt

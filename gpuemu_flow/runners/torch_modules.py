@@ -3,7 +3,7 @@
 An op's module and the reference's have the same weights where their parameters have the same names
 and shapes, in whatever order they are made: what a constructor draws at random is drawn again from
 the seed, the name and the shape. Constant ones, such as the weights of a norm and biases of 0, are
-varied likewise, for an op that leaves them out would else be right. Every weight that is drawn is
+varied likewise, since an op that ignores them would pass otherwise. Every weight that is drawn is
 exact in float16 and bfloat16, so that op and reference have the same ones in any dtype.
 """
 
@@ -101,7 +101,7 @@ class _Caller:
         return made
 
     def _draw(self, module: Any, other: Any) -> None:
-        """Draw weights anew; `other` was made with another seed, which tells the random ones."""
+        """Draw weights anew; `other`, made with another seed, shows which of them are random."""
         again = dict(_weights(other))
         with self._torch.no_grad():
             for name, weight in _weights(module):
@@ -135,7 +135,7 @@ def _weights(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _spread(shape: tuple[int, ...]) -> float:
-    """Return the power of two that is nearest to one over the root of the inputs of a weight."""
+    """Return the power of two that is nearest to 1 / sqrt(number of inputs of a weight)."""
     inputs = math.prod(shape[1:]) if len(shape) > 1 else math.prod(shape)
     return 2.0 ** -round(math.log2(max(inputs, 1)) / 2)
 
@@ -147,7 +147,7 @@ def _varied(value: float, units: np.ndarray) -> np.ndarray:
 
 
 def _float_of(torch: Any, given: tuple[Any, ...]) -> Any:
-    """Return the dtype of the first float tensor that weights can have, too; else float32."""
+    """Return the dtype of the first float tensor if weights can have it; else float32."""
     for value in given:
         if isinstance(value, Mapping):
             return _float_of(torch, tuple(value.values()))

@@ -240,8 +240,8 @@ class CallMany:
 
     Attributes
     ----------
-    done : list of Called
-        After `finish`: of the first calls, as far as nothing went wrong.
+    done : list of CallResult
+        After `finish`: the results of the calls before the first that failed.
     """
 
     def __init__(

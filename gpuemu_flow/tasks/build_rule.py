@@ -170,7 +170,7 @@ def _place(spec: TaskSpec) -> tuple[str, int]:
 
 
 def _uses(spec: TaskSpec, root: Path, environment: Mapping[str, str]) -> Observation:
-    """Name what a command depends on besides its inputs: the program, and the environment."""
+    """Observe what a command depends on besides its inputs: the program and the environment."""
     params = params_of(RuleParams, spec.params)
     names = frozenset({ALL_VARIABLES, *(n for n in params.env_names if not n.endswith(ANY))})
     program = "sh" if params.shell else params.command[0]
@@ -376,8 +376,8 @@ def _files(folder: Path, *, deep: bool) -> Iterator[Path]:
 def _let_the_clock_pass(context: StageContext, spec: TaskSpec) -> None:
     """Wait until the file system's clock is later than each output's time of change.
 
-    The clock counts in ticks of some ms. A task that reads an output in the same tick would take it
-    for written meanwhile.
+    The clock counts in ticks of some ms. A task that reads an output in the same tick would assume
+    that it was written meanwhile.
     """
     newest = _newest(context, spec)
     for _ in range(_TICKS):

@@ -196,7 +196,7 @@ def _share(
     parts: Mapping[int, list[Json]],
     results: Mapping[int, CheckResult],
 ) -> None:
-    """Store the verdicts in a shared cache; those of a reference that was not seen whole are not.
+    """Store the verdicts in a shared cache, unless the reference may use inputs that were not seen.
 
     A case that ended in an error has no verdict to keep.
     """

@@ -100,7 +100,7 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
 
 
 class _SharedCases:
-    """The cases of one task whose values programs returned, in a shared cache."""
+    """The cases of one task, with values that generator functions returned, in a shared cache."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class _SharedCases:
         return None
 
     def store(self, cases: Sequence[Case], samples: Sequence[Case], used: Discovered) -> None:
-        """Store cases that are all sound, unless something changed since this object was made."""
+        """Store the cases if no generator failed and no input changed since `self` was made."""
         cache, context = self._context.shared, self._context
         sound = not any(map(case_fault, [*cases, *samples])) and not used.untracked
         if cache is None or not cache.writes or not sound:

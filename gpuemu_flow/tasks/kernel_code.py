@@ -45,7 +45,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
 
 
 def _why(kernel: str, build: Mapping[str, Json]) -> Problem:
-    """Return the reason why a build gave no PTX; the kernel itself lists all errors."""
+    """Return, in one line, the reason why a build gave no PTX."""
     for problem in build["problems"]:
         if not problem["warning"]:
             first = Problem(**problem)

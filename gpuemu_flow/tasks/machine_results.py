@@ -1,8 +1,8 @@
-"""Results of commands and compilers that machines share: only where all is alike.
+"""Share results of commands and compilers between machines with identical workspaces.
 
-Nobody sees what a command reads, or which programs it calls. In its own workspace a user knows what
-``inputs`` leaves out. A clone elsewhere could take what was made of other files. So the key holds
-all files of the workspace, the compilers on ``PATH`` and the kind of machine.
+What a command reads, and which programs it calls, is not observed. Users know what ``inputs``
+leaves out in their own workspace, but a clone elsewhere could get results made from other files.
+So the key holds all files of the workspace, the compilers on ``PATH`` and the kind of machine.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _own_cache() -> str:
 
 
 def _entries(root: str, folder: str, own: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield name and status of what is no folder, in the order of names, but not of `own`."""
+    """Yield name and status of everything but folders, sorted by name, without `own`."""
     try:
         with os.scandir(os.path.join(root, folder)) as entries:  # noqa: PTH118
             listed = sorted(entries, key=lambda entry: entry.name)

@@ -45,7 +45,7 @@ class GenerateParams(_Plain):
     count, seed : int
         Number of cases, and their master seed.
     samples_seed : int
-        Master seed of the cases by which the op's nature is found out; see `cases.samples`.
+        Master seed of the cases by which the op's traits are found; see `cases.samples`.
     dtype : str
     """
 

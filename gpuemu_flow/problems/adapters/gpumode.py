@@ -85,7 +85,7 @@ def checker(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
 
 
 def verdict(answer: Any) -> list[str]:
-    """Return the failures that an answer of `check_implementation` tells of."""
+    """Return the failures that an answer of `check_implementation` reports."""
     if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], bool):
         return [] if answer[0] else [str(answer[1])[:500] or "not accepted"]
     if isinstance(answer, (list, tuple)):

@@ -22,7 +22,7 @@ class NotTakenError(Exception):
 def answers(answer: Callable[[Asked], Any]) -> Callable[[Any], Any]:
     """Make the op `probe` of a function that answers one request.
 
-    `NotTakenError` becomes an answer; exceptions of the problem's code go through.
+    `NotTakenError` becomes an answer; exceptions of the problem's code propagate.
     """
 
     def probe(request: Any) -> Any:

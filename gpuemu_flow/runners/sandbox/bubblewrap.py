@@ -119,7 +119,7 @@ def _base(path: str) -> list[str]:
 
 
 def _mounts(root: str, needed: Iterable[str], writable: Iterable[str]) -> list[str]:
-    """Return the words for what differs from a read-only view of the system's files.
+    """Return the options for everything that differs from a read-only view of the system's files.
 
     Outer folders come first: what is mounted later covers what lies below it.
     """
@@ -148,8 +148,8 @@ def _depth(mount: tuple[str, tuple[str, ...]]) -> tuple[int, str]:
 def _emptied(root: str) -> list[str]:
     """Return the folders that are replaced by empty ones.
 
-    A folder is kept if it is the workspace or the interpreter's, or a home folder that belongs to
-    another user: that of some is ``/`` or ``/usr/sbin``.
+    A folder is kept if it is the workspace or the interpreter's, or the home folder of another
+    user, since some system users have ``/`` or ``/usr/sbin``.
     """
     homes = [path for path in (os.environ.get("HOME", ""), _own_home()) if _is_own(path)]
     found = {os.path.realpath(p) for p in (*_EMPTIED, *homes, tempfile.gettempdir())}

@@ -143,7 +143,7 @@ def open_group(memory_limit: int | None) -> Group:
 
 
 def _clear(around: Path, own: int = 0) -> None:
-    """Remove the groups of processes that have ended, such as runs that were killed, and of `own`.
+    """Remove the groups of ended processes, such as killed runs, and those of the process `own`.
 
     A group that holds processes is never removed: the system refuses it.
     """

@@ -117,10 +117,10 @@ def _others_homes(own: set[str], root: str) -> Iterator[str]:
 
 
 def copies_of(path: str, root: str) -> Iterator[str]:
-    """Yield existing files that hold a hidden file of the workspace once more.
+    """Yield existing files that are copies of a hidden file of the workspace.
 
-    They are an editor's, bytecode, the history of a repository inside of the workspace, and the
-    same file in other working trees of the workspace's repository.
+    Copies are backups by editors, bytecode, the history of a repository inside of the workspace,
+    and the same file in other working trees of the workspace's repository.
     """
     file = Path(path)
     folder, name, stem = file.parent, file.name, file.stem

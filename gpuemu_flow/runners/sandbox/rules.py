@@ -66,7 +66,7 @@ def rules_for(sandbox: Sandbox, scratch: str, home: str) -> Rules:
 def _others_scratch(scratch: str) -> list[str]:
     """Return the folders that hold the scratch folders of all workers, the reference's too.
 
-    What else appears beside them later is hidden as well, since the rest is named.
+    Entries that appear beside them later are hidden as well, since allowed ones are listed by name.
     """
     folder, name = os.path.split(os.path.dirname(scratch))  # noqa: PTH120
     if not name.startswith(SCRATCH):

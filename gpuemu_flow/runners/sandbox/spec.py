@@ -106,13 +106,13 @@ def lacks(level: str) -> tuple[str, ...]:
 
 
 def lacks_for(level: str, *, strict: bool) -> tuple[str, ...]:
-    """Name the parts that a level lacks, of those without which a required sandbox is none."""
+    """Name the parts that a level lacks among those that a required sandbox must have."""
     found = lacks(level)
     return (*found, _BWRAP) if strict and not has_bwrap(level) else found
 
 
 def is_whole(level: str, *, strict: bool) -> bool:
-    """Tell whether a level has all that its mode uses where the system has it."""
+    """Tell whether a level has every part that its mode can use."""
     return not lacks_for(level, strict=strict) and (has_cgroup(level) or not strict)
 
 
