@@ -135,7 +135,7 @@ def parse_resources(
 
 @dataclass(frozen=True)
 class Executor:
-    """Where the work is done: in this process, or on workers of dask.
+    """The place where the work is done: this process, or workers of dask.
 
     Attributes
     ----------
