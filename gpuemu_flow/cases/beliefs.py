@@ -23,6 +23,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 PAIRED = 40
 """Conditions, those with the most weight, that are paired with each other."""
+MOST = 60
 
 TELLING = 0.12
 """Share of the cases outside, below which a condition says next to nothing: what passes there may
@@ -77,16 +78,14 @@ def holds(predicates: Sequence[Predicate], facts: CaseFacts) -> bool:
     return all(predicate.holds(facts) for predicate in predicates)
 
 
-def beliefs(facts: Sequence[CaseFacts], fails: Sequence[bool], most: int = 60) -> list[Belief]:
-    """Return the conditions that the verdicts support, heaviest first.
+def beliefs(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> list[Belief]:
+    """Return the conditions that the verdicts support, heaviest first, at most `MOST`.
 
     Parameters
     ----------
     facts : sequence of CaseFacts
     fails : sequence of bool
         Of the same cases.
-    most : int
-        Largest number of conditions that are returned.
     """
     failed = np.asarray(fails, bool)
     options: dict[tuple[Predicate, ...], NDArray[np.bool_]] = {}
@@ -121,7 +120,7 @@ def beliefs(facts: Sequence[CaseFacts], fails: Sequence[bool], most: int = 60) -
                 )
     top = max(weights.values())
     total = sum(math.exp(weight - top) for weight in weights.values())
-    ranked = sorted(weights, key=lambda each: (-weights[each], repr(each)))[:most]
+    ranked = sorted(weights, key=lambda each: (-weights[each], repr(each)))[:MOST]
     return [
         _belief(
             each,

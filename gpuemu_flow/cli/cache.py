@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _SHOWN = 20
 
-_remote = click.option("--remote", is_flag=True, help="The shared cache instead: a folder.")
+_remote = click.option("--remote", is_flag=True, help="Use the shared cache, if it is a folder.")
 
 
 @click.group(short_help="Look after the caches; push and pull results.")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "--fail-on-regression/--no-fail-on-regression",
     default=None,
-    help="Exit 1 when something got worse; default: as in [policies], with a baseline.",
+    help="Exit 1 when something got worse; default with a baseline: as in [policies].",
 )
 @click.option("--require-all", is_flag=True, help="Exit 4 where anything got no verdict.")
 @click.option("--allow-empty", is_flag=True, help="Exit 0 where nothing could be validated.")

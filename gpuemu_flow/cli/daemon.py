@@ -55,7 +55,7 @@ def _start_in_background() -> None:
 
 @daemon.command()
 def stop() -> None:
-    """End the workspace's daemon in good order; its results are kept."""
+    """Stop the workspace's daemon cleanly; its results are kept."""
     from gpuemu_flow.daemon.control import stop_daemon  # noqa: PLC0415
 
     pid = stop_daemon(_root(), os.environ)
@@ -93,7 +93,15 @@ def status(output_format: str) -> None:
 
 
 @daemon.command()
-@click.option("-l", "-n", "--lines", type=click.IntRange(0), default=50, show_default=True)
+@click.option(
+    "-l",
+    "-n",
+    "--lines",
+    type=click.IntRange(0),
+    default=50,
+    show_default=True,
+    help="Print the last N lines.",
+)
 @click.option("-f", "--follow", is_flag=True, help="Go on printing new lines.")
 def logs(lines: int, follow: bool) -> None:
     """Print the end of the daemon's log."""

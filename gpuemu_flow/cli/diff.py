@@ -10,7 +10,7 @@ from gpuemu_flow.cli.say import say
 
 @click.command(short_help="Compare kernels and results with a baseline.")
 @click.argument("tag", required=False)
-@click.option("-b", "--baseline", "baseline_tag", metavar="TAG", help="Default: the newest.")
+@click.option("-b", "--baseline", "baseline_tag", metavar="TAG", help="Default: newest.")
 @click.option(
     "--fail-on-regression/--no-fail-on-regression",
     default=None,

@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 @click.command(short_help="Run a compiled kernel (PTX) on the CPU.")
 @click.argument("file", metavar="FILE.ptx", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--entry", default="", help="Name of the kernel; not needed when there is one.")
-@click.option("--grid", default="1", metavar="X[,Y[,Z]]", help="Blocks.  [default: 1]")
-@click.option("--block", default="1", metavar="X[,Y[,Z]]", help="Threads per block.  [default: 1]")
+@click.option("--grid", default="1", metavar="X[,Y[,Z]]", help="Blocks.", show_default=True)
+@click.option(
+    "--block", default="1", metavar="X[,Y[,Z]]", help="Threads per block.", show_default=True
+)
 @click.option(
     "--arg", "texts", multiple=True, metavar="NAME=VALUE",
     help="One argument, in the order of the kernel's parameters: x=f32[8,512], x=f32[8]:zeros, "
     "x=@file.npy, n=1000, scale=f32:0.5. Buffers hold random numbers, or with :zeros, :ones, "
     ":range, :empty these; those whose name begins with out are empty.",
 )  # fmt: skip
-@click.option("--shared", default=0, help="Bytes of dynamic shared memory.  [default: 0]")
+@click.option("--shared", default=0, help="Bytes of dynamic shared memory.", show_default=True)
 @click.option(
     "--check", "checks", multiple=True, metavar="NAME[,NAME]",
     help="Checks: mem, init, race, sync; order, contract, approx, which launch again; all; none.  "
@@ -34,15 +36,15 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--backend", type=click.Choice(("auto", "numpy", "c")), default="auto",
-    help="Who executes: numpy, c (compiled by the system's C compiler), or auto.  "
-    "[default: auto]",
+    help="Back end: numpy, c (compiled by the system's C compiler), or auto.",
+    show_default=True,
 )  # fmt: skip
-@click.option("--seed", type=SEED, default=0, help="Seed of random buffers.  [default: 0]")
+@click.option("--seed", type=SEED, default=0, help="Seed of random buffers.", show_default=True)
 @click.option("--budget", type=click.IntRange(1), help="Thread instructions at most.")
 @click.option(
     "--save", "saved", multiple=True, metavar="NAME=FILE.npy", help="Write a buffer to a file."
 )
-@click.option("--coverage", is_flag=True, help="Say which instructions of the file can run; stop.")
+@click.option("--coverage", is_flag=True, help="Only say which instructions can run.")
 @format_option("text", "json")
 def emulate(
     file: Path, entry: str, grid: str, block: str, texts: tuple[str, ...], shared: int,

@@ -62,7 +62,10 @@ def parse_shapes(
 @click.option("--strategy", "strategies", multiple=True, help="Value strategies or groups.")
 @click.option("--layout", "layouts", multiple=True, help="Memory layouts.")
 @click.option(
-    "--shapes", callback=parse_shapes, metavar="SHAPES", help="Exactly these, as 8x128x512,…"
+    "--shapes",
+    callback=parse_shapes,
+    metavar="SHAPES",
+    help="Exactly these shapes, as 8x128x512.",
 )
 @click.option("-x", "--fail-fast", is_flag=True, help="Stop an op at its first failure.")
 @click.option(
@@ -70,7 +73,7 @@ def parse_shapes(
     "time_limit",
     callback=parse_duration,
     metavar="TIME",
-    help="Stop an op after this, as 60s.",
+    help="Stop fuzzing an op after this time, as 60s.",
 )
 @click.option("--minimize", is_flag=True, help="Shrink the smallest failure of each cause.")
 @click.option("-j", "--jobs", type=click.IntRange(0), help="Cases at a time; 0: one per CPU.")

@@ -36,7 +36,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--cases", type=click.IntRange(1, 1000), default=12, show_default=True,
               help="Cases of each candidate.")  # fmt: skip
 @click.option("--keep-tolerances", is_flag=True,
-              help="Of pytest: judge by the tolerances of the tests.")  # fmt: skip
+              help="With pytest: judge by the tolerances of the tests.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace files that are there.")
 def import_problems(
     format_name: str,
@@ -51,8 +51,9 @@ def import_problems(
 ) -> None:
     """Make a workspace of the problems and candidates of FORMAT in PATH, a file or folder.
 
-    Code of kernelbench, gpumode and flashinfer-bench runs in fenced workers, to find out sizes and
-    inputs; of gpuemu and pytest nothing runs. Exit codes: 0 something was taken; 4 nothing was.
+    Problems of kernelbench, gpumode and flashinfer-bench are run in sandboxed workers, to find out
+    sizes and inputs; those of gpuemu and pytest are not run. Exit codes: 0 something was imported;
+    4 nothing was.
     """
     from gpuemu_flow.errors import Problem, RunnerError, UsageError  # noqa: PLC0415
     from gpuemu_flow.init.write import install  # noqa: PLC0415

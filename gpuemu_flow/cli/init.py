@@ -51,8 +51,8 @@ def init(
 ) -> None:
     """Write gpuemu.toml, an op and its reference, all or nothing.
 
-    Existing files are never overwritten without --force; a .gitignore is extended. If there is a
-    gpuemu.toml, --ci alone adds the workflow alone.
+    Existing files are never overwritten without --force; a .gitignore is extended. Where a
+    gpuemu.toml exists, --ci without other options adds only the workflow.
     """
     from gpuemu_flow.init.frameworks import FRAMEWORKS  # noqa: PLC0415
     from gpuemu_flow.init.installed import find_origin  # noqa: PLC0415

@@ -21,7 +21,7 @@ _FILE_SUFFIXES = (".ptx", ".cubin", ".cu")
 @click.argument("words", nargs=-1, metavar="[FILE.ptx|FILE.cubin|KERNEL]...")
 @click.option("-k", "--kernel", "kernels", multiple=True, help="Only this kernel; may be repeated.")
 @click.option("-p", "--ptx", "files", multiple=True, help="A PTX file; may be repeated.")
-@click.option("--explain", "rule", metavar="RULE", help="Say what a rule is about, and stop.")
+@click.option("--explain", "rule", metavar="RULE", help="Describe a rule, and stop.")
 @format_option("text", "json", "sarif")
 def lint(
     words: tuple[str, ...],

@@ -94,7 +94,7 @@ part_options = _together(
         "--shard",
         metavar="I/N",
         callback=parse_shard,
-        help="Only the ops of one of N shards, which every machine splits alike.",
+        help="Only the ops of part I of N; every machine splits them in the same way.",
     ),
 )
 """Add ``--since`` and ``--shard``, which leave parts of the workspace out."""

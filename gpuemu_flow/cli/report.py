@@ -37,7 +37,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--include-lint", "--include_lint", is_flag=True, help="Report on kernels, too.")
 @click.option(
     "--include-artifacts", "--include_artifacts", "tag", is_flag=False, flag_value="",
-    metavar="[TAG]", help="Kernels against a baseline; without TAG, the newest.",
+    metavar="[TAG]", help="Compare kernels with a baseline; without TAG, the newest.",
 )  # fmt: skip
 @click.option("--sign", "key_file", type=_FILE, metavar="KEY", help="Sign with this private key.")
 @click.option(

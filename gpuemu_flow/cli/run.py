@@ -57,7 +57,7 @@ _MOST_CASES = 1_000_000  # as `config.tables_ops.MAX_CASES`, whose import would 
     "--until",
     multiple=True,
     metavar="TASK",
-    help="Only what this task, op or group needs, and itself; may be repeated.",
+    help="Only this task, op or group, and what it needs; may be repeated.",
 )
 @click.option(
     "--forcerun",

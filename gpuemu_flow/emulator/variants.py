@@ -49,7 +49,7 @@ class Variant:
     kernel: Kernel
 
 
-def make_variants(kernel: Kernel, checks: Iterable[str], draws: int = DRAWS) -> list[Variant]:
+def make_variants(kernel: Kernel, checks: Iterable[str]) -> list[Variant]:
     """Make the variants of a kernel that some checks ask for.
 
     Returns
@@ -62,7 +62,7 @@ def make_variants(kernel: Kernel, checks: Iterable[str], draws: int = DRAWS) -> 
     if "contract" in wanted:
         found += _contracted(kernel.program)
     if "approx" in wanted:
-        found += _approximated(kernel.program, draws)
+        found += _approximated(kernel.program)
     return found
 
 
@@ -80,14 +80,14 @@ def _contracted(program: Program) -> Iterator[Variant]:
         yield Variant("contract", pair.add, label, True, Kernel(fuse(program, [pair])))
 
 
-def _approximated(program: Program, draws: int) -> Iterator[Variant]:
+def _approximated(program: Program) -> Iterator[Variant]:
     steps = find_approximate(program)
-    for draw in range(draws if len(steps) > 1 else 0):
+    for draw in range(DRAWS if len(steps) > 1 else 0):
         label = f"all {len(steps)} approximate instructions {_way(draw)}"
         made = Kernel(perturb(program, steps, draw))
         yield Variant("approx", steps[0], label, False, made)
     for step in steps[:MAX_SINGLE]:
-        for draw in range(2 if len(steps) > 1 else draws):
+        for draw in range(2 if len(steps) > 1 else DRAWS):
             label = f"{_name(program, step)} {_way(draw)}"
             made = Kernel(perturb(program, [step], draw))
             yield Variant("approx", step, label, True, made)

@@ -144,7 +144,6 @@ def with_causes(
     *,
     budget: int,
     known_only: bool = False,
-    cancel: Event | None = None,
     announce: Callable[[str], None] = lambda _: None,
     pool: Pool | None = None,
 ) -> RunReport:
@@ -158,7 +157,6 @@ def with_causes(
         New cases per op; 0 makes no experiment.
     known_only : bool
         Show causes that earlier experiments found, and make no new experiment.
-    cancel : threading.Event, optional
     announce : callable, optional
         Called with an op's name before an experiment on its failures begins.
     pool : Pool, optional
@@ -184,7 +182,6 @@ def with_causes(
                 passing,
                 budget=budget,
                 known_only=known_only,
-                cancel=cancel,
                 effort=effort,
                 workers=workers,
             )

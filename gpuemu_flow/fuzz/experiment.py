@@ -41,6 +41,7 @@ EXPLORED = 0.35
 FEWEST = 6
 """New cases inside, and outside, that a condition needs at the least to be stated."""
 
+MOST_SEEN = 3
 MOST_CHANCE = 0.01
 """Chance at which a condition is stated: of all cases, corrected for the conditions tried, and of
 the new ones alone, corrected for the conditions that were put to the proof."""
@@ -443,13 +444,16 @@ class Experiment:
                 waiting.add(case, facts)
         return waiting.take(side, any_of=True)
 
-    def seen_with(self, most: int = 3) -> list[Cause]:
-        """List features more frequent among failing cases, strongest first, one per subject."""
+    def seen_with(self) -> list[Cause]:
+        """List a few features more frequent among failing cases, strongest first.
+
+        No two of them are about the same subject.
+        """
         found: list[Cause] = []
         subjects: set[tuple[str, ...]] = set()
         for belief in beliefs(self._facts, self._fails):
             about = tuple(predicate.subject for predicate in belief.predicates)
-            if len(found) == most or belief.chance >= 1.0 or about in subjects:
+            if len(found) == MOST_SEEN or belief.chance >= 1.0 or about in subjects:
                 continue
             subjects.add(about)
             counts = Counts(

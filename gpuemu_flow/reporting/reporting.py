@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
@@ -49,7 +48,7 @@ class Query:
     pictures: bool = False
 
 
-def current(workspace: Workspace, query: Query, environ: Mapping[str, str] = os.environ) -> Report:
+def current(workspace: Workspace, query: Query) -> Report:
     """Report the last results: changed ones are marked, and those never checked are skipped.
 
     Raises
@@ -73,7 +72,7 @@ def current(workspace: Workspace, query: Query, environ: Mapping[str, str] = os.
         regressions=tuple(worse) if baseline is not None else (),
     )
     status = {name: "pending" if name in stale else "current" for name in graph.tasks}
-    report = gather(workspace, run, extras, status, environ)
+    report = gather(workspace, run, extras, status)
     report = replace(report, recorded=tuple(_recorded(workspace, report, query.since_hours)))
     if query.pictures:
         from gpuemu_flow.reporting.pictures import with_kept_pictures  # noqa: PLC0415 - brings numpy

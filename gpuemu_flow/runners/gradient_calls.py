@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,10 @@ from gpuemu_flow.numerics.contract_views import mask_of
 from gpuemu_flow.numerics.gradients import gradient_name
 from gpuemu_flow.numerics.variants import WITH_GRADIENTS, variant_name
 from gpuemu_flow.runners.api import Gradients, OpError, Program, RunError
+from gpuemu_flow.runners.callable import CallableRunner
 from gpuemu_flow.runners.grouping import argument_names
 from gpuemu_flow.runners.tensors import as_plain_array
+from gpuemu_flow.runners.watch import Watch
 
 Inputs = Mapping[str, np.ndarray]
 
@@ -131,3 +133,34 @@ def _differs(one: np.ndarray, other: np.ndarray) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return True
     return one.tobytes() != other.tobytes()
+
+
+class GradientRunner(CallableRunner):
+    """Calls a function of a framework that can differentiate it.
+
+    Attributes
+    ----------
+    hint : str
+        May explain an exception of the latest call.
+    """
+
+    def __init__(self, program: Program, function: Callable[..., Any]) -> None:
+        super().__init__(program, function)
+        self._usual_hint = self.hint
+        self._with_gradients: GradientCall | None = None
+
+    def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
+        """See `CallableRunner.call`."""
+        wanted, self.hint = self._program.gradients, self._usual_hint
+        call = None if wanted is None else GradientCall(self._program, wanted, inputs)
+        self._with_gradients = call
+        return super().call(inputs, watch)
+
+    def _named(self, returned: Any, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return the outputs, and the gradients beside them."""
+        call = self._with_gradients
+        return super()._named(returned, given) if call is None else call.outputs()
+
+    def _plain(self, returned: Any, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return the outputs of a call without gradients."""
+        return super()._named(returned, given)

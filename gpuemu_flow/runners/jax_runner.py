@@ -12,18 +12,16 @@ import numpy as np
 
 from gpuemu_flow.errors import RunnerError
 from gpuemu_flow.runners.api import Program, op_error
-from gpuemu_flow.runners.callable import CallableRunner
-from gpuemu_flow.runners.gradient_calls import GradientCall
+from gpuemu_flow.runners.gradient_calls import GradientCall, GradientRunner
 from gpuemu_flow.runners.imports import load_function
 from gpuemu_flow.runners.jax_gradients import JaxGradients
 from gpuemu_flow.runners.torch_runner import framework, with_arrays
-from gpuemu_flow.runners.watch import Watch
 from gpuemu_flow.types import XLA_COMPILED, XLA_STEPWISE
 
 _WIDE = (np.dtype(np.float64), np.dtype(np.complex128))
 
 
-class JaxRunner(CallableRunner):
+class JaxRunner(GradientRunner):
     """Calls a function with JAX's arrays.
 
     Arrays of 64 bits stay what they are, while what the function makes itself has 32 bits unless it
@@ -44,9 +42,7 @@ class JaxRunner(CallableRunner):
         self._xla = program.argv[0] if program.argv else ""
         with self._bits(()):
             function = load_function(program)
-        self._with_gradients: GradientCall | None = None
         super().__init__(program, self._on_jax(function))
-        self._usual_hint = self.hint
 
     def _on_jax(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -95,18 +91,6 @@ class JaxRunner(CallableRunner):
             return self._values(function(*given, **named), filled)
 
         call.took(*taken.of(outputs, tensors, compiled=self._xla == XLA_COMPILED))
-
-    def call(self, inputs: Mapping[str, np.ndarray], watch: Watch) -> dict[str, np.ndarray]:
-        """See `CallableRunner.call`."""
-        wanted, self.hint = self._program.gradients, self._usual_hint
-        call = None if wanted is None else GradientCall(self._program, wanted, inputs)
-        self._with_gradients = call
-        return super().call(inputs, watch)
-
-    def _named(self, returned: Any, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Return the outputs, and the gradients beside them."""
-        call = self._with_gradients
-        return super()._named(returned, given) if call is None else call.outputs()
 
     def _compile(
         self, function: Callable[..., Any], given: list[Any], named: dict[str, Any]

@@ -11,6 +11,7 @@ import time
 
 _LINUX = sys.platform.startswith("linux")
 _STATUS = struct.Struct("<Id")
+TAIL = 4000
 PREPARING, CALLING, FINISHING = range(3)
 
 
@@ -56,11 +57,11 @@ def read_all(fd: int, size: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def tail(fd: int, limit: int = 4000) -> str:
-    """Return the last `limit` bytes as text; empty when the file cannot be read."""
+def tail(fd: int) -> str:
+    """Return the last `TAIL` bytes as text; empty when the file cannot be read."""
     try:
         size = os.fstat(fd).st_size
-        data = os.pread(fd, limit, max(0, size - limit))
+        data = os.pread(fd, TAIL, max(0, size - TAIL))
     except OSError:
         return ""
     return data.decode("utf-8", "replace").replace("\0", "").strip()

@@ -14,8 +14,7 @@ import numpy as np
 from gpuemu_flow.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program, op_error
-from gpuemu_flow.runners.callable import CallableRunner
-from gpuemu_flow.runners.gradient_calls import GradientCall
+from gpuemu_flow.runners.gradient_calls import GradientRunner
 from gpuemu_flow.runners.grouping import changed_arguments
 from gpuemu_flow.runners.imports import load_function
 from gpuemu_flow.runners.torch_gradients import TorchGradients
@@ -121,7 +120,7 @@ def seed_of_call() -> int:
     return int(state[1][0])
 
 
-class TorchRunner(CallableRunner):
+class TorchRunner(GradientRunner):
     """Calls a function with torch tensors on the very memory of the inputs.
 
     Raises
@@ -138,13 +137,11 @@ class TorchRunner(CallableRunner):
         self._found: list[Failure] = []
         self._bypassed: list[Failure] = []
         self._program_outputs = program.output_names
-        self._with_gradients: GradientCall | None = None
         self.printed = ""
         self._run = 0
         with self._host.running():
             function = self._load(program)
         super().__init__(program, self._on_torch(function))
-        self._usual_hint = self.hint
 
     def _make_host(self, program: Program) -> TorchHost:
         return PlainTorch()
@@ -178,7 +175,7 @@ class TorchRunner(CallableRunner):
                 tensors = {name: taken.argument(name, value) for name, value in arrays.items()}
                 if call.wanted.plain:
                     result = plain(args, kwargs, seed)
-                    call.keep(super(TorchRunner, self)._named(result, arrays))
+                    call.keep(self._plain(result, arrays))
                 call.draw_again()
                 torch.default_generator.manual_seed(seed)
                 given, named = call.replaced(args, kwargs, tensors)
@@ -189,11 +186,6 @@ class TorchRunner(CallableRunner):
                 return None
 
         return run
-
-    def _named(self, returned: Any, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Return the outputs, and the gradients beside them."""
-        call = self._with_gradients
-        return super()._named(returned, given) if call is None else call.outputs()
 
     def _called(
         self, host: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
@@ -217,7 +209,7 @@ class TorchRunner(CallableRunner):
         self._found, self._bypassed, self._run = [], [], 0
         copies = _copied(inputs)
         try:
-            outputs = self._once(inputs, watch)
+            outputs = super().call(inputs, watch)
         except FlowError as error:
             raise op_error(error) from None
         self._found = [*self._bypassed, *self._host.failures()]
@@ -231,15 +223,9 @@ class TorchRunner(CallableRunner):
         """Repeat the call with other values in new memory; return None if it fails."""
         self._run = 1
         try:
-            return self._once(copies, watch)
+            return super().call(copies, watch)
         except Exception:
             return None
-
-    def _once(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
-        wanted, self.hint = self._program.gradients, self._usual_hint
-        call = None if wanted is None else GradientCall(self._program, wanted, inputs)
-        self._with_gradients = call
-        return super().call(inputs, watch)
 
     def violations(self) -> list[Failure]:
         """Return violations of the kernels in the latest call, and what nobody wrote."""

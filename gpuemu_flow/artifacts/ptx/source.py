@@ -13,6 +13,7 @@ _COMMENT_OR_STRING = re.compile(r'"[^"\n]*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTA
 _NEWLINE = re.compile("\n", re.ASCII)
 _UTF8_BOM = b"\xef\xbb\xbf"
 _ELF_MAGIC = b"\x7fELF"
+_EXCERPT = 40
 
 
 class SourceText:
@@ -42,13 +43,13 @@ class SourceText:
             self._newlines = array("Q", (m.start() for m in _NEWLINE.finditer(self.text)))
         return bisect_left(self._newlines, offset) + 1
 
-    def problem(self, slug: str, message: str, offset: int, hint: str = "") -> Problem:
+    def problem(self, slug: str, message: str, offset: int) -> Problem:
         """Return a diagnosis at an offset."""
-        return Problem(slug, message, hint, self.file, self.line_of(offset))
+        return Problem(slug, message, "", self.file, self.line_of(offset))
 
-    def excerpt(self, offset: int, length: int = 40) -> str:
+    def excerpt(self, offset: int) -> str:
         """Return the text at an offset up to the end of its line, for a message."""
-        line = self.text[offset : offset + length].split("\n", 1)[0].rstrip()
+        line = self.text[offset : offset + _EXCERPT].split("\n", 1)[0].rstrip()
         return line.encode("ascii", "backslashreplace").decode("ascii")
 
 

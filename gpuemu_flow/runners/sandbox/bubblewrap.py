@@ -8,7 +8,6 @@ packages; /dev, /proc and shared memory are its own. Each worker then enters Lan
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import stat
 import subprocess
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import gpuemu_flow
 from gpuemu_flow.runners.sandbox import enter
+from gpuemu_flow.runners.sandbox.private import own_home
 from gpuemu_flow.runners.sandbox.rules import PROCESSORS, outermost
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 
@@ -151,17 +151,10 @@ def _emptied(root: str) -> list[str]:
     A folder is kept if it is the workspace or the interpreter's, or the home folder of another
     user, since some system users have ``/`` or ``/usr/sbin``.
     """
-    homes = [path for path in (os.environ.get("HOME", ""), _own_home()) if _is_own(path)]
+    homes = [path for path in (os.environ.get("HOME", ""), own_home()) if _is_own(path)]
     found = {os.path.realpath(p) for p in (*_EMPTIED, *homes, tempfile.gettempdir())}
     kept = {"/", *map(os.path.realpath, (root, sys.prefix, sys.base_prefix))}
     return sorted(place for place in found - kept if os.path.isdir(place))  # noqa: PTH112
-
-
-def _own_home() -> str:
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_dir
-    except KeyError:
-        return ""
 
 
 def _is_own(path: str) -> bool:

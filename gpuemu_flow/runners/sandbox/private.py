@@ -83,7 +83,7 @@ def private_paths(root: str, home: str) -> Iterator[str]:
         The value of ``HOME``; may be empty.
     """
     yield from filter(os.path.lexists, _OF_SYSTEM)
-    homes = {home, _own_home()} - {"", "/"}
+    homes = {home, own_home()} - {"", "/"}
     for folder in homes:
         for name in (*OF_USER, *_OF_EDITORS):
             path = f"{folder}/{name}"
@@ -94,7 +94,8 @@ def private_paths(root: str, home: str) -> Iterator[str]:
     yield from _histories((Path(root), *Path(root).parents))
 
 
-def _own_home() -> str:
+def own_home() -> str:
+    """Return the user's home folder by the system's list of users; empty if it has none."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_dir
     except KeyError:
