@@ -19,7 +19,7 @@ def op_samples(
     strategies: Sequence[str],
     layouts: Sequence[str],
 ) -> list[Case]:
-    """Plan the cases from which every command finds out an op's traits, however many it judges.
+    """Plan the cases that show an op's traits, the same ones for every command.
 
     Parameters
     ----------

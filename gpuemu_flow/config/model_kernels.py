@@ -16,8 +16,8 @@ class ArtifactChecks:
     Attributes
     ----------
     given : frozenset of str
-        Names of the limits that the kernel itself gives; the others are defaults, over which
-        ``[policies]`` goes.
+        Names of the limits that the kernel itself gives; the others are defaults, which
+        ``[policies]`` overrides.
     """
 
     max_registers: int | None

@@ -123,7 +123,7 @@ def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> Policy:
 
 
 def still_holds(root: Path, basis: KernelBasis) -> bool:
-    """Tell whether the files, headers and tools behind compiled kernels are found as before."""
+    """Tell whether the files, headers and tools of compiled kernels are found as before."""
     return (
         all(
             include_closure(root / start, flags, root) == found

@@ -387,7 +387,7 @@ class Judge:
         inputs: Arrays,
         criteria: Criteria,
     ) -> list[str]:
-        """Describe the wrong elements by more than their number."""
+        """Describe where the wrong elements lie and what they have in common."""
         outputs = dict.fromkeys(f.output for f in result.failures if f.output in actual)
         sentences = []
         for name in outputs:

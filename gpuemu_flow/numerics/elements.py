@@ -68,7 +68,7 @@ class Sighting:
         would hardly show an error: zeros, as of a clamp, NaN and Inf.
     values : mapping of Feature to ndarray
     sizes : mapping of Feature to int
-        The number of indices, of places.
+        The number of possible indices, for features that are places.
     grave : mapping of str to tuple of ndarray of bool
         By level: units whose error is several times, and many times, the least error that counts as
         wrong.

@@ -56,7 +56,7 @@ class Evaluations:
 
     @property
     def takes_float64(self) -> bool:
-        """Tell whether the reference may accept float64: it has not refused only that."""
+        """Return False if the reference refused float64 but accepted another dtype."""
         return WIDE in self._kinds
 
     @property

@@ -336,7 +336,7 @@ def _library(node: ast.Call) -> str:
 
 
 def _shape(call: ast.Call, sizes: Sizes) -> tuple[int | str, ...] | None:
-    """Return the sizes of the tensor that a call makes; None if the text does not tell them."""
+    """Return the sizes of the tensor that a call makes; None if they are not in the text."""
     name, library = last_name(call.func), _library(call)
     names = {key.arg: key.value for key in call.keywords}
     for key in ("size", "shape"):

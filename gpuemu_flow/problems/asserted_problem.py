@@ -176,7 +176,7 @@ def read_comparison(
     Raises
     ------
     NotUnderstoodError
-        Its text does not tell inputs, op or reference.
+        Its inputs, op or reference cannot be determined from its text.
     """
     parameters = Parameters.of(test, expander)
     fixed: set[str] = set()

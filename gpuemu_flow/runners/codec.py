@@ -180,10 +180,10 @@ def _b64(text: str | bytes | memoryview, name: str) -> bytes:
 def _tensor(
     value: Json, name: str, raw: memoryview | None = None, decoded: bytes | None = None
 ) -> np.ndarray:
-    """Return one tensor object.
+    """Decode one tensor object.
 
-    `raw` is its base64 text when that was sliced out beforehand; `decoded` what it stands for,
-    when that is known.
+    `raw` is its base64 text if that was cut out before parsing, and `decoded` its bytes if they
+    are known.
     """
     if not isinstance(value, dict):
         raise _fail("op-output-missing", f"output {name!r} is not a tensor object")

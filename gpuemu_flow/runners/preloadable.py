@@ -23,8 +23,8 @@ _SUFFIXES = tuple(machinery.all_suffixes())
 def framework_of(program: Program) -> str:
     """Return the framework that a program's fork server is to import; empty for none.
 
-    None is imported if a module of the workspace has the name of an installed one or one of the
-    standard library: the program would get the module that the framework loaded, not its own.
+    Nothing is imported if a module of the workspace has the same name as an installed module or one
+    of the standard library, since the program would get the framework's module instead of its own.
     """
     if program.framework not in FRAMEWORKS or program.isolation == "spawn":
         return ""

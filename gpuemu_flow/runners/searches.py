@@ -30,7 +30,7 @@ class Searches:
             sys.meta_path.remove(self)
 
     def asked(self) -> Iterator[Search]:
-        """Yield the searches since the last call; names of packages' own parts with folders."""
+        """Yield the searches since the last call; give folders only with names within packages."""
         asked, self._asked = self._asked, []
         for name, folders in asked:
             yield name, folders if "." in name else None

@@ -40,7 +40,7 @@ _REASON_CHARACTERS = 200
 
 @cache
 def program() -> str:
-    """Return the path of bubblewrap; empty where there is none that only root can change."""
+    """Return the path of bubblewrap; empty if there is none, or others than root can change it."""
     for folder in _FOLDERS:
         path = f"{folder}/{_NAME}"
         try:
