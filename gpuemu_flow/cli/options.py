@@ -164,7 +164,7 @@ class Executor:
         """Raise click's usage error for dask, whose results always come through the cache."""
         if self.name == "dask":
             raise click.UsageError(
-                "results of --executor dask come by a cache, which -B does not ask"
+                "-B ignores caches, but results of --executor dask come through one"
             )
 
     def open_cluster(

@@ -66,7 +66,7 @@ class JaxRunner(GradientRunner):
                 if call is not None:
                     arrays = call.named(args, kwargs)
                     if call.wanted.plain:
-                        call.keep(super(JaxRunner, self)._named(result, arrays))
+                        call.keep(self._plain(result, arrays))
                     call.draw_again()
                     self.hint = call.hint
                     self._differentiate(function, call, args, kwargs, convert)
