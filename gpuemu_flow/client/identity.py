@@ -155,7 +155,7 @@ _digests: dict[str, tuple[object, str | None]] = {}
 def _file_digest(path: str, names: Mapping[str, Any]) -> str | None:
     """Return the digest that a file had at the first call, when it was imported.
 
-    A module that is loaded anew has another ``__spec__``: then it is as the file is now.
+    A reloaded module has another ``__spec__``, and the present digest of its file.
     """
     loaded = names.get("__spec__")
     known = _digests.get(path)

@@ -47,7 +47,7 @@ class FrameworkKinds:
     _imports: dict[Path, frozenset[str]] = field(default_factory=dict)
 
     def apply(self, table: Table, ref: ProgramRef | None, written: Json) -> ProgramRef | None:
-        """Return a program with its kind: that of a framework where it names none.
+        """Return a program with its kind; if it names none, the kind is that of its framework.
 
         Parameters
         ----------

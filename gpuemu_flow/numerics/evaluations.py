@@ -1,4 +1,4 @@
-"""The reference as evaluated for a tolerance: in float64, or in a dtype that it accepts instead."""
+"""Evaluate the reference for a tolerance: in float64, or in another dtype that it accepts."""
 
 from __future__ import annotations
 

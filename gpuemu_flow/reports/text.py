@@ -380,7 +380,7 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
 
 
 def _problem_lines(report: RunReport) -> list[str]:
-    """Return a line for each problem, but one for all ops in which no NaN was tried."""
+    """Return a line for each problem; ops in which no NaN was tried share a single line."""
     untried = list(dict.fromkeys(result.op for result in report.results if result.kept_finite))
     together = len(untried) > MOST_UNTRIED
     lines = [
