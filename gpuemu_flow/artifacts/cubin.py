@@ -73,7 +73,7 @@ class CubinKernel:
         records no spills.
     spill_store_bytes, spill_load_bytes : int or None
         As ``ptxas -v`` counts them; None when unknown.
-    barriers, code_bytes, parameter_bytes : int
+    barriers, parameter_bytes : int
     max_threads : int
         Threads per block of the launch bounds; 0 when there are none.
     """
@@ -89,7 +89,6 @@ class CubinKernel:
     spill_store_bytes: int | None = 0
     spill_load_bytes: int | None = 0
     barriers: int = 0
-    code_bytes: int = 0
     parameter_bytes: int = 0
     max_threads: int = 0
 
@@ -181,7 +180,6 @@ class _Reader:
                 name = section.name.removeprefix(".text.")
                 code[name] = section
                 kernel = self._kernel(name)
-                kernel.code_bytes = section.size
                 kernel.barriers = section.flags >> _BARRIER_SHIFT & _BARRIER_MASK
         entries = {
             s.name for s in symbols if s.info & 15 == _STT_FUNC and s.other & _STO_CUDA_ENTRY

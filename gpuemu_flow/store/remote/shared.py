@@ -48,20 +48,18 @@ _numbers = itertools.count()
 
 
 class Counts:
-    """Figures of what a run took from a shared cache and gave to it; races may lose a few.
+    """Figures of what a run stored in a shared cache; races may lose a few.
 
     Attributes
     ----------
-    hits, misses : int
-        Entries that were there, and that were not.
     stored : int
         Entries that were written.
-    bytes_in, bytes_out : int
+    bytes_out : int
         Of blobs and entries.
     """
 
     def __init__(self) -> None:
-        self.hits = self.misses = self.stored = self.bytes_in = self.bytes_out = 0
+        self.stored = self.bytes_out = 0
 
 
 class SharedCache:
@@ -217,17 +215,13 @@ class SharedCache:
         sink = io.BytesIO()
         found = self._ask(lambda: self._transport.get(ACTION, name, sink, MOST_ENTRY_BYTES))
         if not found:
-            self.counts.misses += 1
             return None
         try:
             entry = decode(name, sink.getvalue(), self._secret)
         except EntryError as error:
             slug = "cache-remote-unsigned" if error.forged else "cache-remote-damaged"
             self._tell(slug, f"an entry of {self._shown} is not used: {error}")
-            self.counts.misses += 1
             return None
-        self.counts.hits += 1
-        self.counts.bytes_in += sink.tell()
         return entry
 
     def _fetch_blob(self, digest: str) -> bool:
@@ -241,7 +235,6 @@ class SharedCache:
                 )
                 if not found:
                     return False
-                self.counts.bytes_in += sink.tell()
                 content = _digest(sink)
             if content != digest:
                 slug = "cache-remote-damaged"
