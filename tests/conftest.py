@@ -18,6 +18,14 @@ import one_thread  # noqa: F401  # before anything that loads numpy
 import pytest
 import warm
 from mini_workspace import Mini, make_mini
+from suite_part import (  # noqa: F401  # hooks of pytest, which looks for them here
+    choose_part,
+    keep_part,
+    pytest_addoption,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+    pytest_testnodedown,
+)
 
 _FOLDERS_TOGETHER = 32
 _folder_numbers = itertools.count()
@@ -111,11 +119,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the tests that wait, so that none is left when the processors have no more to do.
 
     One worker gets them all, and the others take its further tests meanwhile.
     """
+    keep_part(config, items)
     items.sort(key=lambda item: item.get_closest_marker("long_wait") is None)
 
 
@@ -128,6 +137,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Programs below ``pytest &`` would not hear Ctrl-C; where Python writes no bytecode, none is ever
     stale.
     """
+    choose_part(config)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
