@@ -74,7 +74,7 @@ class Mbarriers(Asynchronous):
         offsets = self.spread(address)
         if space == "generic":
             offsets = offsets & np.uint64((1 << 36) - 1)
-        return (offsets + self.shared_base)[active].astype(np.int64)
+        return self.spread(self.shared_places(offsets))[active].astype(np.int64)
 
     def signal_mbarrier(self, space: str, address: Array, active: Array) -> None:
         """Store the arriving threads' clocks at the barrier objects, for later waits."""

@@ -13,6 +13,7 @@ from gpuemu_flow.emulator.effects.checking import (
 )
 from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.effects.loads import space_of
+from gpuemu_flow.emulator.effects.stores_async import emit_store, is_asynchronous, store_problem
 from gpuemu_flow.emulator.ir import Memory, Operand, Step
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "de
 _WORDS = frozenset(
     {
         *OPERATIONS, "relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys",
-        "global", "shared", "shared::cta", "noftz",
+        "global", "shared", "shared::cta", "shared::cluster", "noftz",
     }
 )  # fmt: skip
 _RELEASES = frozenset({"release", "acq_rel"})
@@ -37,6 +38,8 @@ def _parts(step: Step) -> tuple[str, str, tuple[Operand, ...]]:
 
 
 def _problem(step: Step) -> str:
+    if is_asynchronous(step):
+        return store_problem(step)
     operation, type_name, operands = _parts(step)
     words = set(step.opcode.segments[1:]) - {type_name}
     if not operation or not words <= _WORDS or combiner(operation, type_name) is None:
@@ -51,6 +54,9 @@ def _problem(step: Step) -> str:
 
 
 def _emit(emitter: Emitter, step: Step, index: int) -> None:
+    if is_asynchronous(step):
+        emit_store(emitter, step, index)
+        return
     operation, type_name, operands = _parts(step)
     address = operands[0]
     assert isinstance(address, Memory)

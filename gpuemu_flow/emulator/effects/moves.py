@@ -236,8 +236,11 @@ def _isspacep_problem(step: Step) -> str:
 
 
 def _emit_isspacep(emitter: Emitter, step: Step, index: int) -> None:
-    function = emitter.function(_in_space(step.opcode.space), f"in {step.opcode.space}")
     value = emitter.read(step.operands[1], "u64")
+    if step.opcode.space == "shared" and "shared::cluster" not in step.opcode.segments:
+        emitter.write(step.operands[0], f"m.is_own_shared({value})", "pred", step)
+        return
+    function = emitter.function(_in_space(step.opcode.space), f"in {step.opcode.space}")
     emitter.write(step.operands[0], f"{function}({value})", "pred", step)
 
 
