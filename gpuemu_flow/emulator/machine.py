@@ -44,6 +44,7 @@ class Machine(Printing):
         self._steps = launch.program.steps
         self._waits = _waiting_blocks(launch.program, blocks)
         self._collective = _collective_blocks(launch.program, blocks)
+        self._idles = _idle_blocks(launch.program, blocks)
         self.barrier_request = BarrierRequest(np.zeros((1, 1), np.int32))
 
     def run(self, block_ids: Array) -> None:
@@ -168,6 +169,9 @@ class _Schedule:
             length = self._blocks.ends[block] - self._blocks.starts[block]
             machine.launch.charge(length, count, LEAST_CHARGE)
             machine.group_is_alone = alone
+            machine.running = count + sum(self._counts.values())
+            if machine.any_idle and not machine._idles[block]:
+                machine.worked(group)
             condition = machine.step_block(block, self._registers, mask, group, alone)
             self._after(block, group, count, condition, alone)
             if not self._groups and (self._waiting is not None or self._in_cluster):
@@ -396,6 +400,21 @@ def _waiting_blocks(program: Program, blocks: Blocks) -> list[bool]:
             )
         )
     return found
+
+
+_IDLE = frozenset({"bra", "setp", "selp", "mov", "nanosleep"})
+
+
+def _idle_blocks(program: Program, blocks: Blocks) -> list[bool]:
+    """Mark basic blocks that do nothing but wait for barrier objects, and branch."""
+    return [
+        all(
+            step.opcode.base in _IDLE or step.opcode.segments[1:2] in (("try_wait",),
+                                                                       ("test_wait",))
+            for step in program.steps[start:end]
+        )
+        for start, end in zip(blocks.starts, blocks.ends, strict=True)
+    ]  # fmt: skip
 
 
 def _collective_blocks(program: Program, blocks: Blocks) -> list[bool]:

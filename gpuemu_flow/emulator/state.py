@@ -169,6 +169,7 @@ class State:
         self.live: Array = np.zeros((0, 0), bool)
         self.full: Array = np.zeros((0, 0), bool)
         self.group_is_alone = True
+        self.running = 0
         self.carry: Array = np.zeros((1, 1), bool)
         self.cluster_size = size_of(launch.cluster)
         self.ranks: Array = np.zeros(0, np.int64)

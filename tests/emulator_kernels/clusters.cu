@@ -123,6 +123,7 @@ multicast_scale(const float *in, float *out, int tiles) {
   }
   cluster_sync();
   const float *from = in + blockIdx.x / 4 * tiles * 128;
+#pragma unroll 1
   for (int t = 0; t < tiles; t++) {
     if (threadIdx.x == 0)
       asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 512;" ::"r"(f));
