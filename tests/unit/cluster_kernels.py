@@ -54,9 +54,7 @@ def cluster_cases(seed: int) -> list[Case]:
     x = rng.integers(-9, 9, (2, 3, 128)).astype("f4")
     scaled = np.stack([x[c] * (r + 1) for c in range(2) for r in range(4)])
     cases.append(
-        Case(
-            FILE, "multicast_scale", [8], [128], [x, out((8, 3, 128)), np.int32(3)], {1: scaled}
-        )
+        Case(FILE, "multicast_scale", [8], [128], [x, out((8, 3, 128)), np.int32(3)], {1: scaled})
     )
     given = rng.integers(-99, 99, (2, 4, 64)).astype("i4")
     before, twice = np.roll(given, 1, axis=1), np.roll(given, 2, axis=1)
