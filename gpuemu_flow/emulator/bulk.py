@@ -208,8 +208,9 @@ class Bulk(Mbarriers):
                        f"{show_index(self.block_index(row))}")  # fmt: skip
             return False
         if barrier_row != row:
-            self.blame(copy, "other-block", "copies into a block's shared memory, but its barrier "
-                       f"object is in block {show_index(self.block_index(barrier_row))}")  # fmt: skip
+            there = show_index(self.block_index(barrier_row))
+            self.blame(copy, "other-block", "copies into a block's shared memory, but its "
+                       f"barrier object is in block {there}")  # fmt: skip
             return False
         if row != own and not self.live[row].any():
             self.blame(copy, "ended-block", "writes shared memory of block "

@@ -89,7 +89,8 @@ class ClusterMemory(GlobalMemory):
                 refused, rows, step, "other-block",
                 f"{verb} shared memory of block {{}}, which only .shared::cluster may access",
             )  # fmt: skip
-        ended = other & ~refused & ~self.live.any(axis=1)[self.spread(rows)]
+        gone = np.asarray(~self.live.any(axis=1))
+        ended = other & ~refused & gone[self.spread(rows)]
         self._report_rows(
             ended, rows, step, "ended-block",
             f"{verb} shared memory of block {{}}, which has ended",

@@ -81,8 +81,8 @@ def read_described(table: Mapping[str, Json], fault: Fault) -> Described | None:
     Parameters
     ----------
     table : mapping
-        ``entry``, ``grid``, ``block``, ``cluster``, ``args``, ``shared``, or ``launches``; ``outputs``,
-        ``scratch``, ``checks``, ``backend``.
+        ``entry``, ``grid``, ``block``, ``cluster``, ``args``, ``shared``, or ``launches``;
+        ``outputs``, ``scratch``, ``checks``, ``backend``.
     fault : callable
         Called with each problem.
 

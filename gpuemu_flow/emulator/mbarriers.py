@@ -78,6 +78,13 @@ class Mbarriers(Asynchronous):
         wide = self.spread(count).astype(np.uint64)
         nbytes = self.spread(awaited).astype(np.int64).view(np.uint64)
         self.signal_mbarrier(space, address, active)
+        if self.cluster_size > 1 and self.global_races is not None:
+            there = self._places(space, address, active) // max(1, self.shared_stride)
+            lanes = np.flatnonzero(active)
+            other = np.zeros(self.full.size, bool)
+            other[lanes[there != lanes // self.width]] = True
+            if other.any():  # the blocks that wait there see what these have written
+                self.global_races.signal(self, other.reshape(self.full.shape), releases=True)
         old = self.atomic(space, form, address, (wide, nbytes), mask, step)
         many = active & (mbarrier.pending(old) < wide)
         if many.any():
@@ -170,6 +177,8 @@ class Mbarriers(Asynchronous):
             self._fruitless = 0
             if self.any_idle:
                 self.worked(passed)
+            if self.cluster_size > 1 and self.global_races is not None:
+                self.global_races.acquire(self, passed)
             if self.shared_races is not None:
                 passed_places = self._places(space, address, passed)
                 self.shared_races.learn(passed_places, np.flatnonzero(passed))

@@ -329,6 +329,11 @@ class GlobalRaces:
         self._acquired[blocks] = self._time
         self._released[blocks] = self._time if releases else self._fenced[blocks]
 
+    def acquire(self, state: State, mask: Array) -> None:
+        """Record that lanes waited for what other blocks of their cluster released."""
+        self._time += 1
+        self._acquired[np.unique(self._blocks(state, mask))] = self._time
+
     def cluster_arrive(self, state: State, group: Array) -> None:
         """Record that threads arrived at the barrier of their cluster."""
         assert self._clusters is not None

@@ -119,7 +119,7 @@ def columns_of(metadata: Array, form: SparseForm) -> tuple[Array, Array]:
     if form.whole.a == "tf32":
         known = np.isin(index, list(_TF32_PLACES))
         columns = 2 * np.arange(index.shape[-1]) + (index == 0b1110)
-        return columns, ~known.all(axis=(-1, -2))
+        return columns, np.asarray(~known.all(axis=(-1, -2)))
     pairs = index.reshape(*index.shape[:-1], -1, 2)
     first, second = pairs[..., 0], pairs[..., 1]
     wrong = first >= second if form.ordered else first == second

@@ -203,3 +203,28 @@ extern "C" __global__ void __cluster_dims__(2, 2, 1) places(unsigned *out) {
   unsigned block = blockIdx.x + gridDim.x * blockIdx.y;
   for (int i = 0; i < 12; i++) out[block * 12 + i] = v[i];
 }
+
+// Blocks hand a value on through global memory: by the cluster's barrier, then by a barrier object.
+extern "C" __global__ void __cluster_dims__(2, 1, 1) handed_on(const int *in, int *mid, int *out) {
+  __shared__ alignas(8) unsigned long long ready;
+  unsigned rank = rank_in_cluster(), r = shared_address(&ready);
+  int i = blockIdx.x * 32 + threadIdx.x, other = (blockIdx.x ^ 1) * 32 + threadIdx.x;
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 32;" ::"r"(r));
+    asm volatile("fence.mbarrier_init.release.cluster;");
+  }
+  mid[i] = in[i] + 1;
+  cluster_sync();
+  int got = mid[other];
+  cluster_sync();
+  if (rank == 0) {
+    mid[i] = got * 2;
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                     mapped_address(r, 1)) : "memory");
+  } else {
+    wait_for(r, 0);
+    got = mid[other];
+  }
+  out[i] = got;
+  cluster_sync();
+}

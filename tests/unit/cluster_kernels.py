@@ -68,4 +68,17 @@ def cluster_cases(seed: int) -> list[Case]:
         for i in range(6)
     ]  # fmt: skip
     cases.append(Case(FILE, "places", [6, 4], [32], [out((24, 12), "u4")], {0: np.array(rows)}))
+    x = rng.integers(0, 99, (4, 2, 32)).astype("i4")
+    got = x[:, ::-1] + 1
+    got[:, 1] = 2 * (x[:, 1] + 1)
+    cases.append(
+        Case(
+            FILE,
+            "handed_on",
+            [8],
+            [32],
+            [x, out(x.size, "i4"), out(x.size, "i4")],
+            {2: got.reshape(-1)},
+        )
+    )
     return cases

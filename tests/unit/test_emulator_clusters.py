@@ -139,6 +139,13 @@ PLANTED: dict[str, tuple[str, str, tuple[str, str, str, int]]] = {
                                     "mov.u16 %rs1, 7", 0)),
     "a tile is never given back": (
         "sync", "never-completed", ("multicast_scale", ARRIVE, "//", 0)),
+    "global memory is read before the other block's barrier": (
+        "race", "between-blocks-read-after-write", ("handed_on", SYNC, "bar.sync 0;", 0)),
+    "global memory is read without waiting for the other block": (
+        "race", "between-blocks-read-after-write", ("handed_on", WAIT,
+                                                    "setp.eq.u32 p, 0, 0; @p bra D; " + WAIT, 0)),
+    "global memory of another cluster is read": (
+        "race", "between-blocks-read-after-write", ("handed_on", "%r9, 32;", "%r9, 64;", 0)),
     "a tile is given back twice": (
         "sync", "too-many-arrivals", ("multicast_scale", "_, [%r35];", "_, [%r35], 3;", 0)),
 }  # fmt: skip

@@ -40,7 +40,8 @@ def test_pairs_of_integers(kind: str, opcode: str) -> None:
     operation = {"add": lambda a, b: a + b, "min": min, "max": max}[opcode[:3]]
 
     def answer(a: int, b: int) -> int:
-        made = [operation(x, y) for x, y in zip(*(parts(v, 16, signed) for v in (a, b)))]
+        both = zip(parts(a, 16, signed), parts(b, 16, signed), strict=True)
+        made = [operation(x, y) for x, y in both]
         return joined([max(m, 0) for m in made] if "relu" in opcode else made, 16)
 
     compare(f"{opcode}.{kind}", (kind, kind), "b32", words(1), answer)
@@ -73,9 +74,10 @@ def test_differences_of_parts(kind: str, lanes: int, sums: bool) -> None:
 def test_the_nth_set_bit() -> None:
     rng = random.Random(5)
     rows = [
-        (rng.getrandbits(32) & rng.getrandbits(32), rng.randrange(32), rng.randrange(-9, 10) % 2**32)
+        (rng.getrandbits(32) & rng.getrandbits(32), rng.randrange(32), rng.randrange(-9, 10))
         for _ in range(400)
-    ]  # fmt: skip
+    ]
+    rows = [(mask, base, offset % 2**32) for mask, base, offset in rows]
 
     def answer(mask: int, base: int, offset: int) -> int:
         count = offset - (1 << 32) if offset >> 31 else offset

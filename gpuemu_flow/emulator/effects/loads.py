@@ -28,7 +28,8 @@ _WORDS = frozenset(
         "wt", "v2", "v4", "v8", "L2::64B", "L2::128B", "L2::256B", "L1::evict_normal",
         "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
         "global", "shared", "shared::cta", "shared::cluster", "local", "param", "const",
-        "param::entry", "param::func", "unified", "L2::evict_first", "L2::evict_last", "L2::evict_normal",
+        "param::entry", "param::func", "unified", "L2::evict_first", "L2::evict_last",
+        "L2::evict_normal",
     }
 )  # fmt: skip
 
