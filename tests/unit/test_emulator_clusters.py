@@ -142,7 +142,7 @@ PLANTED: dict[str, tuple[str, str, tuple[str, str, str, int]]] = {
     "global memory is read before the other block's barrier": (
         "race", "between-blocks-read-after-write", ("handed_on", SYNC, "bar.sync 0;", 0)),
     "global memory is read without waiting for the other block": (
-        "race", "between-blocks-read-after-write", ("handed_on", WAIT,
+        "race", "between-blocks-write-after-read", ("handed_on", WAIT,
                                                     "setp.eq.u32 p, 0, 0; @p bra D; " + WAIT, 0)),
     "global memory of another cluster is read": (
         "race", "between-blocks-read-after-write", ("handed_on", "%r9, 32;", "%r9, 64;", 0)),

@@ -12,7 +12,7 @@ from known_answers import compare, together
 HALVES = {"f16x2": np.dtype("f2"), "bf16x2": np.dtype(ml_dtypes.bfloat16)}
 RELATIONS: dict[str, Callable[[float, float], bool]] = {
     "gt": lambda a, b: a > b, "eq": lambda a, b: a == b, "ne": lambda a, b: a < b or a > b,
-    "geu": lambda a, b: not a < b, "neu": lambda a, b: not a == b,
+    "geu": lambda a, b: not a < b, "neu": lambda a, b: a != b,
 }  # fmt: skip
 
 

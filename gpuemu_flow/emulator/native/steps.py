@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from gpuemu_flow.emulator.effects.asynchronous import _is_predicate as is_predicate
 from gpuemu_flow.emulator.effects.checking import constant_of, items_of
-from gpuemu_flow.emulator.effects.moves import TRUE
 from gpuemu_flow.emulator.effects.loads import STRONG, space_of
+from gpuemu_flow.emulator.effects.moves import TRUE
 from gpuemu_flow.emulator.effects.stack import _alignment as alignment_of
 from gpuemu_flow.emulator.effects.watch import UNDEFINED
 from gpuemu_flow.emulator.forms import find_form
