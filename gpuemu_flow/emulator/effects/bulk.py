@@ -93,6 +93,12 @@ def bulk_problem(step: Step) -> str:
     to, source = _directions(step)
     into_shared = to == "shared"
     known = (to, source) in _DIRECTIONS and not (reduces and source == "global")
+    if (
+        reduces
+        and into_shared
+        and (step.opcode.type[:1] not in "us" or "noftz" in step.opcode.text)
+    ):
+        return "reductions into shared memory are of integers only"
     if not set(words) <= _WORDS or not known:
         return "this direction or qualifier of a bulk copy is not supported"
     if "multicast::cluster" in words:
