@@ -9,6 +9,7 @@ from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.effects import effect_sections, matrices, wgmma, wmma
 from gpuemu_flow.emulator.effects.atomics import OPERATIONS
 from gpuemu_flow.emulator.forms import find_form, lane_wise_bases
+from gpuemu_flow.emulator.sparse import SPARSE_SHAPES
 from gpuemu_flow.emulator.types import DTYPES
 
 _WORDS = (
@@ -105,7 +106,7 @@ def _shapes(table: dict[str, frozenset[tuple[int, int, int]]]) -> str:
 
 
 _DETAILS: dict[str, str] = {
-    "mma": _shapes(matrices.SHAPES),
+    "mma": f"{_shapes(matrices.SHAPES)}; sparse: {_shapes(SPARSE_SHAPES)}",
     "wmma": _shapes(wmma.SHAPES),
     "wgmma": "; ".join(f"{kind}: m64nNk{k}" for kind, k in wgmma.DEPTHS.items()),
     "atom": " ".join(OPERATIONS),

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     "--block", default="1", metavar="X[,Y[,Z]]", help="Threads per block.", show_default=True
 )
 @click.option(
+    "--cluster", default="", metavar="X[,Y[,Z]]",
+    help="Blocks per cluster.  [default: what the kernel was compiled for, or 1]",
+)  # fmt: skip
+@click.option(
     "--arg", "texts", multiple=True, metavar="NAME=VALUE",
     help="One argument, in the order of the kernel's parameters: x=f32[8,512], x=f32[8]:zeros, "
     "x=@file.npy, n=1000, scale=f32:0.5. Buffers hold random numbers, or with :zeros, :ones, "
@@ -47,9 +51,9 @@ if TYPE_CHECKING:
 @click.option("--coverage", is_flag=True, help="Only say which instructions can run.")
 @format_option("text", "json")
 def emulate(
-    file: Path, entry: str, grid: str, block: str, texts: tuple[str, ...], shared: int,
-    checks: tuple[str, ...], backend: str, seed: int, budget: int | None, saved: tuple[str, ...],
-    coverage: bool, output_format: str,
+    file: Path, entry: str, grid: str, block: str, cluster: str, texts: tuple[str, ...],
+    shared: int, checks: tuple[str, ...], backend: str, seed: int, budget: int | None,
+    saved: tuple[str, ...], coverage: bool, output_format: str,
 ) -> None:  # fmt: skip
     """Run one kernel of a PTX file on the CPU, with the checks of compute-sanitizer.
 
@@ -71,7 +75,7 @@ def emulate(
         raise SystemExit(0 if all(kernel.runs for kernel in found) else 1)
     run = session.run_file(
         file, entry, grid, block, texts, shared=shared, checks=split_words(checks), seed=seed,
-        budget=budget, backend=backend,
+        budget=budget, backend=backend, cluster=cluster,
     )  # fmt: skip
     _save(saved, run.arguments, run.result)
     render = show.result_json if as_json else show.result_text

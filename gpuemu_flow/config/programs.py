@@ -423,8 +423,8 @@ def _needs(
 _FILE = ("file", "path")
 _FUNCTION = (*_FILE, "module", "function")
 _LAUNCHED = (
-    *_FILE, "entry", "grid", "block", "args", "shared", "launches", "outputs", "scratch", "checks",
-    "backend",
+    *_FILE, "entry", "grid", "block", "cluster", "args", "shared", "launches", "outputs", "scratch",
+    "checks", "backend",
 )  # fmt: skip
 KEYS: dict[str, tuple[str, ...]] = {
     "script": ("path",),

@@ -206,6 +206,12 @@ _LAUNCH_KEYS = (
     ),
     Key("block", FreeValue("a list of expressions"), "Threads of a block, likewise.", ours=True),
     Key(
+        "cluster",
+        FreeValue("a list of expressions"),
+        "Blocks of a cluster, likewise; not needed for a kernel with `__cluster_dims__`.",
+        ours=True,
+    ),
+    Key(
         "args",
         FreeValue("a list of arguments"),
         'Arguments of the kernel in order: names of buffers, and numbers as `{ i32 = "B*S" }`.',
@@ -221,7 +227,8 @@ _LAUNCH_KEYS = (
     Key(
         "launches",
         FreeValue("a list of tables"),
-        "Several launches in a row, each with `entry`, `grid`, `block`, `args` and `shared`.",
+        "Several launches in a row, each with `entry`, `grid`, `block`, `cluster`, `args` and "
+        "`shared`.",
         ours=True,
     ),
     Key(

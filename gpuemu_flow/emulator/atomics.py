@@ -127,6 +127,19 @@ class Atomics(Accesses):
                 self._atomic_in(window, form, address - np.uint64(base), values, active, step, out)
         return out
 
+    def check_vector(self, address: Array, size: int, mask: Array | None, step: int) -> None:
+        """Report lanes whose address is misaligned for an atomic of several neighbours."""
+        bad = self.spread(self.live if mask is None else mask) & (
+            (address & np.uint64(size - 1)) != 0
+        )
+        if bad.any():
+            numbers = np.flatnonzero(bad)
+            self.report_lanes(
+                "mem", "misaligned", numbers, step,
+                lambda _: f"accesses {size} bytes at an address that is not a multiple of {size}, "
+                f"by {self.who(int(numbers[0]))}",
+            )  # fmt: skip
+
     def _atomic_in(
         self, space: str, form: AtomicForm, address: Array, values: tuple[Array, ...],
         active: Array, step: int, out: Array,

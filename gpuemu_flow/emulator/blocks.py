@@ -47,13 +47,19 @@ def is_barrier(step: Step) -> bool:
     return base in ("bar", "barrier") and "warp" not in segments and "cluster" not in segments
 
 
+def is_cluster_barrier(step: Step) -> bool:
+    """Tell whether a step arrives at or waits for the barrier of its cluster."""
+    return step.opcode.segments[:2] == ("barrier", "cluster")
+
+
 def is_unaligned(step: Step) -> bool:
     """Tell whether threads may reach a barrier by different instructions."""
     return step.opcode.base == "barrier" and "aligned" not in step.opcode.segments
 
 
 def _ends_block(step: Step) -> bool:
-    return step.opcode.is_branch or step.opcode.base in ENDS_THREADS or is_barrier(step)
+    ends = step.opcode.is_branch or step.opcode.base in ENDS_THREADS
+    return ends or is_barrier(step) or is_cluster_barrier(step)
 
 
 def registers_in(operand: Operand) -> tuple[int, ...]:

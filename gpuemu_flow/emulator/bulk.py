@@ -6,12 +6,14 @@ wait shows as a read of the old content.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from gpuemu_flow.emulator.asynchronous import MANY
 from gpuemu_flow.emulator.atomics import AtomicForm, combiner
+from gpuemu_flow.emulator.findings import show_index
 from gpuemu_flow.emulator.mbarriers import Mbarriers
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, UNALLOCATED, UNINITIALISED, WRITTEN
 from gpuemu_flow.emulator.tensor_maps import TensorMap
@@ -33,15 +35,22 @@ class BulkCopy:
     near : int array
         Offset into the batch's shared memory of each byte.
     far : int array
-        Offset into the arena of each byte; -1 for one that has no place there.
+        Offset into the arena of each byte, -1 for one that has no place there; with `inner`,
+        offset into the batch's shared memory.
     into_shared : bool
     barrier : int
-        Offset of the barrier object in the block's shared memory; -1 for a group.
+        Offset of the barrier object in the batch's shared memory; -1 for a group.
     group, step : int
+    row : int
+        Number in the batch of the block whose shared memory `near` lies in.
     tensor : TensorMap or None
         The map of a copy of a tensor's box.
     combine : AtomicForm or None
-        Operation on the old content of global memory; None for a copy.
+        Operation on the old content of the target; None for a copy.
+    inner : bool
+        True for a copy from the block's shared memory to that of another block of its cluster.
+    given : array or None
+        Bytes of a value that a thread stores in its cluster's shared memory (``st.async``).
     """
 
     lane: int
@@ -51,8 +60,11 @@ class BulkCopy:
     barrier: int
     group: int
     step: int
+    row: int = 0
     tensor: TensorMap | None = None
     combine: AtomicForm | None = None
+    inner: bool = False
+    given: Array | None = None
 
     @property
     def size(self) -> int:
@@ -76,41 +88,147 @@ class Bulk(Mbarriers):
 
     def start_bulk(
         self, shared: Array, other: Array, size: Array, barrier: Array | None,
-        into_shared: bool, combine: AtomicForm | None, mask: Array | None, step: int,
+        into_shared: bool, combine: AtomicForm | None, blocks: Array | None,
+        mask: Array | None, step: int,
     ) -> None:  # fmt: skip
-        """Start bulk copies; addresses of shared memory are offsets into the block's."""
-        active = self.spread(self.live if mask is None else mask)
-        rows = [self.spread(x).reshape(-1) for x in (shared, other, size)]
-        for lane in np.flatnonzero(active).tolist():
-            near, far, count = (int(row[lane]) for row in rows)
-            copy = self.new_copy(lane, into_shared, barrier, step)
+        """Start bulk copies between shared and global memory.
+
+        Parameters
+        ----------
+        shared, other : array
+            Addresses of shared and of global memory.
+        size : array
+        barrier : array or None
+            Address of the barrier object; None for a copy in a group.
+        into_shared : bool
+        combine : AtomicForm or None
+        blocks : array or None
+            Bits of the ranks of the blocks that all get the bytes; None for the one addressed.
+        mask : array or None
+        step : int
+        """
+        rows = [self.spread(x).reshape(-1) for x in (other, size)]
+        for copy, near in self.new_copies(shared, into_shared, barrier, blocks, mask, step):
+            far, count = (int(row[copy.lane]) for row in rows)
             start = (far - GLOBAL_BASE) & 0xFFFFFFFFFFFFFFFF
-            if (near | start | count) % _ALIGNMENT:
-                self.blame(copy, "misaligned", f"copies {count:,} bytes: addresses and size must "
-                           f"be multiples of {_ALIGNMENT}")  # fmt: skip
-            elif self.is_shared_memory(copy, near, count):
+            if self._may_copy(copy, near, start, count):
                 start = min(start, len(self.launch.arena.data))  # which nobody may access
                 row = np.arange(count, dtype=np.int64)
-                base = near + lane // self.width * self.shared_stride
-                copy = replace(copy, near=base + row, far=start + row, combine=combine)
-                self.take_copy(copy)
+                base = near + copy.row * self.shared_stride
+                self.take_copy(replace(copy, near=base + row, far=start + row, combine=combine))
 
-    def new_copy(
-        self, lane: int, into_shared: bool, barrier: Array | None, step: int
-    ) -> BulkCopy:  # fmt: skip
-        """Make an empty copy by a thread, in its group or for its barrier object."""
-        there = -1 if barrier is None else int(self.spread(barrier).reshape(-1)[lane])
-        group, nothing = int(self._bulk_group.reshape(-1)[lane]), np.zeros(0, np.int64)
-        return BulkCopy(lane, nothing, nothing, into_shared, there, group, step)
+    def start_inner(
+        self, target: Array, source: Array, size: Array, barrier: Array,
+        combine: AtomicForm | None, mask: Array | None, step: int,
+    ) -> None:  # fmt: skip
+        """Start bulk copies from a block's shared memory to that of a block of its cluster."""
+        rows = [self.spread(x).reshape(-1) for x in (source, size)]
+        for copy, near in self.new_copies(target, True, barrier, None, mask, step):
+            origin, count = (int(row[copy.lane]) for row in rows)
+            reading = replace(copy, into_shared=False)
+            if self._may_copy(copy, near, origin, count) and self.is_shared_memory(
+                reading, origin, count
+            ):
+                row = np.arange(count, dtype=np.int64)
+                there = near + copy.row * self.shared_stride
+                here = origin + copy.lane // self.width * self.shared_stride
+                self.take_copy(replace(copy, near=there + row, far=here + row, combine=combine,
+                                       inner=True))  # fmt: skip
+
+    def start_store(
+        self, target: Array, values: Sequence[Array], barrier: Array,
+        combine: AtomicForm | None, mask: Array | None, step: int,
+    ) -> None:  # fmt: skip
+        """Start stores into a cluster's shared memory (``st.async``, ``red.async``)."""
+        whole = [np.ascontiguousarray(self.spread(v)).reshape(-1) for v in values]
+        size = sum(v.itemsize for v in whole)
+        for copy, near in self.new_copies(target, True, barrier, None, mask, step):
+            if near % size:
+                self.blame(copy, "misaligned", f"stores {size} bytes of shared memory at an "
+                           f"address that is not a multiple of {size}")  # fmt: skip
+            elif self.is_shared_memory(copy, near, size):
+                data = b"".join(v[copy.lane].tobytes() for v in whole)
+                given = np.frombuffer(data, np.uint8)
+                places = near + copy.row * self.shared_stride + np.arange(size, dtype=np.int64)
+                self.take_copy(replace(copy, near=places, far=places, combine=combine, inner=True,
+                                       given=given))  # fmt: skip
+
+    def _may_copy(self, copy: BulkCopy, near: int, other: int, count: int) -> bool:
+        """Check alignment, and that the bytes lie in shared memory."""
+        if (near | other | count) % _ALIGNMENT:
+            self.blame(copy, "misaligned", f"copies {count:,} bytes: addresses and size must "
+                       f"be multiples of {_ALIGNMENT}")  # fmt: skip
+            return False
+        return self.is_shared_memory(copy, near, count)
+
+    def new_copies(
+        self, shared: Array, into_shared: bool, barrier: Array | None, blocks: Array | None,
+        mask: Array | None, step: int,
+    ) -> Iterator[tuple[BulkCopy, int]]:  # fmt: skip
+        """Make an empty copy for each thread and target, and find the target's place.
+
+        Yields
+        ------
+        tuple of BulkCopy and int
+            In the thread's group or for its barrier object; offset in the target's shared memory.
+        """
+        active = self.spread(self.live if mask is None else mask)
+        places = self._split(shared)
+        barriers = None if barrier is None else self._split(barrier)
+        groups, nothing = self._bulk_group.reshape(-1), np.zeros(0, np.int64)
+        for lane in np.flatnonzero(active).tolist():
+            offset, row = (int(x[lane]) for x in places)
+            there, there_row = (-1, row) if barriers is None else (int(x[lane]) for x in barriers)
+            copy = BulkCopy(lane, nothing, nothing, into_shared, -1, int(groups[lane]), step)
+            for target in [row] if blocks is None else self._named_rows(copy, blocks):
+                if self._may_target(copy, target, there_row if blocks is None else target):
+                    end = -1 if barriers is None else there + target * self.shared_stride
+                    yield replace(copy, barrier=end, row=target), offset
+
+    def _split(self, address: Array) -> tuple[Array, Array]:
+        """Return offsets, none too large for Python's slices, and rows, by lane."""
+        offsets, rows = self.shared_rows(address)
+        kept = np.minimum(offsets, np.uint64(1 << 40)).astype(np.int64)
+        return self.spread(kept).reshape(-1), self.spread(rows).reshape(-1)
+
+    def _named_rows(self, copy: BulkCopy, blocks: Array) -> list[int]:
+        """Return the blocks of the batch that the bits of a thread's mask name."""
+        bits = int(self.spread(blocks).reshape(-1)[copy.lane]) & 0xFFFF
+        if bits >> self.cluster_size:
+            self.blame(copy, "no-such-block", f"copies to the blocks of mask 0x{bits:x} of a "
+                       f"cluster of {self.cluster_size}")  # fmt: skip
+        rows = self.rows_of_cluster(copy.lane // self.width)
+        return [row for rank, row in enumerate(rows) if bits >> rank & 1]
+
+    def _may_target(self, copy: BulkCopy, row: int, barrier_row: int) -> bool:
+        """Check the block whose shared memory a copy accesses."""
+        own = copy.lane // self.width
+        if not copy.into_shared and row != own:
+            self.blame(copy, "other-block", "reads shared memory of block "
+                       f"{show_index(self.block_index(row))}")  # fmt: skip
+            return False
+        if barrier_row != row:
+            there = show_index(self.block_index(barrier_row))
+            self.blame(copy, "other-block", "copies into a block's shared memory, but its "
+                       f"barrier object is in block {there}")  # fmt: skip
+            return False
+        if row != own and not self.live[row].any():
+            self.blame(copy, "ended-block", "writes shared memory of block "
+                       f"{show_index(self.block_index(row))}, which has ended")  # fmt: skip
+            return False
+        return True
 
     def take_copy(self, copy: BulkCopy) -> None:
         """Register a copy for later delivery, unless a check forbids it."""
         if self._may_reach(copy):
             self._bulk.append(copy)
             if self.shared_races is not None:
+                strong = copy.given is not None and copy.combine is not None
                 self.shared_races.access_by(
-                    copy.lane, copy.near, copy.step, write=copy.into_shared
-                )  # fmt: skip
+                    copy.lane, copy.near, copy.step, write=copy.into_shared, strong=strong
+                )
+                if copy.inner and copy.given is None:
+                    self.shared_races.access_by(copy.lane, copy.far, copy.step, write=False)
 
     def blame(self, copy: BulkCopy, rule: str, message: str, check: str = "mem") -> None:
         """Report an error of a copy."""
@@ -118,7 +236,7 @@ class Bulk(Mbarriers):
         self.report_lanes(check, rule, np.array([copy.lane]), copy.step, lambda _: said)
 
     def is_shared_memory(self, copy: BulkCopy, near: int, size: int) -> bool:
-        """Tell whether bytes lie in the block's shared memory; report it where they do not."""
+        """Tell whether bytes lie in a block's shared memory; report it where they do not."""
         valid = self.shared_valid
         outside = near + size > self.shared_limit
         if not outside and valid is not None:
@@ -131,6 +249,8 @@ class Bulk(Mbarriers):
 
     def _may_reach(self, copy: BulkCopy) -> bool:
         """Tell whether a copy may access its bytes of global memory."""
+        if copy.inner:
+            return True
         arena, far = self.launch.arena, copy.far[copy.far >= 0]
         if not far.size:
             return True
@@ -151,7 +271,33 @@ class Bulk(Mbarriers):
             self.blame(copy, "never-written", f"reads {where}, which nobody wrote", "init")
         return True
 
+    def _deliver_inner(self, copy: BulkCopy) -> None:
+        """Deliver bytes from a block, or a stored value, to a block of its cluster."""
+        near = copy.near
+        if self.check_init and copy.given is None:
+            self._check_given(copy, copy.far)
+        given = self.shared[copy.far] if copy.given is None else copy.given
+        if copy.combine is not None:
+            if self.check_init:
+                self._check_given(copy, near)
+            kind = DTYPES[copy.combine.type_name]
+            old, value = self.shared[near].view(kind), given.view(kind)
+            given = copy.combine.combine(old, value, value).view(np.uint8)
+        self.shared[near] = given
+        if self.check_init:
+            self.shared_written[near] = 1
+
+    def _check_given(self, copy: BulkCopy, places: Array) -> None:
+        """Report bytes of shared memory that a copy reads and nobody wrote."""
+        missing = np.flatnonzero(self.shared_written[places] == 0)
+        if missing.size:
+            where = self._name_private(int(places[missing[0]]), "shared", 1)
+            self.blame(copy, "never-written", f"reads {where}, which nobody wrote", "init")
+
     def _deliver_bulk(self, copy: BulkCopy) -> None:
+        if copy.inner:
+            self._deliver_inner(copy)
+            return
         data, near = self.launch.arena.data, copy.near
         there = copy.far >= 0
         if copy.into_shared:
@@ -163,10 +309,7 @@ class Bulk(Mbarriers):
             return
         near, far = near[there], copy.far[there]
         if self.check_init:
-            missing = np.flatnonzero(self.shared_written[near] == 0)
-            if missing.size:
-                where = self._name_private(int(near[missing[0]]), "shared", 1)
-                self.blame(copy, "never-written", f"reads {where}, which nobody wrote", "init")
+            self._check_given(copy, near)
             self.launch.arena.shadow[far] = WRITTEN
         given = self.shared[near]
         if copy.combine is not None:
@@ -189,18 +332,37 @@ class Bulk(Mbarriers):
         if not self._bulk:
             return
         wanted = set(waited.tolist())
+        due = [c for c in self._bulk if c.barrier in wanted]
+        self._bulk = [c for c in self._bulk if c.barrier not in wanted]
+        for barrier in dict.fromkeys(c.barrier for c in due):
+            self._come([c for c in due if c.barrier == barrier], barrier)
+
+    def _come(self, copies: list[BulkCopy], barrier: int) -> None:
+        """Deliver copies, and count their bytes at their barrier object."""
+        come = np.zeros(self.full.size, np.int64)
+        address = np.zeros(self.full.size, np.uint64)
+        for copy in copies:
+            self._deliver_bulk(copy)
+            come[copy.lane] -= copy.size
+            address[copy.lane] = self.address_of(barrier, copy.lane // self.width)
+        shape = self.full.shape
+        senders = np.zeros(self.full.size, bool)
+        senders[[copy.lane for copy in copies]] = True
+        self.arrive_mbarrier(
+            "shared", _COME, address.reshape(shape), np.zeros((1, 1), np.uint64),
+            come.reshape(shape), senders.reshape(shape), copies[0].step,
+        )  # fmt: skip
+
+    def leave_copies(self, row: int) -> None:
+        """Report and drop copies by other blocks into the memory of a block that has ended."""
         left = []
         for copy in self._bulk:
-            row = copy.lane // self.width
-            if copy.barrier < 0 or copy.barrier + row * self.shared_stride not in wanted:
+            if not copy.into_shared or copy.row != row or copy.lane // self.width == row:
                 left.append(copy)
                 continue
-            self._deliver_bulk(copy)
-            only = np.zeros(self.full.shape, bool)
-            only.reshape(-1)[copy.lane] = True
-            address = np.full((1, 1), copy.barrier, np.uint64)
-            none, come = np.zeros((1, 1), np.uint64), np.full((1, 1), -copy.size, np.int64)
-            self.arrive_mbarrier("shared", _COME, address, none, come, only, copy.step)
+            block = show_index(self.block_index(row))
+            self.blame(copy, "ended-block", f"writes shared memory of block {block}, which ends "
+                       "before the copy arrives")  # fmt: skip
         self._bulk = left
 
     def commit_bulk(self, mask: Array | None) -> None:

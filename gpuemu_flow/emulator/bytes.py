@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpuemu_flow.emulator.blocks import is_cluster_barrier
+from gpuemu_flow.emulator.cluster_races import ClusterRaces
 from gpuemu_flow.emulator.lanes import Lanes
 from gpuemu_flow.emulator.memory import (
     GLOBAL_BASE,
@@ -42,6 +44,8 @@ class Bytes(State):
         self.shared_base: Array = np.zeros((1, 1), np.uint64)
         self.local_base: Array = np.zeros((1, 1), np.uint64)
         self.shared_races: LoggedRaces | None = None
+        self.cluster_races: ClusterRaces | None = None
+        self._clustered = self.cluster_size > 1 or any(map(is_cluster_barrier, program.steps))
         self.global_races: GlobalRaces | None = None
         self._parameters: dict[tuple[int, str], Array] = {}
         if len(program.shared) + (launch.dynamic_shared > 0) > 1:
@@ -94,8 +98,11 @@ class Bytes(State):
             self.shared_written = np.zeros(rows * self.shared_stride + 64, np.uint8)
             self.local_written = np.zeros(lanes * self.local_stride + 64, np.uint8)
         if self.check_race and self.shared_stride:
-            self.shared_races = LoggedRaces(
-                self, rows * self.shared_stride, self.describe_batch_offset
+            size = rows * self.shared_stride
+            if self._clustered:
+                self.cluster_races = ClusterRaces(self, size, self.describe_batch_offset)
+            self.shared_races = self.cluster_races or LoggedRaces(
+                self, size, self.describe_batch_offset
             )
 
     def parameter(self, offset: int, code: str) -> Array:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from gpuemu_flow.emulator.block_races import EveryLoadCountsError
+from gpuemu_flow.emulator.dimensions import check_dimensions
 from gpuemu_flow.emulator.effects.loads import STRONG
 from gpuemu_flow.emulator.findings import DEFAULT_CHECKS
 from gpuemu_flow.emulator.ir import Program, Special, Step
@@ -16,7 +17,6 @@ from gpuemu_flow.emulator.launch import (
     Argument,
     BufferArgument,
     Kernel,
-    check_dimensions,
     outputs_of,
 )
 from gpuemu_flow.emulator.types import WARP, Array
@@ -68,9 +68,9 @@ def can_share(program: Program) -> bool:
     """Tell whether the cases of one launch cannot influence each other.
 
     They can if threads look at a clock, or if a thread that waits for another gets turns that
-    depend on the number of threads.
+    depend on the number of threads, as the blocks of a cluster may.
     """
-    return not any(map(_notices, program.steps))
+    return program.required_cluster is None and not any(map(_notices, program.steps))
 
 
 def _notices(step: Step) -> bool:
@@ -100,13 +100,13 @@ def _launch(
     kernel: Kernel, grid: Sequence[int], block: Sequence[int],
     lists: Sequence[Sequence[Argument]], shared: int, checks: frozenset[str], budget: int,
 ) -> list[Outputs] | None:  # fmt: skip
-    dimensions = check_dimensions(kernel.program, grid, block, shared)
-    launch, buffers = kernel.prepare(dimensions, lists, shared, checks, budget)
+    shape = check_dimensions(kernel.program, grid, block, shared)
+    launch, buffers = kernel.prepare(shape, lists, shared, checks, budget)
     ids = np.arange(launch.all_blocks)
     try:
         kernel.run(launch, ids)
     except EveryLoadCountsError:
-        launch, buffers = kernel.prepare(dimensions, lists, shared, checks, budget)
+        launch, buffers = kernel.prepare(shape, lists, shared, checks, budget)
         kernel.run(launch, ids, every_load=True)
     if launch.findings() or launch.printed:
         return None

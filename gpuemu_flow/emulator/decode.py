@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from gpuemu_flow.artifacts.ptx import Body, Function, Instruction, Opcode, read_body
 from gpuemu_flow.artifacts.ptx.opcode import TYPE_BYTES
+from gpuemu_flow.emulator.clusters import largest_cluster, required_cluster
 from gpuemu_flow.emulator.errors import UnsupportedError, unsupported
 from gpuemu_flow.emulator.ir import (
     STACK,
@@ -27,8 +27,6 @@ from gpuemu_flow.emulator.layout import (
 )
 from gpuemu_flow.emulator.missing import fix_of
 from gpuemu_flow.emulator.operands import decode_operand
-
-_CLUSTER = re.compile(r"\.reqnctapercluster\s+(\d[\d\s,]{0,40})", re.ASCII)
 
 MAX_STEPS = 200_000
 """Steps of one kernel with its device functions inlined."""
@@ -118,7 +116,8 @@ class _Decoder:
         program, function = self._program, self._function
         program.required_threads = function.bounds.max_threads if function.bounds.required else 0
         program.max_threads = function.bounds.max_threads
-        self._refuse_clusters(function)
+        program.required_cluster = required_cluster(function)
+        program.largest_cluster = largest_cluster(function)
         program.parameters, program.parameter_bytes = lay_out_parameters(function)
         self._place_globals()
         symbols = {p.name: Symbol("param", p.offset) for p in program.parameters}
@@ -135,15 +134,6 @@ class _Decoder:
             program.local_bytes = offset + STACK_BYTES
         program.dynamic_offset = align_up(program.shared_bytes, 1024)
         return program
-
-    def _refuse_clusters(self, function: Function) -> None:
-        match = _CLUSTER.search(function.header)
-        if match is not None and {n.strip() for n in match.group(1).split(",")} != {"1"}:
-            raise self._declined(
-                f"{function.name} runs in clusters of {match.group(1).strip()} blocks",
-                "clusters of more than one block cannot be run; compile it without",
-                function.offset,
-            )
 
     def _declined(self, message: str, hint: str, offset: int) -> Exception:
         source = self._module.source

@@ -14,7 +14,7 @@ ARGUMENT_TYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "
 CHECK_NAMES = ("mem", "init", "race", "sync", "contract", "approx")
 DEFAULT_CHECKS = CHECK_NAMES[:4]
 BACKEND_NAMES = ("auto", "numpy", "c")
-LAUNCH_KEYS = ("entry", "grid", "block", "args", "shared")
+LAUNCH_KEYS = ("entry", "grid", "block", "cluster", "args", "shared")
 MAX_LAUNCHES = 64
 
 _NAME = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
@@ -42,6 +42,7 @@ class LaunchText:
     block: tuple[Expression, ...]
     arguments: tuple[str | ScalarText, ...]
     shared: Expression = 0
+    cluster: tuple[Expression, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ def read_described(table: Mapping[str, Json], fault: Fault) -> Described | None:
     Parameters
     ----------
     table : mapping
-        ``entry``, ``grid``, ``block``, ``args``, ``shared``, or ``launches``; ``outputs``,
-        ``scratch``, ``checks``, ``backend``.
+        ``entry``, ``grid``, ``block``, ``cluster``, ``args``, ``shared``, or ``launches``;
+        ``outputs``, ``scratch``, ``checks``, ``backend``.
     fault : callable
         Called with each problem.
 
@@ -142,7 +143,10 @@ class _Reader:
         arguments = self.arguments((*where, "args"), table.get("args"))
         shared = table.get("shared", 0)
         self.expression((*where, "shared"), shared)
-        return LaunchText(entry, grid, block, arguments, shared)
+        cluster: tuple[Expression, ...] = ()
+        if "cluster" in table:
+            cluster = self.dimensions((*where, "cluster"), table["cluster"])
+        return LaunchText(entry, grid, block, arguments, shared, cluster)
 
     def expression(self, where: tuple[str, ...], value: Json) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, str)):

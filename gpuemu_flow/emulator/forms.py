@@ -36,15 +36,16 @@ _APPROXIMATE = frozenset({"approx", "ftz"})
 MODIFIERS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("rsqrt", "sin", "cos", "lg2", "ex2", "tanh"), _APPROXIMATE),
     **dict.fromkeys(("rcp", "sqrt"), _ROUNDED | _APPROXIMATE),
-    **dict.fromkeys(("min", "max"), frozenset({"ftz", "NaN"})),
+    **dict.fromkeys(("min", "max"), frozenset({"ftz", "NaN", "relu"})),
     **dict.fromkeys(("neg", "abs", "slct"), frozenset({"ftz"})),
     **dict.fromkeys(("bmsk", "szext"), frozenset({"wrap", "clamp"})),
     "div": _ROUNDED | _APPROXIMATE | {"full"},
     "shf": frozenset({"l", "r", "wrap", "clamp"}),
     "dp2a": frozenset({"lo", "hi"}),
     "bfind": frozenset({"shiftamt"}),
+    **dict.fromkeys(("vabsdiff2", "vabsdiff4"), frozenset({"add"})),
     **dict.fromkeys(
-        ("rem", "sad", "copysign", "popc", "clz", "brev", "bfe", "bfi", "shl", "shr", "lop3",
+        ("fns", "rem", "sad", "copysign", "popc", "clz", "brev", "bfe", "bfi", "shl", "shr", "lop3",
          "dp4a", "selp"),
         frozenset(),
     ),

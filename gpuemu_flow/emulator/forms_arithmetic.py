@@ -53,6 +53,8 @@ def _half(
     return Form(function, (type_name,) * count, type_name, section)
 
 
+_PAIRS = frozenset({"u16x2", "s16x2"})
+_RELU = frozenset({"s32", "s16x2"})
 _HALVES = frozenset({"f16", "f16x2", "bf16", "bf16x2"})
 
 
@@ -72,6 +74,8 @@ def _sum_or_product(opcode: Opcode, type_name: str, words: frozenset[str]) -> Fo
         makers = {"add": floats.add, "sub": floats.subtract, "mul": floats.multiply}
         function = makers[base](rounding(words), DTYPES[type_name])
         return _arithmetic(function, type_name, 2, words, base)
+    if type_name in _PAIRS and base == "add" and only(words, type_name):
+        return Form(packed.twice_bits(np.add), (type_name,) * 2, type_name, base)
     if type_name not in INTEGERS:
         return None
     if base == "mul":
@@ -183,10 +187,16 @@ def _sign(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
 @builds("min", "max")
 def _extreme(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
     least = opcode.base == "min"
-    if type_name in INTEGERS:
-        if "relu" in words:
+    if type_name in INTEGERS | _PAIRS:
+        if not only(words, "relu", type_name) or ("relu" in words and type_name not in _RELU):
             return None
-        return Form(np.minimum if least else np.maximum, (type_name,) * 2, type_name, opcode.base)
+        choose: Lanes = np.minimum if least else np.maximum
+        if "relu" in words:
+            chosen = choose
+            choose = lambda a, b: np.maximum(chosen(a, b), a.dtype.type(0))  # noqa: E731
+        if type_name in _PAIRS:
+            choose = packed.twice_integers(choose, DTYPES[type_name.removesuffix("x2")])
+        return Form(choose, (type_name,) * 2, type_name, opcode.base)
     if words & {"xorsign", "relu"} or type_name not in {*_HALVES, "f32", "f64"}:
         return None
     if "NaN" in words:

@@ -63,6 +63,24 @@ def _bit_count(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | 
     return Form(function, (type_name,), "u32", opcode.base)
 
 
+@builds("fns")
+def _nth_set(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+    if type_name != "b32":
+        return None
+    return Form(integers.find_nth_set, ("b32", "u32", "s32"), "b32", "fns")
+
+
+@builds("vabsdiff2", "vabsdiff4")
+def _differences(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+    types, sums = opcode.types, "add" in words
+    if len(types) != 3 or not set(types) <= {"u32", "s32"} or types[1] != types[2]:
+        return None
+    if not only(words, "add", *types):
+        return None
+    function = integers.absolute_differences(is_signed(types[1]), int(opcode.base[-1]), sums)
+    return Form(function, ("b32", "b32", "b32"), "b32", opcode.base)
+
+
 @builds("bfe", "bfi", "bmsk", "szext")
 def _field(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
     base = opcode.base

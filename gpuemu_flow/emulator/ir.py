@@ -184,6 +184,10 @@ class Program:
         ``Symbol("global", n)`` means the n-th.
     dynamic_shared : bool
         True if the kernel names shared memory whose size the launch gives.
+    required_cluster : tuple of int or None
+        Blocks per cluster that it was compiled for; None if the launch says.
+    largest_cluster : int
+        Blocks per cluster at most.
     """
 
     name: str
@@ -201,6 +205,8 @@ class Program:
     globals: list[GlobalVariable] = field(default_factory=list)
     required_threads: int = 0
     max_threads: int = 0
+    required_cluster: tuple[int, int, int] | None = None
+    largest_cluster: int = 1
 
     def place(self, step: int) -> Place:
         """Return the place of a step."""

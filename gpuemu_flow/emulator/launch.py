@@ -11,8 +11,10 @@ import numpy as np
 from gpuemu_flow.artifacts.ptx import Function, read_ptx
 from gpuemu_flow.emulator.block_races import EveryLoadCountsError, QuickGlobalRaces
 from gpuemu_flow.emulator.blocks import split_blocks
+from gpuemu_flow.emulator.clusters import size_of, together
 from gpuemu_flow.emulator.codegen import Code, check_program
 from gpuemu_flow.emulator.decode import decode_program
+from gpuemu_flow.emulator.dimensions import LaunchShape, check_dimensions
 from gpuemu_flow.emulator.errors import UnsupportedError, bad_argument, bad_launch
 from gpuemu_flow.emulator.findings import DEFAULT_CHECKS, Finding
 from gpuemu_flow.emulator.ir import Parameter, Program
@@ -21,7 +23,7 @@ from gpuemu_flow.emulator.memory import GLOBAL_BASE, Arena, SideBySide
 from gpuemu_flow.emulator.names import plain_function
 from gpuemu_flow.emulator.native.backend import Native
 from gpuemu_flow.emulator.races import GlobalRaces
-from gpuemu_flow.emulator.state import CaseMemory, Dimensions, Launch
+from gpuemu_flow.emulator.state import CaseMemory, Launch
 from gpuemu_flow.emulator.tensor_maps import MAP_BYTES, TensorMap
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.emulator.undefined import watch_registers
@@ -36,10 +38,6 @@ BATCH_LOCAL = 1 << 26
 
 DEFAULT_BUDGET = 20_000_000_000
 """Thread instructions of one launch."""
-
-MAX_THREADS = 1024
-MAX_SHARED = 227 * 1024
-_MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
 @dataclass(frozen=True)
@@ -161,6 +159,7 @@ class Kernel:
         order: Sequence[int] | None = None,
         warps_reversed: bool = False,
         backend: str = "auto",
+        cluster: Sequence[int] = (),
     ) -> LaunchResult:
         """Run the kernel once.
 
@@ -182,6 +181,8 @@ class Kernel:
         backend : str
             ``numpy``, ``c`` (numpy where C cannot: the result's note says why), or ``auto``: C
             for large launches, where a compiler is there and no bit can differ.
+        cluster : sequence of int
+            Blocks per cluster; empty for what the kernel was compiled for, or one.
 
         Returns
         -------
@@ -196,8 +197,9 @@ class Kernel:
         """
         wanted = frozenset(checks)
         kernel = self.for_checks(wanted)
+        shape = check_dimensions(self.program, grid, block, shared, cluster)
         return kernel._launch(
-            grid, block, arguments, shared, wanted, budget, order, warps_reversed, backend
+            shape, arguments, shared, wanted, budget, order, warps_reversed, backend
         )
 
     def for_checks(self, checks: frozenset[str]) -> Kernel:
@@ -205,21 +207,21 @@ class Kernel:
         return self._watching() if "init" in checks and self._blocks.entry_live else self
 
     def _launch(
-        self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Argument],
-        shared: int, checks: frozenset[str], budget: int, order: Sequence[int] | None,
-        warps_reversed: bool, backend: str,
+        self, shape: LaunchShape, arguments: Sequence[Argument], shared: int,
+        checks: frozenset[str], budget: int, order: Sequence[int] | None, warps_reversed: bool,
+        backend: str,
     ) -> LaunchResult:  # fmt: skip
-        dimensions = check_dimensions(self.program, grid, block, shared)
-
         def prepared() -> tuple[Launch, list[int]]:
-            launch, (buffers,) = self.prepare(dimensions, [arguments], shared, checks, budget)
+            launch, (buffers,) = self.prepare(shape, [arguments], shared, checks, budget)
             launch.warps_reversed = warps_reversed
             return launch, buffers
 
         launch, buffers = prepared()
         ids = np.arange(launch.blocks) if order is None else np.asarray(order)
         wished = "numpy" if warps_reversed else backend
-        chosen = self._native.choose(wished, launch.threads, launch.blocks, checks)
+        chosen = self._native.choose(
+            wished, launch.threads, launch.blocks, checks, size_of(shape.cluster)
+        )
         note = chosen.note
         if chosen.compiled:
             if self._native.run(launch, ids):
@@ -247,7 +249,9 @@ class Kernel:
         machine = Machine(launch, self._blocks, self._code)
         machine.global_races = races
         local = max(1, self.program.local_bytes)
-        per = max(1, min(BATCH_THREADS, BATCH_LOCAL // local) // machine.width)
+        size = size_of(launch.cluster)
+        per = max(1, min(BATCH_THREADS, BATCH_LOCAL // local) // machine.width // size) * size
+        ids = together(ids, launch.grid, launch.cluster)
         with np.errstate(all="ignore"):
             for start in range(0, len(ids), per):
                 machine.run(ids[start : start + per])
@@ -259,8 +263,8 @@ class Kernel:
         return self._watched
 
     def prepare(
-        self, dimensions: tuple[Dimensions, Dimensions], lists: Sequence[Sequence[Argument]],
-        shared: int, checks: frozenset[str], budget: int,
+        self, shape: LaunchShape, lists: Sequence[Sequence[Argument]], shared: int,
+        checks: frozenset[str], budget: int,
     ) -> tuple[Launch, list[list[int]]]:  # fmt: skip
         """Lay out memory for one list of arguments, or for several cases side by side.
 
@@ -292,9 +296,9 @@ class Kernel:
                 made.append(_place(program, arguments, shared_arena))
         first, cases = made[0][0], tuple(case for case, _ in made)
         launch = Launch(
-            program, arena, dimensions[0], dimensions[1], first.parameters,
+            program, arena, shape.grid, shape.block, first.parameters,
             first.parameter_address, first.symbols, shared, checks, budget * len(lists),
-            cases if len(lists) > 1 else (),
+            cases if len(lists) > 1 else (), cluster=shape.cluster,
         )  # fmt: skip
         return launch, [buffers for _, buffers in made]
 
@@ -396,39 +400,6 @@ def outputs_of(
 def _take_out(arena: Arena, buffer: int, argument: BufferArgument) -> Array:
     raw = arena.read(arena.buffers[buffer]).copy()
     return raw.view(argument.data.dtype).reshape(argument.data.shape)
-
-
-def check_dimensions(
-    program: Program, grid: Sequence[int], block: Sequence[int], shared: int
-) -> tuple[Dimensions, Dimensions]:
-    """Check a grid and a block, and fill them up to three numbers."""
-    full = []
-    for what, given in (("grid", grid), ("block", block)):
-        if not 1 <= len(given) <= 3 or any(n < 1 for n in given):
-            raise bad_launch(f"the {what} {tuple(given)} is no shape", "one to three numbers > 0")
-        full.append((*given, 1, 1)[:3])
-    threads = full[1][0] * full[1][1] * full[1][2]
-    if threads > MAX_THREADS:
-        raise bad_launch(f"a block of {threads} threads", f"at most {MAX_THREADS}")
-    if program.required_threads and threads != program.required_threads:
-        raise bad_launch(
-            f"a block of {threads} threads, but the kernel was compiled for exactly "
-            f"{program.required_threads}",
-            "see .reqntid in the PTX",
-        )
-    if program.max_threads and threads > program.max_threads:
-        raise bad_launch(
-            f"a block of {threads} threads, but the kernel was compiled for at most "
-            f"{program.max_threads}",
-            "see .maxntid in the PTX (__launch_bounds__)",
-        )
-    if any(n > most for n, most in zip(full[0], _MAX_GRID, strict=True)):
-        raise bad_launch(f"a grid of {tuple(full[0])}", f"at most {_MAX_GRID}")
-    if shared < 0 or shared + program.shared_bytes > MAX_SHARED:
-        raise bad_launch(
-            f"{shared + program.shared_bytes:,} bytes of shared memory", f"at most {MAX_SHARED:,}"
-        )
-    return (full[0][0], full[0][1], full[0][2]), (full[1][0], full[1][1], full[1][2])
 
 
 def read_entries(data: bytes, file: str) -> list[Function]:

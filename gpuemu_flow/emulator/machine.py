@@ -8,14 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.emulator.blocks import ENDS_THREADS, Blocks, is_barrier, is_unaligned
+from gpuemu_flow.emulator.barrier_waits import BarrierRequest, Waiting
+from gpuemu_flow.emulator.blocks import (
+    ENDS_THREADS,
+    Blocks,
+    is_barrier,
+    is_cluster_barrier,
+    is_unaligned,
+)
+from gpuemu_flow.emulator.cluster_barriers import ClusterBarriers
 from gpuemu_flow.emulator.ir import Program
 from gpuemu_flow.emulator.mbarriers import StuckError
 from gpuemu_flow.emulator.printing import Printing
 from gpuemu_flow.emulator.state import Launch
 from gpuemu_flow.emulator.types import BITS, WARP, Array
 from gpuemu_flow.kernel_findings import THERE
-from gpuemu_flow.quick_dataclass import dataclass
 
 BlockFunction = Callable[[Any, list[Array], "Array | None", Array], "Array | None"]
 CodeSource = Callable[[int, bool], BlockFunction]
@@ -25,39 +32,6 @@ PATIENCE = 64
 
 LEAST_CHARGE = 1024
 """Threads that one step is charged for at least, so that a lonely loop ends in time too."""
-
-
-@dataclass
-class BarrierRequest:
-    """The request of a block's closing barrier.
-
-    Attributes
-    ----------
-    name : array
-        Number of the barrier, 0 to 15.
-    wanted : array or None
-        Number of threads that must come; None for all.
-    arrive_only : bool
-        True if the threads go on without waiting.
-    predicate : array or None
-        What ``bar.red`` combines.
-    operation : str
-        ``popc``, ``and``, ``or``.
-    result : int
-        Register that takes the result.
-    """
-
-    name: Array
-    wanted: Array | None = None
-    arrive_only: bool = False
-    predicate: Array | None = None
-    operation: str = ""
-    result: int = -1
-
-    @property
-    def plain(self) -> bool:
-        """Tell whether it is ``bar.sync`` of all threads, without a predicate."""
-        return self.wanted is None and self.name.size == 1
 
 
 class Machine(Printing):
@@ -70,6 +44,7 @@ class Machine(Printing):
         self._steps = launch.program.steps
         self._waits = _waiting_blocks(launch.program, blocks)
         self._collective = _collective_blocks(launch.program, blocks)
+        self._idles = _idle_blocks(launch.program, blocks)
         self.barrier_request = BarrierRequest(np.zeros((1, 1), np.int32))
 
     def run(self, block_ids: Array) -> None:
@@ -121,6 +96,35 @@ class Machine(Printing):
         if self.global_races is not None:
             self.global_races.fence(self, None if mask is None else self.spread(mask))
 
+    def cluster_arrived(self, group: Array, releases: bool) -> None:
+        """Record that threads arrived at the barrier of their cluster."""
+        if self.cluster_races is not None:
+            self.cluster_races.cluster_arrive(group, releases)
+        if self.global_races is not None and releases and self.cluster_size > 1:
+            self.global_races.cluster_arrive(self, group)
+
+    def cluster_completed(self, clusters: Array) -> None:
+        """Record that all threads of some clusters have arrived at their barrier."""
+        if clusters.size and self.cluster_races is not None:
+            self.cluster_races.cluster_complete(clusters)
+        if clusters.size and self.global_races is not None and self.cluster_size > 1:
+            self.global_races.cluster_complete(self, clusters)
+
+    def cluster_passed(self, group: Array) -> None:
+        """Record that threads passed the barrier of their cluster."""
+        if self.cluster_races is not None:
+            self.cluster_races.cluster_pass(group)
+        if self.global_races is not None and self.cluster_size > 1:
+            self.global_races.cluster_pass(self, group)
+
+    def blocks_ended(self, gone: Array) -> None:
+        """Look for accesses of the shared memory of blocks that ended, which nothing orders."""
+        rows = np.flatnonzero(gone.any(axis=1) & ~self.live.any(axis=1))
+        for row in rows.tolist():
+            self.leave_copies(row)
+            if self.cluster_races is not None:
+                self.cluster_races.block_ended(row)
+
     def step_block(
         self, block: int, registers: list[Array], mask: Array | None, group: Array, alone: bool
     ) -> Array | None:
@@ -139,7 +143,9 @@ class _Schedule:
         self._groups: dict[int, Array] = {}
         self._counts: dict[int, int] = {}
         self._turn = -1
-        self._waiting: _Waiting | None = None
+        self._waiting: Waiting | None = None
+        self._cluster = ClusterBarriers(machine.full.shape, machine.cluster_size)
+        self._in_cluster = False
         self._live = machine.live
         self._live_count = int(np.count_nonzero(self._live))
 
@@ -158,14 +164,17 @@ class _Schedule:
                     block = self._another(block)
             last = block
             group, count = self._groups.pop(block), self._counts.pop(block)
-            alone = not self._groups and self._waiting is None
+            alone = not self._groups and self._waiting is None and not self._in_cluster
             mask = None if alone and count == total else group
             length = self._blocks.ends[block] - self._blocks.starts[block]
             machine.launch.charge(length, count, LEAST_CHARGE)
             machine.group_is_alone = alone
+            machine.running = count + sum(self._counts.values())
+            if machine.any_idle and not machine._idles[block]:
+                machine.worked(group)
             condition = machine.step_block(block, self._registers, mask, group, alone)
             self._after(block, group, count, condition, alone)
-            if not self._groups and self._waiting is not None:
+            if not self._groups and (self._waiting is not None or self._in_cluster):
                 self._deadlock()
                 return
 
@@ -210,6 +219,8 @@ class _Schedule:
                 self._put(block + 1, rest, count - number)
         elif is_barrier(step):
             self._barrier(block, group, count, alone, index)
+        elif is_cluster_barrier(step):
+            self._cluster_barrier(block, group, count, index)
         else:
             self._put(block + 1, group, count)
 
@@ -243,6 +254,9 @@ class _Schedule:
         self._live = self._live & ~gone
         self._live_count -= number
         self._m.live = self._live
+        if self._m.cluster_size > 1:
+            self._m.blocks_ended(gone)
+            self._release_clusters()
         if self._waiting is not None:
             self._release()
 
@@ -264,12 +278,47 @@ class _Schedule:
             self._put(block + 1, group, count)
             return
         if self._waiting is None:
-            self._waiting = _Waiting(group.shape)
+            self._waiting = Waiting(group.shape)
         self._waiting.arrive(request, group, block + 1, index)
         if request.arrive_only:
             self._waiting.learn(request, self._m.barrier_arrived(group))
             self._put(block + 1, group, count)
         self._release()
+
+    def _cluster_barrier(self, block: int, group: Array, count: int, index: int) -> None:
+        words = self._steps[index].opcode.segments
+        if "arrive" in words:
+            self._m.cluster_arrived(group, "relaxed" not in words)
+            self._m.report_mask(
+                "sync", "arrived-twice", self._cluster.arrive(group), index,
+                "arrives at the barrier of the cluster again without having waited",
+            )  # fmt: skip
+            self._put(block + 1, group, count)
+        else:
+            found = self._cluster.wait(group, block + 1, index)
+            self._m.report_mask(
+                "sync", "not-arrived", found.absent, index,
+                "waits at the barrier of the cluster without having arrived",
+            )  # fmt: skip
+            self._m.cluster_passed(found.passed)
+            self._go_on(found.passed | found.absent, block + 1)
+        self._release_clusters()
+
+    def _go_on(self, group: Array, block: int) -> None:
+        number = int(np.count_nonzero(group))
+        if number:
+            self._put(block, group, number)
+
+    def _release_clusters(self) -> None:
+        """Let the threads go on whose clusters have arrived whole."""
+        cluster = self._cluster
+        ended, released = cluster.complete(self._live)
+        self._m.cluster_completed(ended)
+        if released.any():
+            self._m.cluster_passed(released)
+            for block in np.unique(cluster.block[released]).tolist():
+                self._go_on(released & (cluster.block == block), block)
+        self._in_cluster = bool(cluster.waiting.any())
 
     def _release(self) -> None:
         waiting = self._waiting
@@ -309,8 +358,10 @@ class _Schedule:
             )  # fmt: skip
 
     def _deadlock(self) -> None:
+        self._cluster_deadlock()
         waiting = self._waiting
-        assert waiting is not None
+        if waiting is None:
+            return
         stuck = waiting.block >= 0
         for step in np.unique(waiting.step[stuck]).tolist():
             chosen = stuck & (waiting.step == step)
@@ -322,78 +373,18 @@ class _Schedule:
                 "wait there",
             )  # fmt: skip
 
-
-class _Waiting:
-    """The warps that wait at each barrier of each block."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.block = np.full(shape, -1, np.int32)
-        self.name = np.zeros(shape, np.int32)
-        self.wanted = np.full(shape, -1, np.int64)
-        self.step = np.zeros(shape, np.int32)
-        self.plain = np.zeros(shape, bool)
-        self.predicate = np.zeros(shape, bool)
-        self.results: dict[int, tuple[str, int]] = {}
-        self.arrived: dict[int, Array] = {}
-        self._known: dict[int, Array] = {}
-
-    def arrive(self, request: BarrierRequest, group: Array, block: int, step: int) -> None:
-        """Record that a group has reached a barrier."""
-        names = np.broadcast_to(request.name, group.shape)
-        if request.arrive_only:
-            for name in np.unique(names[group]).tolist():
-                here = (group & (names == name)).sum(axis=1)
-                self.arrived[name] = self.arrived.get(name, np.zeros(len(group), np.int64)) + here
-            return
-        self.block[group] = block
-        self.name[group] = names[group]
-        self.step[group] = step
-        self.plain[group] = request.plain
-        self.wanted[group] = -1
-        if request.wanted is not None:
-            self.wanted[group] = np.broadcast_to(request.wanted, group.shape)[group]
-        if request.predicate is not None:
-            self.predicate[group] = np.broadcast_to(request.predicate, group.shape)[group]
-            self.results[step] = (request.operation, request.result)
-
-    def learn(self, request: BarrierRequest, known: Array | None) -> None:
-        """Store the clocks of threads that arrived without waiting."""
-        if known is not None and request.name.size == 1:
-            name = int(request.name.flat[0])
-            before = self._known.get(name)
-            self._known[name] = known if before is None else np.maximum(before, known)
-
-    def released(self, live: Array) -> list[tuple[Array, Array | None]]:
-        """Find the warps that barriers release, and the clocks of threads that only arrived."""
-        found: list[tuple[Array, Array | None]] = []
-        waits = self.block >= 0
-        for name in np.unique(self.name[waits]).tolist():
-            here = waits & (self.name == name)
-            extra = self.arrived.get(name, 0)
-            present = here.sum(axis=1) + extra
-            wanted = np.where(here, self.wanted, -1).max(axis=1)
-            wanted = np.where(wanted < 0, live.sum(axis=1) + extra, wanted)
-            done = here.any(axis=1) & (present >= wanted)
-            if done.any():
-                if name in self.arrived:
-                    self.arrived[name] = np.where(done, 0, self.arrived[name])
-                found.append((here & done[:, None], self._known.get(name)))
-        return found
-
-    def give_results(self, released: Array, registers: list[Array]) -> None:
-        """Write what ``bar.red`` computes over the threads of each block."""
-        for step, (operation, number) in self.results.items():
-            chosen = released & (self.step == step)
-            if not chosen.any():
-                continue
-            value = self.predicate & released
-            if operation == "popc":
-                total = value.sum(axis=1).astype(np.uint32)
-            elif operation == "or":
-                total = value.any(axis=1)
-            else:
-                total = (self.predicate | ~released).all(axis=1)
-            registers[number] = np.where(chosen, total[:, None], registers[number])
+    def _cluster_deadlock(self) -> None:
+        cluster = self._cluster
+        for step in np.unique(cluster.step[cluster.waiting]).tolist():
+            chosen = cluster.waiting & (cluster.step == step)
+            size = self._m.cluster_size
+            first = int(np.flatnonzero(chosen.any(axis=1))[0]) // size * size
+            there = int(np.count_nonzero(chosen[first : first + size]))
+            self._m.report_mask(
+                "sync", "never-completed", chosen, step,
+                f"is never completed: {there} of {size * self._m.launch.threads} threads of the "
+                "cluster wait there",
+            )  # fmt: skip
 
 
 def _waiting_blocks(program: Program, blocks: Blocks) -> list[bool]:
@@ -409,6 +400,21 @@ def _waiting_blocks(program: Program, blocks: Blocks) -> list[bool]:
             )
         )
     return found
+
+
+_IDLE = frozenset({"bra", "setp", "selp", "mov", "nanosleep"})
+
+
+def _idle_blocks(program: Program, blocks: Blocks) -> list[bool]:
+    """Mark basic blocks that do nothing but wait for barrier objects, and branch."""
+    return [
+        all(
+            step.opcode.base in _IDLE or step.opcode.segments[1:2] in (("try_wait",),
+                                                                       ("test_wait",))
+            for step in program.steps[start:end]
+        )
+        for start, end in zip(blocks.starts, blocks.ends, strict=True)
+    ]  # fmt: skip
 
 
 def _collective_blocks(program: Program, blocks: Blocks) -> list[bool]:

@@ -14,7 +14,11 @@ PATIENCE = 1_000_000
 """Waits in a row of which none succeeds, before the threads are taken to wait for ever."""
 
 ALONE = 500
-"""Waits that one wait counts for when no other thread could bring it to an end."""
+"""Waits that one wait counts for when no other thread is running."""
+
+IDLE = 20_000
+"""Waits that one wait counts for when all running threads have waited in vain since the last
+arrival at any barrier object, and done nothing else."""
 
 _INCREMENT = AtomicForm("mbarrier.increment", "b64")
 _ARRIVE = AtomicForm("mbarrier.arrive", "b64")
@@ -42,11 +46,25 @@ class Mbarriers(Asynchronous):
         super().begin(block_ids)
         self._arrivals: list[_CopyArrival] = []
         self._fruitless = 0
+        self.idle: Array = np.zeros(self.full.shape, bool)
+        self.any_idle = False
+
+    def worked(self, group: Array) -> None:
+        """Record that threads did something else than to wait for a barrier object."""
+        self.idle &= ~group
+        self.any_idle = bool(self.idle.any())
+
+    def _begin_anew(self) -> None:
+        """Record that some wait may succeed now."""
+        self._fruitless = 0
+        if self.any_idle:
+            self.worked(self.full)
 
     def start_mbarrier(
         self, space: str, address: Array, count: Array, mask: Array | None, step: int
     ) -> None:
         """Compute ``mbarrier.init``."""
+        self._begin_anew()
         store = getattr(self, f"store_{space}")
         store(address, (mbarrier.fresh(self.spread(count)),), 8, mask, step, False)
 
@@ -55,11 +73,18 @@ class Mbarriers(Asynchronous):
         mask: Array | None, step: int,
     ) -> Array:  # fmt: skip
         """Compute ``mbarrier.arrive`` and its relatives; return the state before."""
-        self._fruitless = 0
+        self._begin_anew()
         active = self.spread(self.live if mask is None else mask)
         wide = self.spread(count).astype(np.uint64)
         nbytes = self.spread(awaited).astype(np.int64).view(np.uint64)
         self.signal_mbarrier(space, address, active)
+        if self.cluster_size > 1 and self.global_races is not None:
+            there = self._places(space, address, active) // max(1, self.shared_stride)
+            lanes = np.flatnonzero(active)
+            other = np.zeros(self.full.size, bool)
+            other[lanes[there != lanes // self.width]] = True
+            if other.any():  # the blocks that wait there see what these have written
+                self.global_races.signal(self, other.reshape(self.full.shape), releases=True)
         old = self.atomic(space, form, address, (wide, nbytes), mask, step)
         many = active & (mbarrier.pending(old) < wide)
         if many.any():
@@ -74,7 +99,7 @@ class Mbarriers(Asynchronous):
         offsets = self.spread(address)
         if space == "generic":
             offsets = offsets & np.uint64((1 << 36) - 1)
-        return (offsets + self.shared_base)[active].astype(np.int64)
+        return self.spread(self.shared_places(offsets))[active].astype(np.int64)
 
     def signal_mbarrier(self, space: str, address: Array, active: Array) -> None:
         """Store the arriving threads' clocks at the barrier objects, for later waits."""
@@ -150,11 +175,19 @@ class Mbarriers(Asynchronous):
         passed = active & done
         if passed.any():
             self._fruitless = 0
+            if self.any_idle:
+                self.worked(passed)
+            if self.cluster_size > 1 and self.global_races is not None:
+                self.global_races.acquire(self, passed)
             if self.shared_races is not None:
                 passed_places = self._places(space, address, passed)
                 self.shared_races.learn(passed_places, np.flatnonzero(passed))
         else:
-            self._fruitless += ALONE if self.group_is_alone else 1
+            self.idle |= active
+            self.any_idle = True
+            idle = int(np.count_nonzero(self.idle & self.live))
+            self._fruitless += IDLE if idle >= self.running else (
+                ALONE if self.group_is_alone else 1)  # fmt: skip
             if self._fruitless > PATIENCE:
                 self.report_mask(
                     "sync", "never-completed", active, step,

@@ -12,10 +12,12 @@ _FIXES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("cp.async.bulk.tensor", "cp.reduce.async.bulk", "cp.async.bulk.prefetch", "tensormap"),
      "tiled copies by tensor maps (TMA) can be run: see docs/emulator.md for the forms"),
     (("tcgen05",), "compile for sm_90 or older"),
-    (("mma.sp", "wgmma.mma_async.sp", "mma.sync.aligned.kind"),
-     "sparse and scaled products cannot be run: use the dense mma"),
-    (("mapa", "getctarank", "multimem", "st.async", "red.async", "clusterlaunchcontrol"),
-     "clusters cannot be run: compile without them"),
+    (("mma.sp", "mma.sp::ordered_metadata"),
+     "see docs/emulator.md for the shapes and selectors of sparse products that can be run"),
+    (("wgmma.mma_async.sp", "mma.sync.aligned.kind"),
+     "sparse products of warp groups and scaled products cannot be run: use the dense form"),
+    (("multimem", "clusterlaunchcontrol"),
+     "several GPUs and clusters that the kernel itself asks for cannot be run"),
     (("bar", "barrier"), "put the barrier outside of the branch, without a predicate"),
 )  # fmt: skip
 """Beginnings of opcodes, and what to do."""

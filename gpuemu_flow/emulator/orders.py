@@ -13,7 +13,7 @@ from gpuemu_flow.emulator.types import WARP, Array
 
 def find_order_dependence(
     kernel: Kernel, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Argument],
-    result: LaunchResult, *, shared: int, budget: int,
+    result: LaunchResult, *, shared: int, budget: int, cluster: Sequence[int] = (),
 ) -> list[Finding]:  # fmt: skip
     """Launch with the blocks in reverse order, then with the warps, and compare the buffers.
 
@@ -24,6 +24,8 @@ def find_order_dependence(
         As for the launch that gave `result`.
     result : LaunchResult
     shared, budget : int
+    cluster : sequence of int
+        As for the launch.
 
     Returns
     -------
@@ -35,13 +37,13 @@ def find_order_dependence(
     if count > 1:
         again = kernel.launch(
             grid, block, arguments, shared=shared, checks=(), budget=budget,
-            order=range(count - 1, -1, -1), backend="numpy",
+            order=range(count - 1, -1, -1), backend="numpy", cluster=cluster,
         )  # fmt: skip
         found += _differences("blocks", kernel, arguments, result, again)
     if int(np.prod(block)) > WARP:
         again = kernel.launch(
             grid, block, arguments, shared=shared, checks=(), budget=budget,
-            warps_reversed=True, backend="numpy",
+            warps_reversed=True, backend="numpy", cluster=cluster,
         )  # fmt: skip
         found += _differences("warps", kernel, arguments, result, again)
     return found

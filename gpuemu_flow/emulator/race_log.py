@@ -108,10 +108,12 @@ class LoggedRaces(SharedRaces):
         self.make_exact()
         super().learn(places, lanes)
 
-    def access_by(self, lane: int, places: Array, step: int, *, write: bool) -> None:
+    def access_by(
+        self, lane: int, places: Array, step: int, *, write: bool, strong: bool = False
+    ) -> None:
         """Record the bytes that a copy, started by one thread, reads or writes."""
         self.make_exact()
-        super().access_by(lane, places, step, write=write)
+        super().access_by(lane, places, step, write=write, strong=strong)
 
     def settle(self) -> None:
         """Examine the interval that ends here."""

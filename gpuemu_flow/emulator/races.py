@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from gpuemu_flow.emulator.cluster_order import ClusterOrder
+from gpuemu_flow.emulator.clusters import size_of
 from gpuemu_flow.emulator.findings import show_index
 from gpuemu_flow.emulator.ir import Program
 from gpuemu_flow.emulator.lanes import Lanes
@@ -119,11 +121,13 @@ class SharedRaces:
             else:
                 self._record_read(cells, me, row, warp, now, step, strong)
 
-    def access_by(self, lane: int, places: Array, step: int, *, write: bool) -> None:
+    def access_by(
+        self, lane: int, places: Array, step: int, *, write: bool, strong: bool = False
+    ) -> None:
         """Record the bytes, by offset, that a copy started by one thread reads or writes."""
         places = np.unique(places // self._grain) * self._grain
         me = np.full(places.size, lane)
-        self._access(me, places, self._grain, step, write, strong=False, words=[])
+        self._access(me, places, self._grain, step, write, strong=strong, words=[])
 
     def _record_read(
         self, cells: Array, me: Array, row: Array, warp: Array, now: Array, step: int, strong: bool
@@ -249,21 +253,21 @@ class _Trace:
 
     def __init__(self, cells: int) -> None:
         self.who: Array = np.full(cells, -1, np.int32)
-        self._when: Array = np.zeros(cells, np.int32)
-        self._step: Array = np.zeros(cells, np.int32)
+        self.when: Array = np.zeros(cells, np.int32)
+        self.step: Array = np.zeros(cells, np.int32)
         self._strong: Array = np.zeros(cells, bool)
 
     def record(self, cells: Array, me: Array, now: Array, step: int, strong: bool) -> None:
         self.who[cells] = me
-        self._when[cells] = now
-        self._step[cells] = step
+        self.when[cells] = now
+        self.step[cells] = step
         self._strong[cells] = strong
 
     def unordered(self, races: SharedRaces, cells: Array, row: Array, warp: Array) -> Array:
         """Mark the cells whose last access is not ordered before some lanes."""
         who = self.who[cells]
         known = races.knows(row, warp, np.maximum(who, 0))
-        return (who >= 0) & (self._when[cells] >= known)
+        return (who >= 0) & (self.when[cells] >= known)
 
     def check(
         self, races: SharedRaces, cells: Array, me: Array, row: Array, warp: Array, strong: bool,
@@ -278,7 +282,7 @@ class _Trace:
         if strong:
             bad &= ~self._strong[cells]
         if bad.any():
-            races.report(bad, me, who, self._step[cells], step, verb, write, offsets)
+            races.report(bad, me, who, self.step[cells], step, verb, write, offsets)
 
 
 class GlobalRaces:
@@ -305,6 +309,8 @@ class GlobalRaces:
         self._fenced: Array = np.zeros(launch.all_blocks + 1, np.int32)
         self._released: Array = np.zeros(launch.all_blocks + 1, np.int32)
         self._acquired: Array = np.zeros(launch.all_blocks + 1, np.int32)
+        members = size_of(launch.cluster)
+        self._clusters = ClusterOrder(launch, members) if members > 1 else None
 
     def _blocks(self, state: State, mask: Array | None) -> Array:
         numbers = np.arange(state.full.size) if mask is None else np.flatnonzero(mask)
@@ -322,6 +328,33 @@ class GlobalRaces:
         blocks = np.unique(self._blocks(state, mask))
         self._acquired[blocks] = self._time
         self._released[blocks] = self._time if releases else self._fenced[blocks]
+
+    def acquire(self, state: State, mask: Array) -> None:
+        """Record that lanes waited for what other blocks of their cluster released."""
+        self._time += 1
+        self._acquired[np.unique(self._blocks(state, mask))] = self._time
+
+    def cluster_arrive(self, state: State, group: Array) -> None:
+        """Record that threads arrived at the barrier of their cluster."""
+        assert self._clusters is not None
+        self._time += 1
+        self._clusters.arrive(np.unique(self._blocks(state, group)), self._time)
+
+    def cluster_complete(self, state: State, clusters: Array) -> None:
+        """Record that the barrier of some clusters of a batch is complete."""
+        assert self._clusters is not None
+        numbers = state.block_ids.reshape(-1, state.cluster_size)[clusters]
+        self._clusters.complete(numbers.reshape(-1) + 1)
+
+    def cluster_pass(self, state: State, group: Array) -> None:
+        """Record that threads passed the barrier of their cluster."""
+        assert self._clusters is not None
+        rows, size = np.flatnonzero(group.any(axis=1)), state.cluster_size
+        if not rows.size:
+            return
+        by_rank = np.argsort(state.ranks.reshape(-1, size), axis=1)
+        members = np.take_along_axis(state.block_ids.reshape(-1, size), by_rank, axis=1) + 1
+        self._clusters.wait(state.block_ids[rows] + 1, members[rows // size])
 
     def access(
         self,
@@ -428,7 +461,10 @@ class GlobalRaces:
 
     def _ordered(self, before: Array, when: Array, me: Array) -> Array:
         released = self._released[before]
-        return (released >= when) & (self._acquired[me] >= released)
+        found: Array = (released >= when) & (self._acquired[me] >= released)
+        if self._clusters is not None:
+            found = found | self._clusters.ordered(before, when, me)
+        return found
 
     def _report(
         self, state: State, bad: Array, numbers: Array, other: Array, step: int, offsets: Array,

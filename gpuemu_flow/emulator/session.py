@@ -52,6 +52,7 @@ def cover(path: Path) -> list[KernelCoverage]:
 def run_file(
     path: Path, entry: str, grid: str, block: str, texts: Sequence[str], *, shared: int,
     checks: Sequence[str], seed: int, budget: int | None, backend: str = "auto",
+    cluster: str = "",
 ) -> Run:  # fmt: skip
     """Launch one kernel of a file once.
 
@@ -63,15 +64,17 @@ def run_file(
     arguments = parse_arguments(texts, kernel.parameters, seed)
     names = parse_checks(checks)
     blocks, threads = parse_dimensions("grid", grid), parse_dimensions("block", block)
+    together = parse_dimensions("cluster", cluster) if cluster else ()
     given = [named.argument for named in arguments]
     limit = budget or DEFAULT_BUDGET
     start = time.perf_counter()
     result = kernel.launch(
-        blocks, threads, given, shared=shared, checks=names, budget=limit, backend=backend
-    )
+        blocks, threads, given, shared=shared, checks=names, budget=limit, backend=backend,
+        cluster=together,
+    )  # fmt: skip
     if "order" in names:
         more = find_order_dependence(
-            kernel, blocks, threads, given, result, shared=shared, budget=limit
+            kernel, blocks, threads, given, result, shared=shared, budget=limit, cluster=together
         )
         result = replace(result, findings=(*result.findings, *more))
     variants = make_variants(kernel, names)
@@ -79,7 +82,8 @@ def run_file(
         more = find_flips(
             kernel, variants, result, given,
             lambda other: other.launch(
-                blocks, threads, given, shared=shared, checks=names, budget=limit
+                blocks, threads, given, shared=shared, checks=names, budget=limit,
+                cluster=together,
             ),
         )  # fmt: skip
         result = replace(result, findings=(*result.findings, *more))

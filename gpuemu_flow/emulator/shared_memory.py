@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from gpuemu_flow.emulator.global_memory import GlobalMemory
+from gpuemu_flow.emulator.cluster_memory import ClusterMemory
 from gpuemu_flow.emulator.lanes import Lanes
 from gpuemu_flow.emulator.memory import (
     GLOBAL_BASE,
@@ -17,12 +17,17 @@ from gpuemu_flow.emulator.types import Array
 _G = np.uint64(GLOBAL_BASE)
 
 
-class SharedMemory(GlobalMemory):
+class SharedMemory(ClusterMemory):
     """Shared memory of the blocks of one batch."""
 
     def _shared_lanes(
         self, address: Array, mask: Array | None, size: int, step: int, write: bool, whole: bool
     ) -> tuple[Lanes, Array | None]:
+        base, refused = self.shared_base, None
+        if self.cluster_size > 1:
+            address, rows = self.shared_rows(address)
+            base = rows.astype(np.uint64) * np.uint64(self.shared_stride)
+            refused = self.refused_rows(rows, mask, step, write)
         near = self._lanes(address, mask, whole=whole)
         good: Array | None = None
         if near.offsets.size:
@@ -40,9 +45,12 @@ class SharedMemory(GlobalMemory):
                     f"by {self.who(int(numbers[0]))}",
                 )  # fmt: skip
                 address = np.where(self._back(good, near), address, np.uint64(0))
-        far = self._lanes(address + self.shared_base, mask, whole=True)
+        far = self._lanes(address + base, mask, whole=True)
         if good is not None and good.size != far.offsets.size:
             good = self.active(good.reshape(near.shape), far.mask)
+        if refused is not None:
+            may = self.active(~refused, far.mask)
+            good = may if good is None else good & may
         return far, good
 
     def _back(self, chosen: Array, lanes: Lanes) -> Array:
@@ -76,7 +84,7 @@ class SharedMemory(GlobalMemory):
         """Load from shared memory."""
         size = width * vector
         races = self.shared_races
-        if address.shape[1] == 1 and mask is None:
+        if address.shape[1] == 1 and mask is None and self.cluster_size == 1:
             lanes, good = self._shared_rows(address, size, step)
         else:
             lanes, good = self._shared_lanes(address, mask, size, step, False, whole=False)

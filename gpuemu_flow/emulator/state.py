@@ -7,6 +7,7 @@ from dataclasses import field, replace
 
 import numpy as np
 
+from gpuemu_flow.emulator.clusters import ALONE, Dimensions, block_indices, ranks, size_of
 from gpuemu_flow.emulator.errors import BudgetError
 from gpuemu_flow.emulator.findings import Finding, show_index
 from gpuemu_flow.emulator.ir import Program
@@ -14,8 +15,6 @@ from gpuemu_flow.emulator.memory import Arena
 from gpuemu_flow.emulator.types import WARP, WARPGROUP, Array
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.quick_dataclass import dataclass
-
-Dimensions = tuple[int, int, int]
 
 
 @dataclass
@@ -72,6 +71,8 @@ class Launch:
     warps_reversed : bool
         Lay the warps of each block into lanes from the last to the first. The lanes of one step
         act in their order, so the last warp then comes before the others.
+    cluster : tuple of int
+        Blocks per cluster, by dimension.
     """
 
     program: Program
@@ -86,6 +87,7 @@ class Launch:
     budget: int
     cases: tuple[CaseMemory, ...] = ()
     warps_reversed: bool = False
+    cluster: Dimensions = ALONE
     spent: int = 0
     executed: int = 0
     printed: list[str] = field(default_factory=list)
@@ -167,10 +169,13 @@ class State:
         self.live: Array = np.zeros((0, 0), bool)
         self.full: Array = np.zeros((0, 0), bool)
         self.group_is_alone = True
+        self.running = 0
         self.carry: Array = np.zeros((1, 1), bool)
+        self.cluster_size = size_of(launch.cluster)
+        self.ranks: Array = np.zeros(0, np.int64)
 
     def begin(self, block_ids: Array) -> None:
-        """Set up lanes and special registers for some blocks."""
+        """Set up lanes and special registers for some blocks; those of a cluster lie together."""
         self.block_ids = block_ids
         self.count = len(block_ids)
         self.full = np.ones((self.count, self.width), bool)
@@ -178,7 +183,9 @@ class State:
         self.live = np.broadcast_to(lanes < self.launch.threads, self.full.shape)
         if self.launch.threads == self.width:
             self.live = self.full
-        self.special = _specials(self.launch, lanes, block_ids % self.launch.blocks)
+        blocks = block_ids % self.launch.blocks
+        self.ranks = ranks(blocks, self.launch.grid, self.launch.cluster)
+        self.special = _specials(self.launch, lanes, blocks, self.ranks)
 
     def _threads_of_lanes(self) -> Array:
         """Return the linear index of the thread in each lane of a block."""
@@ -279,7 +286,7 @@ def _all_members(members: Array) -> bool:
     return members.size == 1 and int(members.flat[0]) == 0xFFFFFFFF
 
 
-def _specials(launch: Launch, lanes: Array, block_ids: Array) -> dict[str, Array]:
+def _specials(launch: Launch, lanes: Array, block_ids: Array, rank: Array) -> dict[str, Array]:
     def wide(x: Array) -> Array:
         return np.asarray(x).astype(np.uint32)
 
@@ -311,15 +318,18 @@ def _specials(launch: Launch, lanes: Array, block_ids: Array) -> dict[str, Array
         "dynamic_smem_size": one(launch.dynamic_shared),
         "total_smem_size": one(launch.program.shared_bytes + launch.dynamic_shared),
         "aggr_smem_size": one(launch.program.shared_bytes + launch.dynamic_shared),
-        "is_explicit_cluster": one(0),
-        "cluster_ctarank": one(0),
-        "cluster_nctarank": one(1),
+        "is_explicit_cluster": one(int(launch.cluster != ALONE)),
+        "cluster_ctarank": wide(rank[:, None]) if launch.cluster != ALONE else one(0),
+        "cluster_nctarank": one(size_of(launch.cluster)),
     }
-    for axis, threads, blocks in zip("xyz", (bx, by, bz), (gx, gy, gz), strict=True):
+    places = block_indices(column, launch.grid)
+    sizes = zip("xyz", launch.block, launch.grid, launch.cluster, places, strict=True)
+    for axis, threads, blocks, members, place in sizes:
         found[f"ntid.{axis}"] = one(threads)
         found[f"nctaid.{axis}"] = one(blocks)
-        found[f"cluster_ctaid.{axis}"] = one(0)
-        found[f"cluster_nctaid.{axis}"] = one(1)
-        found[f"clusterid.{axis}"] = found[f"ctaid.{axis}"]
-        found[f"nclusterid.{axis}"] = one(blocks)
+        found[f"cluster_ctaid.{axis}"] = wide(place % members) if members > 1 else one(0)
+        found[f"cluster_nctaid.{axis}"] = one(members)
+        own = found[f"ctaid.{axis}"]
+        found[f"clusterid.{axis}"] = wide(place // members) if members > 1 else own
+        found[f"nclusterid.{axis}"] = one(blocks // members)
     return found

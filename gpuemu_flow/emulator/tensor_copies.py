@@ -29,7 +29,7 @@ class TensorCopies(Bulk):
 
     def start_tensor_copy(
         self, address: Array, corner: Sequence[Array], shared: Array, barrier: Array | None,
-        into_shared: bool, operation: str, mask: Array | None, step: int,
+        into_shared: bool, operation: str, blocks: Array | None, mask: Array | None, step: int,
     ) -> None:  # fmt: skip
         """Start copies of boxes.
 
@@ -46,6 +46,8 @@ class TensorCopies(Bulk):
         into_shared : bool
         operation : str
             A reduction; empty for a copy.
+        blocks : array or None
+            Bits of the ranks of the blocks that all get the box; None for the one addressed.
         mask : array or None
         step : int
 
@@ -54,11 +56,9 @@ class TensorCopies(Bulk):
         UnsupportedError
             For a map with something that the emulator lacks.
         """
-        active = self.spread(self.live if mask is None else mask)
-        rows = [self.spread(x).reshape(-1) for x in (address, shared, *corner)]
-        for lane in np.flatnonzero(active).tolist():
-            where, near, *place = (int(row[lane]) for row in rows)
-            copy = self.new_copy(lane, into_shared, barrier, step)
+        rows = [self.spread(x).reshape(-1) for x in (address, *corner)]
+        for copy, near in self.new_copies(shared, into_shared, barrier, blocks, mask, step):
+            where, *place = (int(row[copy.lane]) for row in rows)
             tensor = self._usable_map(copy, where, len(corner))
             if tensor is None:
                 continue
@@ -75,7 +75,7 @@ class TensorCopies(Bulk):
         places, inside = tensor.elements(corner)
         far = (places - GLOBAL_BASE)[:, None] + np.arange(tensor.item)
         far = np.where(inside[:, None], np.maximum(far, 0), -1).reshape(-1)
-        base = copy.lane // self.width * self.shared_stride
+        base = copy.row * self.shared_stride
         combine: AtomicForm | None = None
         if operation:
             combine = reduction(operation, tensor.type_name)
@@ -129,11 +129,10 @@ class TensorCopies(Bulk):
         self, address: Array, dimensions: int, mask: Array | None, step: int
     ) -> None:
         """Check the maps of ``cp.async.bulk.prefetch.tensor``."""
-        active = self.spread(self.live if mask is None else mask)
         where = self.spread(address).reshape(-1)
-        for lane in np.flatnonzero(active).tolist():
-            copy = self.new_copy(lane, True, None, step)
-            self._usable_map(copy, int(where[lane]), dimensions)
+        nowhere = np.zeros((1, 1), np.uint64)
+        for copy, _ in self.new_copies(nowhere, True, None, None, mask, step):
+            self._usable_map(copy, int(where[copy.lane]), dimensions)
 
     def replace_field(
         self, space: str, field: str, number: int, address: Array, value: Array,

@@ -13,10 +13,10 @@ import numpy as np
 
 from gpuemu_flow.emulator.matrices import (
     ELEMENT_BITS,
-    Matrices,
     canonical_bits32,
     unpack_elements,
 )
+from gpuemu_flow.emulator.sparse import SparseMatrices
 from gpuemu_flow.emulator.types import WARP, Array
 from gpuemu_flow.quick_dataclass import dataclass
 
@@ -121,7 +121,7 @@ def scatter_fragment(matrix: Array, form: FragmentForm, *, saturate: bool) -> li
     return [np.ascontiguousarray(bits[..., r, 0]) for r in range(form.registers)]
 
 
-class WarpMatrices(Matrices):
+class WarpMatrices(SparseMatrices):
     """``wmma`` of one batch."""
 
     def load_fragment(

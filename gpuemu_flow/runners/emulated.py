@@ -220,6 +220,8 @@ class EmulatedRunner:
     ) -> bool:  # fmt: skip
         grid = [compute(t, names, shapes) for t in launch.grid]
         block = [compute(t, names, shapes) for t in launch.block]
+        if launch.cluster:  # whose blocks may wait for each other
+            return False
         if 0 in grid:
             return True
         lists = [self._arguments(launch, names, shapes, buffers) for buffers in all_buffers]
@@ -278,6 +280,7 @@ class EmulatedRunner:
         result = kernel.launch(
             grid, block, arguments, shared=compute(launch.shared, names, shapes),
             checks=checks, backend=self._described.backend,
+            cluster=[compute(t, names, shapes) for t in launch.cluster],
         )  # fmt: skip
         self.printed = (self.printed + result.printed)[:MOST_PRINTED]
         if result.findings:

@@ -17,20 +17,21 @@ MISSING = {
     "[%rd1, {%r2, %r3, %r4, %r5}], [%r4], {%h1, %h2};": "tensor maps",
     "cp.async.bulk.tensor.2d.shared::cluster.global.tile::gather4.mbarrier::complete_tx::bytes "
     "[%r1], [%rd1, {%r2, %r3, %r3, %r3, %r3}], [%r4];": "tensor maps",
-    "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast"
-    "::cluster [%r1], [%rd1, {%r2, %r3}], [%r4], %h1;": "tensor maps",
+    "cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+    "[%r1], [%rd1, {%r2, %r3}], [%r4];": "tensor maps",
     "cp.async.bulk.tensor.3d.shared::cta.global.mbarrier::complete_tx::bytes [%r1], "
     "[%rd1, {%r2, %r3}], [%r4];": "tensor maps",
     "tensormap.replace.tile.swizzle_atomicity.global.b1024.b32 [%rd1], 2;": "tensor maps",
     "cp.reduce.async.bulk.global.shared::cta.bulk_group.max.f16 [%rd1], [%r1], 16;": "tensor maps",
-    "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [%r1], "
+    "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.f16 [%r1], "
     "[%r2], 16, [%r3];": "tensor maps",
     "suld.b.1d.b32.trap {%r1}, [%rd1, {%r2}];": "surfaces",
-    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1], %r2, [%r3];": "clusters",
+    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u16 [%r1], %h2, [%r3];": "sm_80",
+    "multimem.ld_reduce.global.add.f32 %f1, [%rd1];": "several GPUs",
     "tcgen05.wait::ld.sync.aligned;": "sm_90",
     "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1,%f2,%f3,%f4}, {%r1,%r2}, "
-    "{%r3,%r4}, {%f1,%f2,%f3,%f4}, %r5, 0;": "dense mma",
-    "mapa.shared::cluster.u32 %r1, %r2, 1;": "clusters",
+    "{%r3,%r4}, {%f1,%f2,%f3,%f4}, %r5, 4;": "sparse",
+    "barrier.cluster.sync;": "barrier",
     "cvt.sat.u32.pred %r1, %p1;": "sm_80",
     "max.xorsign.abs.f32 %f1, %f2, %f3;": "sm_80",
     "shl.sat.b32 %r1, %r2, 3;": "sm_80",
@@ -68,8 +69,8 @@ def test_a_variable_that_cannot_be_read_matters_only_to_kernels_that_use_it() ->
     assert "functions" in using.problem or "table" in using.problem
 
 
-def test_clusters_of_several_blocks_are_declined() -> None:
-    for count, runs in (("1, 1, 1", True), ("2, 1, 1", False)):
+def test_clusters_of_several_blocks_can_run() -> None:
+    for count in ("1, 1, 1", "2, 1, 1"):
         text = f"{HEADER}.visible .entry k()\n.reqnctapercluster {count}\n{{ ret; }}\n"
         (found,) = cover_file(text.encode(), "k.ptx")
-        assert found.runs == runs
+        assert found.runs

@@ -9,6 +9,7 @@ from gpuemu_flow.emulator.effects import (
     barriers,
     calls,
     carries,
+    clusters,
     loads,
     matrices,
     mbarriers,
@@ -40,6 +41,7 @@ _EFFECTS: dict[str, Effect] = {
     **tensors.EFFECTS,
     **calls.EFFECTS,
     **carries.EFFECTS,
+    **clusters.EFFECTS,
 }
 
 

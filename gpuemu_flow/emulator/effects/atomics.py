@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gpuemu_flow.emulator.atomics import AtomicForm, combiner
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
     address_problem,
+    items_of,
     operand_problem,
     result_problem,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.effects.loads import space_of
+from gpuemu_flow.emulator.effects.stores_async import emit_store, is_asynchronous, store_problem
 from gpuemu_flow.emulator.ir import Memory, Operand, Step
+from gpuemu_flow.emulator.types import SIZES
 
 if TYPE_CHECKING:
     from gpuemu_flow.emulator.emitter import Emitter
@@ -22,9 +27,10 @@ OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "de
 _WORDS = frozenset(
     {
         *OPERATIONS, "relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys",
-        "global", "shared", "shared::cta", "noftz",
+        "global", "shared", "shared::cta", "shared::cluster", "noftz",
     }
 )  # fmt: skip
+_IN_VECTORS = frozenset({"f32", "f16", "bf16", "f16x2", "bf16x2"})
 _RELEASES = frozenset({"release", "acq_rel"})
 
 
@@ -36,9 +42,59 @@ def _parts(step: Step) -> tuple[str, str, tuple[Operand, ...]]:
     return operation, opcode.type, operands
 
 
+def _vector_problem(step: Step) -> str:
+    """Check an atomic of several neighbours, ``atom.global.add.v4.f32``."""
+    operation, type_name, operands = _parts(step)
+    count, words = step.opcode.vector, set(step.opcode.segments[1:])
+    most = 16 // SIZES.get(type_name, 16)
+    if (
+        operation != "add"
+        or type_name not in _IN_VECTORS
+        or words & {"v2", "v4", "v8"} - {f"v{count}"}
+        or count > most
+        or step.opcode.space not in ("global", "")
+    ):
+        return UNKNOWN_FORM
+    lists = [operands[1]] if step.opcode.base == "red" else [operands[1], step.operands[0]]
+    if len(operands) != 2 or any(len(items_of(o)) != count for o in lists):
+        return f"it has {len(step.operands)} operands"
+    problems = [address_problem(operands[0])]
+    problems += [operand_problem(o, type_name) for o in items_of(operands[1])]
+    if step.opcode.base == "atom":
+        problems += [result_problem(o, type_name) for o in items_of(step.operands[0])]
+    return next((p for p in problems if p), "")
+
+
+def _emit_vector(emitter: Emitter, step: Step, index: int) -> None:
+    operation, type_name, operands = _parts(step)
+    address, size = operands[0], SIZES[type_name]
+    assert isinstance(address, Memory)
+    form = AtomicForm(operation, type_name, bool(_RELEASES.intersection(step.opcode.segments)))
+    bound = emitter.function(form, f"atomic {form}")
+    where, mask = emitter.temporary(emitter.address(address)), emitter.mask(step)
+    given = [emitter.read(item, type_name) for item in items_of(operands[1])]
+    emitter.do(f"m.check_vector({where}, {size * len(given)}, {mask}, {index})")
+    found = []
+    for k, value in enumerate(given):
+        added = emitter.constant(np.array([[size * k]], np.uint64), ("added", size * k, 8))
+        found.append(
+            emitter.temporary(
+                f"m.atomic({space_of(step, address)!r}, {bound}, {where} + {added}, ({value},), "
+                f"{mask}, {index})"
+            )
+        )
+    if step.opcode.base == "atom":
+        for item, value in zip(items_of(step.operands[0]), found, strict=True):
+            emitter.write(item, value, type_name, step)
+
+
 def _problem(step: Step) -> str:
+    if is_asynchronous(step):
+        return store_problem(step)
     operation, type_name, operands = _parts(step)
     words = set(step.opcode.segments[1:]) - {type_name}
+    if step.opcode.vector > 1 and operation and words - {f"v{step.opcode.vector}"} <= _WORDS:
+        return _vector_problem(step)
     if not operation or not words <= _WORDS or combiner(operation, type_name) is None:
         return UNKNOWN_FORM
     if len(operands) != (3 if operation == "cas" else 2):
@@ -51,6 +107,12 @@ def _problem(step: Step) -> str:
 
 
 def _emit(emitter: Emitter, step: Step, index: int) -> None:
+    if is_asynchronous(step):
+        emit_store(emitter, step, index)
+        return
+    if step.opcode.vector > 1:
+        _emit_vector(emitter, step, index)
+        return
     operation, type_name, operands = _parts(step)
     address = operands[0]
     assert isinstance(address, Memory)

@@ -28,7 +28,8 @@ def _bar_problem(step: Step) -> str:
     if step.guard is not None:
         return "a barrier under a predicate is not supported"
     if "cluster" in words:
-        return "" if not operands else UNKNOWN_FORM
+        return "" if not operands and step.opcode.segments[2:3] in (("arrive",), ("wait",)) else (
+            UNKNOWN_FORM)  # fmt: skip
     if "warp" in words:
         return operands_problem(step, ("b32",))
     if "red" in words:

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 _WORDS = frozenset(
     {"shared::cluster", "shared::cta", "global", "mbarrier::complete_tx::bytes", "bulk_group",
-     "L2::cache_hint"}
+     "L2::cache_hint", "multicast::cluster"}
 )  # fmt: skip
+
+
+_DIRECTIONS = frozenset({("shared", "global"), ("global", "shared"), ("shared", "shared")})
 
 
 def _directions(step: Step) -> tuple[str, str]:
@@ -88,11 +91,23 @@ def bulk_problem(step: Step) -> str:
             return "this reduction by bulk copies is not supported"
         words = tuple(w for w in words if w not in (operation, kind, "noftz"))
     to, source = _directions(step)
-    if reduces and to == "shared":
-        return "reductions into shared memory of another block are not supported"
-    into_shared = (to, source) == ("shared", "global")
-    if not set(words) <= _WORDS or not (into_shared or (to, source) == ("global", "shared")):
+    into_shared = to == "shared"
+    known = (to, source) in _DIRECTIONS and not (reduces and source == "global")
+    if (
+        reduces
+        and into_shared
+        and (step.opcode.type[:1] not in "us" or "noftz" in step.opcode.text)
+    ):
+        return "reductions into shared memory are of integers only"
+    if not set(words) <= _WORDS or not known:
         return "this direction or qualifier of a bulk copy is not supported"
+    if "multicast::cluster" in words:
+        if source != "global" or not into_shared or len(operands) != 5:
+            return UNKNOWN_FORM
+        problem = operand_problem(operands[4], "b16")
+        if problem:
+            return problem
+        operands = operands[:4]
     if len(operands) != (4 if into_shared else 3):
         return "masks of bulk copies are not supported"
     problem = address_problem(operands[0]) or address_problem(operands[1])
@@ -114,20 +129,25 @@ def emit_bulk(emitter: Emitter, step: Step, index: int) -> None:
     if words[0] == "wait_group":
         emitter.do(f"m.wait_bulk({constant_of(operands[0])}, {mask})")
         return
-    into_shared = _directions(step)[0] == "shared"
+    to, source = _directions(step)
     first, second = operands[0], operands[1]
     assert isinstance(first, Memory) and isinstance(second, Memory)
-    near, far = (first, second) if into_shared else (second, first)
-    barrier = "None"
-    if into_shared:
+    near, far = (first, second) if to == "shared" else (second, first)
+    barrier, blocks = "None", "None"
+    if to == "shared":
         there = operands[3]
         assert isinstance(there, Memory)
         barrier = emitter.address(there)
+    if "multicast::cluster" in words:
+        blocks = emitter.read(operands[4], "b16")
     size, combine = emitter.read(operands[2], "u32"), "None"
     if reduces:
         form = reduction(*_reduction(step))
         combine = emitter.function(form, f"bulk {form}")
-    emitter.do(
-        f"m.start_bulk({emitter.address(near)}, {emitter.address(far)}, {size}, {barrier}, "
-        f"{into_shared}, {combine}, {mask}, {index})"
-    )
+    addresses = f"{emitter.address(near)}, {emitter.address(far)}, {size}, {barrier}"
+    if source == to:
+        emitter.do(f"m.start_inner({addresses}, {combine}, {mask}, {index})")
+    else:
+        emitter.do(
+            f"m.start_bulk({addresses}, {to == 'shared'}, {combine}, {blocks}, {mask}, {index})"
+        )

@@ -28,6 +28,8 @@ def operand_problem(operand: Operand, type_name: str) -> str:
         return "" if type_name == "pred" else "a negated predicate is used as a number"
     if isinstance(operand, Register):
         return register_problem(operand, type_name)
+    if operand == Special("is_explicit_cluster"):
+        return "" if type_name == "pred" else "the special register is a predicate"
     if isinstance(operand, (Symbol, Special)) and type_name == "pred":
         return "an address or special register is used as a predicate"
     return ""

@@ -13,6 +13,7 @@ from gpuemu_flow.emulator.effects.checking import (
     result_problem,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
+from gpuemu_flow.emulator.effects.stores_async import emit_store, is_asynchronous, store_problem
 from gpuemu_flow.emulator.ir import Memory, Operand, Step, Symbol
 from gpuemu_flow.emulator.types import DTYPES, SIZES
 
@@ -26,8 +27,9 @@ _WORDS = frozenset(
         *STRONG, "weak", "cta", "cluster", "gpu", "sys", "nc", "ca", "cg", "cs", "lu", "cv", "wb",
         "wt", "v2", "v4", "v8", "L2::64B", "L2::128B", "L2::256B", "L1::evict_normal",
         "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
-        "global", "shared", "shared::cta", "local", "param", "const", "param::entry",
-        "param::func", "unified", "L2::evict_first", "L2::evict_last", "L2::evict_normal",
+        "global", "shared", "shared::cta", "shared::cluster", "local", "param", "const",
+        "param::entry", "param::func", "unified", "L2::evict_first", "L2::evict_last",
+        "L2::evict_normal",
     }
 )  # fmt: skip
 
@@ -99,10 +101,15 @@ def _emit_load(emitter: Emitter, step: Step, index: int) -> None:
 
 
 def _store_problem(step: Step) -> str:
+    if is_asynchronous(step):
+        return store_problem(step)
     return _access_problem(step, 0, operand_problem)
 
 
 def _emit_store(emitter: Emitter, step: Step, index: int) -> None:
+    if is_asynchronous(step):
+        emit_store(emitter, step, index)
+        return
     opcode, address = step.opcode, step.operands[0]
     assert isinstance(address, Memory)
     width = SIZES[opcode.type]

@@ -58,8 +58,13 @@ def _setp_problem(step: Step) -> str:
         return operand_problem(operands[3], "pred")
     if step.opcode.base == "set":
         result = result_problem(operands[0], step.opcode.types[0])
-        if result or len(step.opcode.types) != 2 or type_name.endswith("x2"):
+        if result or len(step.opcode.types) != 2:
             return result or UNKNOWN_FORM
+        to = step.opcode.types[0]
+        if type_name.endswith("x2") != (to.endswith("x2")) and not (
+            type_name.endswith("x2") and to in ("u32", "s32")
+        ):
+            return UNKNOWN_FORM
     else:
         for item in items_of(operands[0]):
             if result_problem(item, "pred"):
@@ -109,25 +114,34 @@ def _emit_setp(emitter: Emitter, step: Step, index: int) -> None:
         emitter.write(target, value, "pred", step)
 
 
+TRUE = {"f16": 0x3C00, "f16x2": 0x3C00, "bf16": 0x3F80, "bf16x2": 0x3F80}
+"""Bits of one, which ``set`` gives for true to a half; integers are all ones."""
+
+
 def _emit_set(emitter: Emitter, step: Step, index: int) -> None:
-    value = _compared(emitter, step)[0]
+    values = _compared(emitter, step)
     _, combined, _ = _comparison(step)
     if combined:
-        value = f"({value} {_COMBINE[combined]} {emitter.read(step.operands[3], 'pred')})"
+        other = emitter.read(step.operands[3], "pred")
+        values = [f"({value} {_COMBINE[combined]} {other})" for value in values]
     to = step.opcode.types[0]
-    maker = _ones_if if not is_float(to) else _one_if
-    function = emitter.function(maker(DTYPES[to]), f"set {to}")
-    emitter.write(step.operands[0], f"{function}({value})", to, step)
+    maker = _both_if(TRUE.get(to, 0xFFFF)) if len(values) == 2 else _value_if(to)
+    function = emitter.function(maker, f"set {len(values)} {to}")
+    emitter.write(step.operands[0], f"{function}({', '.join(values)})", to, step)
 
 
-def _ones_if(dtype: str) -> Callable[[Array], Array]:
+def _value_if(to: str) -> Callable[[Array], Array]:
+    dtype = DTYPES[to]
     kind = np.dtype(dtype).type
-    ones = np.array(-1, np.int64).astype(dtype)
-    return lambda p: np.where(p, ones, kind(0))
+    if is_float(to):
+        return lambda p: p.astype(dtype)
+    bits = np.array(TRUE.get(to, -1), np.int64).astype(dtype)
+    return lambda p: np.where(p, bits, kind(0))
 
 
-def _one_if(dtype: str) -> Callable[[Array], Array]:
-    return lambda p: p.astype(dtype)
+def _both_if(bits: int) -> Callable[[Array, Array], Array]:
+    low_bits, high_bits, none = np.uint32(bits), np.uint32(bits << 16), np.uint32(0)
+    return lambda p, q: np.where(p, low_bits, none) | np.where(q, high_bits, none)
 
 
 def _mov_problem(step: Step) -> str:
@@ -237,8 +251,11 @@ def _isspacep_problem(step: Step) -> str:
 
 
 def _emit_isspacep(emitter: Emitter, step: Step, index: int) -> None:
-    function = emitter.function(_in_space(step.opcode.space), f"in {step.opcode.space}")
     value = emitter.read(step.operands[1], "u64")
+    if step.opcode.space == "shared" and "shared::cluster" not in step.opcode.segments:
+        emitter.write(step.operands[0], f"m.is_own_shared({value})", "pred", step)
+        return
+    function = emitter.function(_in_space(step.opcode.space), f"in {step.opcode.space}")
     emitter.write(step.operands[0], f"{function}({value})", "pred", step)
 
 

@@ -23,7 +23,7 @@ _DIMENSION = re.compile(r"([1-5])d\Z", re.ASCII)
 REDUCTIONS = frozenset({"add", "min", "max", "inc", "dec", "and", "or", "xor"})
 _INTO = frozenset(
     {"shared::cluster", "shared::cta", "global", "tile", "mbarrier::complete_tx::bytes",
-     "L2::cache_hint"}
+     "L2::cache_hint", "multicast::cluster"}
 )  # fmt: skip
 _OUT = frozenset({"shared::cta", "global", "tile", "bulk_group", "L2::cache_hint"})
 _NEVER_IM2COL = "only tiled copies are supported: no im2col, no gather, no scatter"
@@ -52,10 +52,14 @@ def tensor_copy_problem(step: Step) -> str:
     if words & {"im2col", "im2col_no_offs", "im2col::w", "im2col::w::128", "tile::gather4",
                 "tile::scatter4"}:  # fmt: skip
         return _NEVER_IM2COL
-    if "multicast::cluster" in words or words & {"cta_group::1", "cta_group::2"}:
-        return "copies to several blocks are not supported"
+    if words & {"cta_group::1", "cta_group::2"}:
+        return "copies for a pair of blocks are not supported"
     if "L2::cache_hint" in words and operands:
         problem = operand_problem(operands.pop(), "b64")
+        if problem:
+            return problem
+    if "multicast::cluster" in words and operands:
+        problem = operand_problem(operands.pop(), "b16")
         if problem:
             return problem
     if not count or len(operands) < 2:
@@ -83,14 +87,16 @@ def emit_tensor_copy(emitter: Emitter, step: Step, index: int) -> None:
     where, corner = _corner(emitter, operands[1 if into else 0])
     near = operands[0 if into else 1]
     assert isinstance(near, Memory)
-    barrier = "None"
+    barrier, blocks = "None", "None"
     if into:
         there = operands[2]
         assert isinstance(there, Memory)
         barrier = emitter.address(there)
+    if "multicast::cluster" in step.opcode.segments:
+        blocks = emitter.read(operands[3], "b16")
     emitter.do(
         f"m.start_tensor_copy({where}, {corner}, {emitter.address(near)}, {barrier}, {into}, "
-        f"{operation_of(step)!r}, {emitter.mask(step)}, {index})"
+        f"{operation_of(step)!r}, {blocks}, {emitter.mask(step)}, {index})"
     )
 
 

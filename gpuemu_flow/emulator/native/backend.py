@@ -55,7 +55,9 @@ class Native:
     _problem: str = ""
     _work: int = -1
 
-    def choose(self, backend: str, threads: int, blocks: int, checks: Collection[str]) -> Choice:
+    def choose(
+        self, backend: str, threads: int, blocks: int, checks: Collection[str], together: int
+    ) -> Choice:
         """Choose the back end of a launch.
 
         Parameters
@@ -66,6 +68,8 @@ class Native:
         threads, blocks : int
             Of a block, and of the grid.
         checks : collection of str
+        together : int
+            Blocks of a cluster.
 
         Returns
         -------
@@ -76,6 +80,8 @@ class Native:
         asked = backend == "c"
         if not asked and threads * blocks * self._weighted_steps() < LARGE:
             return Choice(False)
+        if together > 1:
+            return Choice(False, "clusters of blocks are run by numpy only" if asked else "")
         held = [name for name in _BY_NUMPY if name in checks]
         if held:
             note = f"{' and '.join(held)} {'are' if len(held) > 1 else 'is'} checked by numpy only"

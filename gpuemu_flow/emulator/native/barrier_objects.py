@@ -195,7 +195,7 @@ def write_bulk(writer: Writer, step: Step) -> None:
     Raises
     ------
     LackingError
-        For reductions and copies by tensor maps.
+        For reductions, copies by tensor maps, and copies to other blocks.
     """
     words, guard = step.opcode.segments[1:], writer.guard(step)
     operands = step.operands
@@ -207,7 +207,9 @@ def write_bulk(writer: Writer, step: Step) -> None:
         writer.do(_under(guard, "later_of(s)->groups[t]++;"))
     elif words[2:3] == ("wait_group",):
         writer.do(_under(guard, f"bulk_wait(s, t, {constant_of(operands[0])});"))
-    elif words[:2] != ("async", "bulk") or {"tensor", "prefetch"} & set(words):
+    elif words[:2] != ("async", "bulk") or (
+        {"tensor", "prefetch", "multicast::cluster"} & set(words) or "global" not in words
+    ):
         raise LackingError(step.opcode.text)
     else:
         into = directions_of(step)[0] == "shared"

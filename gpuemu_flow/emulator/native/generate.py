@@ -148,7 +148,7 @@ def _write(writer: Writer, step: Step) -> None:
 
 def _write_barrier(writer: Writer, step: Step) -> None:
     if not is_barrier(step):
-        return  # barrier.cluster of one block: nobody runs ahead here
+        raise LackingError(step.opcode.text)
     words, middle = step.opcode.segments, step.operands
     vote = "0"
     if "red" in words:

@@ -10,6 +10,7 @@ from gpuemu_flow.emulator.registry import BIT_TYPES, INTEGERS
 from gpuemu_flow.emulator.semantics.integers import _PRMT_TABLES as PERMUTATIONS
 from gpuemu_flow.emulator.types import DTYPES
 
+_PAIRS = frozenset({"u16x2", "s16x2"})
 Words = frozenset[str]
 Arguments = Sequence[str]
 Writer = Callable[[Opcode, str, Words, Arguments], "str | None"]
@@ -37,7 +38,24 @@ def _product(type_name: str, words: Words, a: str, b: str) -> tuple[str, str]:
     return f"({c_type(type_name)})({product} >> {bits})", type_name
 
 
+def _pairs(opcode: Opcode, kind: str, words: Words, args: Arguments) -> str:
+    operation = ("add", "min", "max").index(opcode.base)
+    sign, relu = int(kind[0] == "s"), int("relu" in words)
+    return f"pairs({operation}, {sign}, {relu}, {args[0]}, {args[1]})"
+
+
+def _differences(opcode: Opcode, kind: str, words: Words, args: Arguments) -> str:
+    sign, sums = int(kind == "s32"), int("add" in words)
+    return f"differences({opcode.base[-1]}, {sign}, {sums}, {', '.join(args)})"
+
+
+def _nth_set(opcode: Opcode, kind: str, words: Words, args: Arguments) -> str:
+    return f"nth_set({', '.join(args)})"
+
+
 def _sum(opcode: Opcode, kind: str, words: Words, args: Arguments) -> str | None:
+    if kind in _PAIRS and opcode.base == "add":
+        return _pairs(opcode, kind, words, args)
     if kind not in INTEGERS:
         return None
     operator = "+" if opcode.base == "add" else "-"
@@ -85,10 +103,13 @@ def _sign(opcode: Opcode, kind: str, words: Words, args: Arguments) -> str | Non
 
 
 def _extreme(opcode: Opcode, kind: str, words: Words, args: Arguments) -> str | None:
+    if kind in _PAIRS:
+        return _pairs(opcode, kind, words, args)
     if kind not in INTEGERS or len(args) != 2:
         return None
     sign = "<" if opcode.base == "min" else ">"
-    return f"(({args[0]}) {sign} ({args[1]}) ? ({args[0]}) : ({args[1]}))"
+    found = f"(({args[0]}) {sign} ({args[1]}) ? ({args[0]}) : ({args[1]}))"
+    return f"({found} < 0 ? 0 : {found})" if "relu" in words else found
 
 
 def _logic(opcode: Opcode, kind: str, words: Words, args: Arguments) -> str | None:
@@ -192,7 +213,8 @@ INTEGER_WRITERS: dict[str, Writer] = {
     "min": _extreme, "max": _extreme, "and": _logic, "or": _logic, "xor": _logic,
     "not": _logic, "cnot": _logic, "shl": _shift, "shr": _shift, "shf": _funnel,
     "popc": _count, "clz": _count, "brev": _count, "bfind": _count, "bfe": _field, "bfi": _field,
-    "bmsk": _field, "szext": _field,
+    "bmsk": _field, "szext": _field, "fns": _nth_set, "vabsdiff2": _differences,
+    "vabsdiff4": _differences,
     "lop3": _lop3, "prmt": _prmt, "dp4a": _dot, "dp2a": _dot, "selp": _selp, "slct": _slct,
 }  # fmt: skip
 """By base name: from opcode, type, words and operands to an expression of the result's type."""

@@ -292,6 +292,37 @@ U int32_t piece(uint32_t w, int bits, int k, int sign) {
   uint32_t x = w >> bits * k & ((1u << bits) - 1), half = 1u << (bits - 1);
   return sign ? (int32_t)(x ^ half) - (int32_t)half : (int32_t)x;
 }
+U int32_t part_of(uint32_t x, int shift, int bits, int sign) {
+  int32_t v = (int32_t)(x >> shift & ((1u << bits) - 1));
+  return sign && v >> (bits - 1) ? v - (1 << bits) : v;
+}
+U uint32_t pairs(int op, int sign, int relu, uint32_t a, uint32_t b) {
+  uint32_t out = 0;
+  for (int k = 0; k < 32; k += 16) {
+    int32_t x = part_of(a, k, 16, sign), y = part_of(b, k, 16, sign);
+    int32_t v = op == 0 ? x + y : op == 1 ? (x < y ? x : y) : (x > y ? x : y);
+    out |= ((uint32_t)(relu && v < 0 ? 0 : v) & 0xFFFF) << k;
+  }
+  return out;
+}
+U uint32_t differences(int lanes, int sign, int sums, uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t out = sums ? c : 0;
+  for (int bits = 32 / lanes, k = 0; k < 32; k += bits) {
+    int32_t d = part_of(a, k, bits, sign) - part_of(b, k, bits, sign);
+    uint32_t size = (uint32_t)(d < 0 ? -d : d);
+    out += sums ? size : size << k;
+  }
+  return out;
+}
+U uint32_t nth_set(uint32_t mask, uint32_t base, int32_t n) {
+  int step = n < 0 ? -1 : 1;
+  int64_t left = n < 0 ? -(int64_t)n : n;
+  for (int64_t at = base; at >= 0 && at < 32; at += step) {
+    if (!(mask >> at & 1)) { if (!n) break; continue; }
+    if (!n || --left == 0) return (uint32_t)at;
+  }
+  return 0xFFFFFFFF;
+}
 U uint32_t dot(uint32_t a, uint32_t b, uint32_t c, int as, int bs, int lanes, int offset) {
   for (int k = 0; k < lanes; k++)
     c += (uint32_t)piece(a, 32 / lanes, k, as) * (uint32_t)piece(b, 8, k + offset, bs);

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gpuemu_flow.emulator.effects.asynchronous import _is_predicate as is_predicate
 from gpuemu_flow.emulator.effects.checking import constant_of, items_of
 from gpuemu_flow.emulator.effects.loads import STRONG, space_of
+from gpuemu_flow.emulator.effects.moves import TRUE
 from gpuemu_flow.emulator.effects.stack import _alignment as alignment_of
 from gpuemu_flow.emulator.effects.watch import UNDEFINED
 from gpuemu_flow.emulator.forms import find_form
@@ -153,11 +154,16 @@ def _setp(writer: Writer, step: Step) -> None:
 
 def _set(writer: Writer, step: Step) -> None:
     to = step.opcode.types[0]
-    value = _combined(writer, step, _compared(writer, step))[0]
+    values = _combined(writer, step, _compared(writer, step))
+    value, one = values[0], TRUE.get(to, 0xFFFF)
+    if len(values) == 2:
+        text = f"((({value}) ? {one:#x}u : 0u) | (({values[1]}) ? {one << 16:#x}u : 0u))"
+        writer.write(step.operands[0], text, "b32", writer.guard(step))
+        return
     if to in ("f32", "f64"):
         text = f"(({c_type(to)})({value}))"
-    elif to == "f16":
-        text = f"(({value}) ? 0x3c00 : 0)"
+    elif to in TRUE:
+        text = f"(({value}) ? {one:#x} : 0)"
     elif to[0] in "us":
         text = f"({c_type(to)})(({value}) ? -1 : 0)"
     else:

@@ -90,6 +90,59 @@ def absolute_difference_sum(a: Array, b: Array, c: Array) -> Array:
     return c + np.where(a < b, b - a, a - b).astype(c.dtype)
 
 
+def absolute_differences(signed: bool, lanes: int, sums: bool) -> Callable[..., Array]:
+    """Make ``vabsdiff2`` or ``vabsdiff4`` (PTX ISA, "SIMD video instructions").
+
+    Parameters
+    ----------
+    signed : bool
+        Of the sources' parts.
+    lanes : int
+        Parts of a word.
+    sums : bool
+        True for ``.add``: the sum of the differences and `c`; else they are packed, and take the
+        place of `c`.
+    """
+    bits = 32 // lanes
+
+    def compute(a: Array, b: Array, c: Array) -> Array:
+        total = c.astype(np.int64) if sums else np.zeros((1, 1), np.int64)
+        for part in range(lanes):
+            x, y = (_part(v, bits * part, bits, signed) for v in (a, b))
+            difference = np.abs(x - y)
+            total = total + (difference if sums else difference << bits * part)
+        return (total & 0xFFFFFFFF).astype(np.uint32)
+
+    return compute
+
+
+def _part(x: Array, shift: int, bits: int, signed: bool) -> Array:
+    raw = (x >> np.uint32(shift) & np.uint32((1 << bits) - 1)).astype(np.int64)
+    return raw - ((raw >> (bits - 1)) << bits) if signed else raw
+
+
+def find_nth_set(mask: Array, base: Array, offset: Array) -> Array:
+    """Compute ``fns`` (PTX ISA, "fns"): the n-th set bit from a place on, or all ones.
+
+    With an offset of 0 it is `base` if that bit is set; a negative offset counts downwards.
+    """
+    mask, base, offset = np.broadcast_arrays(mask, base, offset)
+    found = np.full(mask.shape, 0xFFFFFFFF, np.uint32)
+    up, down = offset > 0, offset < 0
+    seen = np.zeros(mask.shape, np.int64)
+    wanted = np.abs(offset.astype(np.int64))
+    for distance in range(32):
+        place = base.astype(np.int64) + np.where(down, -distance, distance)
+        inside = (place >= 0) & (place < 32)
+        bit = np.where(inside, mask >> np.where(inside, place, 0).astype(np.uint32), 0) & 1 != 0
+        seen += bit
+        hit = bit & (up | down) & (seen == wanted) & (found == 0xFFFFFFFF)
+        if not distance:
+            hit |= bit & (offset == 0)
+        found = np.where(hit, place.astype(np.uint32), found)
+    return found
+
+
 def divide(a: Array, b: Array) -> Array:
     """Compute ``div`` of integers (PTX ISA, "div"): towards zero; all ones for a zero divisor."""
     zero = b == 0

@@ -50,6 +50,18 @@ def twice_bits(function: Lanes) -> Lanes:
     return both
 
 
+def twice_integers(function: Lanes, dtype: str) -> Lanes:
+    """Apply a function of 16-bit integers to both halves."""
+
+    def both(*xs: Array) -> Array:
+        return pack(
+            function(*(low(x).view(dtype) for x in xs)),
+            function(*(high(x).view(dtype) for x in xs)),
+        )
+
+    return both
+
+
 def in_bfloat(function: Lanes) -> Lanes:
     """Make bf16 arithmetic from a float64 function whose result is exact or rounded to odd."""
 

@@ -1,0 +1,114 @@
+"""Threads that wait at barriers of their blocks (``bar``, ``barrier``) in one batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.quick_dataclass import dataclass
+
+
+@dataclass
+class BarrierRequest:
+    """The request of a block's closing barrier.
+
+    Attributes
+    ----------
+    name : array
+        Number of the barrier, 0 to 15.
+    wanted : array or None
+        Number of threads that must come; None for all.
+    arrive_only : bool
+        True if the threads go on without waiting.
+    predicate : array or None
+        What ``bar.red`` combines.
+    operation : str
+        ``popc``, ``and``, ``or``.
+    result : int
+        Register that takes the result.
+    """
+
+    name: Array
+    wanted: Array | None = None
+    arrive_only: bool = False
+    predicate: Array | None = None
+    operation: str = ""
+    result: int = -1
+
+    @property
+    def plain(self) -> bool:
+        """Tell whether it is ``bar.sync`` of all threads, without a predicate."""
+        return self.wanted is None and self.name.size == 1
+
+
+class Waiting:
+    """The warps that wait at each barrier of each block."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.block = np.full(shape, -1, np.int32)
+        self.name = np.zeros(shape, np.int32)
+        self.wanted = np.full(shape, -1, np.int64)
+        self.step = np.zeros(shape, np.int32)
+        self.plain = np.zeros(shape, bool)
+        self.predicate = np.zeros(shape, bool)
+        self.results: dict[int, tuple[str, int]] = {}
+        self.arrived: dict[int, Array] = {}
+        self._known: dict[int, Array] = {}
+
+    def arrive(self, request: BarrierRequest, group: Array, block: int, step: int) -> None:
+        """Record that a group has reached a barrier."""
+        names = np.broadcast_to(request.name, group.shape)
+        if request.arrive_only:
+            for name in np.unique(names[group]).tolist():
+                here = (group & (names == name)).sum(axis=1)
+                self.arrived[name] = self.arrived.get(name, np.zeros(len(group), np.int64)) + here
+            return
+        self.block[group] = block
+        self.name[group] = names[group]
+        self.step[group] = step
+        self.plain[group] = request.plain
+        self.wanted[group] = -1
+        if request.wanted is not None:
+            self.wanted[group] = np.broadcast_to(request.wanted, group.shape)[group]
+        if request.predicate is not None:
+            self.predicate[group] = np.broadcast_to(request.predicate, group.shape)[group]
+            self.results[step] = (request.operation, request.result)
+
+    def learn(self, request: BarrierRequest, known: Array | None) -> None:
+        """Store the clocks of threads that arrived without waiting."""
+        if known is not None and request.name.size == 1:
+            name = int(request.name.flat[0])
+            before = self._known.get(name)
+            self._known[name] = known if before is None else np.maximum(before, known)
+
+    def released(self, live: Array) -> list[tuple[Array, Array | None]]:
+        """Find the warps that barriers release, and the clocks of threads that only arrived."""
+        found: list[tuple[Array, Array | None]] = []
+        waits = self.block >= 0
+        for name in np.unique(self.name[waits]).tolist():
+            here = waits & (self.name == name)
+            extra = self.arrived.get(name, 0)
+            present = here.sum(axis=1) + extra
+            wanted = np.where(here, self.wanted, -1).max(axis=1)
+            wanted = np.where(wanted < 0, live.sum(axis=1) + extra, wanted)
+            done = here.any(axis=1) & (present >= wanted)
+            if done.any():
+                if name in self.arrived:
+                    self.arrived[name] = np.where(done, 0, self.arrived[name])
+                found.append((here & done[:, None], self._known.get(name)))
+        return found
+
+    def give_results(self, released: Array, registers: list[Array]) -> None:
+        """Write what ``bar.red`` computes over the threads of each block."""
+        for step, (operation, number) in self.results.items():
+            chosen = released & (self.step == step)
+            if not chosen.any():
+                continue
+            value = self.predicate & released
+            if operation == "popc":
+                total = value.sum(axis=1).astype(np.uint32)
+            elif operation == "or":
+                total = value.any(axis=1)
+            else:
+                total = (self.predicate | ~released).all(axis=1)
+            registers[number] = np.where(chosen, total[:, None], registers[number])

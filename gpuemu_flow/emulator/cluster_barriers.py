@@ -1,0 +1,72 @@
+"""``barrier.cluster`` of one batch: threads arrive, and wait until all of their cluster have."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.quick_dataclass import dataclass
+
+
+@dataclass(frozen=True)
+class Waited:
+    """Threads that a wait lets go on at once, and those that waited without having arrived."""
+
+    passed: Array
+    absent: Array
+
+
+class ClusterBarriers:
+    """Phases of the barriers of all clusters of one batch.
+
+    Attributes
+    ----------
+    waiting : bool array
+        Threads that wait, by block and lane.
+    block, step : int arrays
+        The basic block in which each of them goes on, and the step where it waits.
+    """
+
+    def __init__(self, shape: tuple[int, ...], size: int) -> None:
+        self._size = size
+        self._arrived = np.zeros(shape, bool)
+        self._through = np.zeros(shape, bool)
+        self.waiting = np.zeros(shape, bool)
+        self.block = np.zeros(shape, np.int32)
+        self.step = np.zeros(shape, np.int32)
+
+    def arrive(self, group: Array) -> Array:
+        """Record arrivals; return the threads that have arrived before and not waited yet."""
+        twice: Array = group & (self._arrived | self._through)
+        self._arrived |= group
+        self._through &= ~group
+        return twice
+
+    def wait(self, group: Array, block: int, step: int) -> Waited:
+        """Let threads wait, those that may not go on at once."""
+        absent = group & ~(self._arrived | self._through)
+        stays = group & self._arrived
+        passed = group & self._through
+        self._through &= ~passed
+        self.waiting |= stays
+        self.block[stays] = block
+        self.step[stays] = step
+        return Waited(passed, absent)
+
+    def complete(self, live: Array) -> tuple[Array, Array]:
+        """End the phases at which no running thread is missing.
+
+        Returns
+        -------
+        tuple of array
+            Clusters whose phase has ended, and the threads that need wait no more.
+        """
+        missing = (live & ~self._arrived).reshape(-1, self._size * live.shape[1]).any(axis=1)
+        begun = self._arrived.reshape(missing.size, -1).any(axis=1)
+        ended = begun & ~missing
+        over = np.repeat(ended, self._size)[:, None] & self._arrived
+        self._arrived &= ~over
+        released = over & self.waiting
+        self.waiting &= ~released
+        self._through |= over & ~released
+        return np.flatnonzero(ended), released

@@ -1,0 +1,46 @@
+"""Order of accesses of global memory by the blocks of a cluster, from their barriers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuemu_flow.emulator.clusters import cluster_numbers, ranks
+from gpuemu_flow.emulator.state import Launch
+from gpuemu_flow.emulator.types import Array
+
+
+class ClusterOrder:
+    """Order of the blocks of clusters by their barriers, for accesses of global memory.
+
+    Times are those of `GlobalRaces`; blocks are numbered from 1.
+    """
+
+    def __init__(self, launch: Launch, members: int) -> None:
+        numbers = np.arange(launch.all_blocks)
+        blocks = numbers % launch.blocks
+        case = numbers // launch.blocks * launch.blocks
+        rank = ranks(blocks, launch.grid, launch.cluster)
+        cluster = cluster_numbers(blocks, launch.grid, launch.cluster) + case
+        self._rank: Array = np.concatenate([[0], rank])
+        self._cluster: Array = np.concatenate([[-1], cluster])
+        count = launch.all_blocks + 1
+        self._arrived: Array = np.zeros(count, np.int32)
+        self._published: Array = np.zeros(count, np.int32)
+        self._known: Array = np.zeros((count, members), np.int32)
+
+    def arrive(self, blocks: Array, time: int) -> None:
+        """Record when blocks arrived at the barrier of their cluster."""
+        self._arrived[blocks] = time
+
+    def complete(self, blocks: Array) -> None:
+        """Record that a barrier is complete; `blocks` holds all members of each cluster."""
+        self._published[blocks] = self._arrived[blocks]
+
+    def wait(self, blocks: Array, members: Array) -> None:
+        """Let blocks know the times at which the members (blocks, rank) of their clusters came."""
+        self._known[blocks] = np.maximum(self._known[blocks], self._published[members])
+
+    def ordered(self, before: Array, when: Array, me: Array) -> Array:
+        """Mark accesses by blocks `before` that lie before what `me` do now."""
+        known = self._known[me, self._rank[before]]
+        return np.asarray((self._cluster[before] == self._cluster[me]) & (when < known))

@@ -1,0 +1,83 @@
+"""Thread block clusters: which blocks run together, and addresses of each other's shared memory.
+
+An address of shared memory holds an offset in its low 24 bits. Above it stands 0 for the memory of
+the block that uses it, or the rank of a block of its cluster plus one.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from gpuemu_flow.artifacts.ptx.model import Function
+from gpuemu_flow.emulator.types import Array
+
+Dimensions = tuple[int, int, int]
+
+ALONE: Dimensions = (1, 1, 1)
+MAX_CLUSTER = 16
+"""Blocks of a cluster: 8 by the programming guide, 16 where a kernel allows a larger one."""
+
+RANK_AT = 24
+OFFSET = (1 << RANK_AT) - 1
+
+_REQUIRED = re.compile(r"\.reqnctapercluster\s+(\d{1,9}(?:\s*,\s*\d{1,9}){0,2})", re.ASCII)
+_MOST = re.compile(r"\.maxclusterrank\s+(\d{1,9})", re.ASCII)
+
+
+def required_cluster(function: Function) -> Dimensions | None:
+    """Read the blocks per cluster that a kernel was compiled for; None if the launch gives them."""
+    match = _REQUIRED.search(function.header)
+    if match is None:
+        return None
+    numbers = [int(n) for n in match.group(1).split(",")]
+    x, y, z = (*numbers, 1, 1)[:3]
+    return (x, y, z) if x * y * z else None
+
+
+def largest_cluster(function: Function) -> int:
+    """Read the largest number of blocks per cluster that a kernel was compiled for."""
+    match = _MOST.search(function.header)
+    return MAX_CLUSTER if match is None else min(MAX_CLUSTER, int(match.group(1)))
+
+
+def size_of(cluster: Dimensions) -> int:
+    """Return the number of blocks of a cluster."""
+    return cluster[0] * cluster[1] * cluster[2]
+
+
+def block_indices(blocks: Array, grid: Dimensions) -> tuple[Array, Array, Array]:
+    """Return the indices of blocks, by dimension, from their linear numbers."""
+    x, y, _ = grid
+    return blocks % x, blocks // x % y, blocks // (x * y)
+
+
+def ranks(blocks: Array, grid: Dimensions, cluster: Dimensions) -> Array:
+    """Return the rank of blocks, by linear number, in their clusters."""
+    i, j, k = block_indices(blocks, grid)
+    cx, cy, cz = cluster
+    found: Array = i % cx + cx * (j % cy + cy * (k % cz))
+    return found
+
+
+def cluster_numbers(blocks: Array, grid: Dimensions, cluster: Dimensions) -> Array:
+    """Return the linear number of the cluster of blocks, by their linear number."""
+    i, j, k = block_indices(blocks, grid)
+    cx, cy, cz = cluster
+    found: Array = i // cx + grid[0] // cx * (j // cy + grid[1] // cy * (k // cz))
+    return found
+
+
+def together(ids: Array, grid: Dimensions, cluster: Dimensions) -> Array:
+    """Sort the numbers of blocks so that the blocks of each cluster stand together.
+
+    Clusters stay in the order of their first blocks, and the blocks of a cluster in theirs.
+    """
+    if size_of(cluster) == 1:
+        return ids
+    blocks = grid[0] * grid[1] * grid[2]
+    number = cluster_numbers(ids % blocks, grid, cluster) + ids // blocks * blocks
+    _, first, group = np.unique(number, return_index=True, return_inverse=True)
+    found: Array = ids[np.argsort(first[group], kind="stable")]
+    return found
