@@ -1,4 +1,4 @@
-"""Workspaces whose processes are killed: who they are, what they leave, and what must hold after."""
+"""Workspaces whose processes are killed, and what must hold afterwards."""
 
 from __future__ import annotations
 
