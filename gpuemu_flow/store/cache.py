@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,6 +22,7 @@ from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.types import Json
 
 _MAGIC = b"gf1\n"
+_ANY_MAGIC = re.compile(rb"gf[0-9]\n")
 _CHECK = 16  # bytes of sha256 before the payload: damage, not forgery, is what they must show
 _FAILED = "disk i/o error"
 _FULL = ("disk is full", _FAILED, "unable to open", "readonly database")
@@ -34,6 +36,10 @@ _ATTEMPTS = 10  # what damages the database may do so again while it is made ane
 MAX_SHOWN = 10  # damaged records that are set aside; more are only dropped
 _CACHED_PAGES = 500  # of 4 KiB: thousands of records pass through once
 T = TypeVar("T")
+
+
+class OtherFormatError(ValueError):
+    """Error of a record that another version of this program wrote."""
 
 
 def seal(value: Json, key: str = "") -> bytes:
@@ -57,9 +63,13 @@ def unseal(record: bytes, key: str = "") -> Json:
     ------
     ValueError
         When the record is not one that `seal` made for this key.
+    OtherFormatError
+        When another version's `seal` made it.
     """
     head, check = record[: len(_MAGIC)], record[len(_MAGIC) : len(_MAGIC) + _CHECK]
     payload = record[len(_MAGIC) + _CHECK :]
+    if head != _MAGIC and _ANY_MAGIC.fullmatch(head):
+        raise OtherFormatError("of another version")
     if head != _MAGIC or _checksum(key, payload) != check:
         raise ValueError("damaged record")
     return json.loads(payload)
@@ -226,6 +236,8 @@ class JsonStore:
         try:
             record = self._guarded(lambda cache: self._record(cache, key))
             return None if record is None else unseal(record, key)
+        except OtherFormatError:
+            return None
         except (ForeignRecordError, ValueError) as error:
             self._keep_damaged(key, record, error)
             self.delete(key)
