@@ -25,16 +25,14 @@ def test_a_run_whose_clock_steps(tmp_path: Path, tmp_path_factory: pytest.TempPa
     mini.keep_only("scale")
     expected = verdicts(mini.run())
     mini.command("clean", "--cache")
-    mini.env = {"LD_PRELOAD": library, "CLOCK_EVERY": "7"}
-    for steps in ("0,86400,-86400,315576000,-315576000,3", "-946684800,4102444800"):
-        mini.env["CLOCK_STEPS"] = steps
-        report = mini.run()
-        assert verdicts(report) == expected
-        assert report["problems"] == []
-        assert report["duration_s"] >= 0
-    assert report["executed"] == []
-    mini.env = {}
+    steps = "0,86400,-86400,315576000,-946684800,4102444800,3"
+    mini.env = {"LD_PRELOAD": library, "CLOCK_EVERY": "7", "CLOCK_STEPS": steps}
+    report = mini.run()
+    assert verdicts(report) == expected
+    assert report["problems"] == []
     assert mini.run()["executed"] == []
+    mini.env = {}
+    assert verdicts(mini.run()) == expected
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
