@@ -13,7 +13,6 @@ import resource
 import select
 import signal
 import sys
-from collections.abc import Sequence
 from typing import NoReturn
 
 NOT_STARTED = 127
@@ -42,7 +41,7 @@ def main() -> NoReturn:
         os.read(ended, 4096)
 
 
-def _become(locale: str, words: Sequence[str]) -> NoReturn:
+def _become(locale: str, words: list[str]) -> NoReturn:
     signal.set_wakeup_fd(-1)
     os.environ.pop("LC_CTYPE", None)
     if locale:
