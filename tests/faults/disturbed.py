@@ -204,8 +204,8 @@ class Leftovers:
         return alive
 
     def check(self) -> None:
-        """Wait until nothing is left; what ends only after minutes is left behind."""
-        if not wait_until(lambda: not self._alive(), seconds=60):
+        """Wait until nothing is left; what ends only after ten minutes is left behind."""
+        if not wait_until(lambda: not self._alive()):
             found = self.found()
             for process in self._alive():
                 process.kill()

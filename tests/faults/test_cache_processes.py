@@ -22,7 +22,7 @@ ACTORS = 8
 ACTIONS = int(os.environ.get("CACHE_ACTIONS", "40"))
 REPETITIONS = int(os.environ.get("CACHE_REPETITIONS", "1"))
 KILLS = 3
-"""How often each process is killed on its way through its actions."""
+"""Times that each process is killed on its way through its actions."""
 
 
 class Actor(threading.Thread):
