@@ -102,6 +102,12 @@ def stand_ins() -> list[tuple[Any, Any]]:
     return [stand_in(program, _LENT[program]) for program in LENT]
 
 
+def load_all() -> None:
+    """Start the loaded processes now, for tests that look for processes that are left behind."""
+    for loaded in (_FORK_SERVERS, _DAEMONS, _COMMANDS):
+        loaded()
+
+
 def warm_command(
     arguments: tuple[str, ...], folder: Path, environ: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
@@ -118,21 +124,32 @@ def warm_command(
     environ : mapping
         All of its environment.
     """
+    out, err = os.pipe(), os.pipe()
+    process = start_command(arguments, folder, environ, out[1], err[1])
+    os.close(out[1])
+    os.close(err[1])
+    stdout, stderr = _read_all(out[0], err[0])
+    return subprocess.CompletedProcess(arguments, process.wait(), stdout, stderr)
+
+
+def start_command(
+    arguments: tuple[str, ...], folder: Path, environ: Mapping[str, str], out: int, err: int
+) -> ForkedProcess | subprocess.Popen[bytes]:
+    """Start ``gpuemu-flow`` as `warm_command` does, and return the process.
+
+    Parameters
+    ----------
+    out, err : int
+        Descriptors of its standard streams; they stay open here.
+    """
     control, variables = _COMMANDS()
     request = request_of(arguments, str(folder), environ, (0, 1, 2))
     if not starts_otherwise(environ, variables, folder, request):
-        out, err = os.pipe(), os.pipe()
-        process = None
         with Path(os.devnull).open() as nothing, contextlib.suppress(ConnectionError):
-            process = ForkedProcess(control, request, (nothing.fileno(), out[1], err[1]))
-        os.close(out[1])
-        os.close(err[1])
-        stdout, stderr = _read_all(out[0], err[0])
-        if process is not None:
-            return subprocess.CompletedProcess(arguments, process.wait(), stdout, stderr)
-    return subprocess.run(
-        [sys.executable, "-m", "gpuemu_flow", *arguments], cwd=folder, env=environ,
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=600,
+            return ForkedProcess(control, request, (nothing.fileno(), out, err))
+    return subprocess.Popen(
+        [sys.executable, "-m", "gpuemu_flow", *arguments],
+        cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
     )  # fmt: skip
 
 

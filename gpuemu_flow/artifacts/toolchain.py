@@ -8,6 +8,7 @@ import selectors
 import shutil
 import signal
 import subprocess
+import sys
 import sysconfig
 import threading
 import time
@@ -40,6 +41,7 @@ _VERSION_IN_FILE = re.compile(rb"release (\d{1,3})\.(\d{1,3}), V(\d{1,4}\.\d{1,4
 _MOST_LOOKED_AT = 64 << 20
 _VERSION = re.compile(r"release (\d{1,3})\.(\d{1,3}), V([\d.]{1,32})")
 _VERSION_TIMEOUT = 20.0
+_GUARD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("guarded.py")))
 _LOOK_EVERY = 0.1  # seconds between looks at a cancel event
 
 # CUDA release -> the newest PTX ISA its ptxas reads. Source: PTX ISA, "Release Notes".
@@ -286,6 +288,8 @@ def run_tool(
 ) -> ToolRun:
     """Run a program with its own process group; stop the group on timeout or too much output.
 
+    The group is killed when this process dies.
+
     Parameters
     ----------
     arguments : sequence of str
@@ -305,24 +309,32 @@ def run_tool(
     ToolRun
         A program that cannot be started gives status 127 and the system's message.
     """
+    variables = os.environ if environment is None else environment
+    lifeline, own_end = os.pipe()
     try:
         process = subprocess.Popen(
-            list(arguments),
+            [*_GUARD, str(lifeline), variables.get("LC_CTYPE", ""), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=cwd,
-            env=None if environment is None else dict(environment),
+            env=dict(variables),
+            pass_fds=[lifeline],
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
+        os.close(own_end)
         return ToolRun(127, b"", str(error).encode())
+    finally:
+        os.close(lifeline)
     with process:
         try:
             output, stopped = _collect(process, timeout, max_output, cancel)
         except BaseException:  # Ctrl-C: the program has a group of its own and would go on
             _kill_group(process)
             raise
+        finally:
+            os.close(own_end)
         if stopped:
             _kill_group(process)
         status = process.wait()

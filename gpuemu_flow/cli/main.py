@@ -136,6 +136,11 @@ def run_cli() -> int:
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
+        if error.filename is not None:
+            from gpuemu_flow.store.atomic import disk_problem  # noqa: PLC0415 - seldom needed
+
+            print_problems([disk_problem(error, error.filename)])
+            return 3
         say(f"error: cannot write the output: {error.strerror}", err=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 3

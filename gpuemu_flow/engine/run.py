@@ -26,6 +26,7 @@ from gpuemu_flow.engine.signals import WAKE_SECONDS, on_signals
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.store.atomic import FAILING_ERRNOS, disk_problem
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.store.private_files import PrivateFolder
@@ -309,6 +310,11 @@ class Executor:
             return _Failed(spec.name, ())
         except FlowError as error:
             return _Failed(spec.name, error.problems)
+        except OSError as error:
+            if error.errno not in FAILING_ERRNOS:
+                raise
+            place = error.filename or self._context.cache.folder
+            return _Failed(spec.name, (disk_problem(error, place),))
         if (
             self._fail_fast
             and spec.stage in (stages.COMPARE, stages.LINT)

@@ -13,7 +13,7 @@ from gpuemu_flow.errors import Problem
 from gpuemu_flow.inputs.files import FileTable
 from gpuemu_flow.inputs.observed_sets import ObservedSets
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.store.cache import seal, unseal
+from gpuemu_flow.store.cache import OtherFormatError, seal, unseal
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.types import Json
 
@@ -230,6 +230,8 @@ def load(
             set(content["current"]),
             ObservedSets.from_json(content["observed"]),
         )
+    except OtherFormatError:
+        return None
     except (ValueError, KeyError, TypeError) as error:
         set_aside(path, f"damaged graph: {error}")
         return None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 FORMAT = "gpuemu-flow plan 3"
+_ANY_FORMAT = b"gpuemu-flow plan "
 CONFIG_NAME = "gpuemu.toml"
 CACHE_NAME = ".gpuemu-cache"
 PLAN_NAME = "plan"
@@ -260,12 +261,13 @@ def read(plan_path: str) -> bytes:
 
 
 def is_damaged(plan_path: str) -> bool:
-    """Tell whether a plan exists that is not intact."""
+    """Tell whether a plan exists that is not intact; one of another version's may be."""
     try:
         head, _, body = read(plan_path).partition(b"\n")
     except OSError:
         return False
-    return head != f"{FORMAT} {_checksum(body)}".encode()
+    form, _, checksum = head.rpartition(b" ")
+    return not form.startswith(_ANY_FORMAT) or checksum != _checksum(body).encode()
 
 
 def _stamps(folder: str, names: list[str]) -> str:

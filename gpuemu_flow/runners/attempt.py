@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,8 @@ class Attempt:
         The process is gone, or must not be used again.
     timed_out, server_died, load_failed : bool
         Why; at most one is set.
+    killed : bool
+        By SIGKILL, which may be no deed of the program's.
     """
 
     outcome: Outcome
@@ -49,6 +52,7 @@ class Attempt:
     timed_out: bool = False
     server_died: bool = False
     load_failed: bool = False
+    killed: bool = False
 
     def outcome_of(self, request: Request) -> Outcome:
         """Return the attempt's outcome for a request; a loading error becomes that of each case."""
@@ -145,7 +149,7 @@ class WorkerClient:
         error = explain_exit(code, self._program, tail)
         if loading:
             error = replace(error, message=f"loading: {error.message}")
-        return self._failed(index, error, load_failed=loading)
+        return self._failed(index, error, load_failed=loading, killed=code == -signal.SIGKILL)
 
     def _load(self, index: int) -> Attempt | None:
         """Load the program once, or return the Attempt that says why it cannot be loaded."""

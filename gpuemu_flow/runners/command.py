@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 
@@ -37,6 +38,7 @@ class CommandRunner:
         self._streams = streams
         self._argv = list(argv)
         self._limits = resource.getrlimit(resource.RLIMIT_AS)
+        self._killed_again = False
 
     def call(self, inputs: Mapping[str, np.ndarray], watch: Watch) -> dict[str, np.ndarray]:
         """Return the outputs by name.
@@ -49,9 +51,11 @@ class CommandRunner:
         """
         tensors, rest = for_protocol(self._program, inputs)
         request = encode_request(tensors, {**self._program.kwargs, **rest})
-        stdin, stdout = self._streams.load(request)
-        with watch:
-            code = self._run(stdin, stdout)
+        code = self._called(request, watch)
+        if code == -signal.SIGKILL and not self._killed_again:
+            # Perhaps no deed of the program's: the system kills for memory that others took.
+            code = self._called(request, watch)
+            self._killed_again = code == -signal.SIGKILL
         if code < 0:
             message = f"the program was killed by {signal_name(-code)}"
             raise OpError(RunError("op-crashed", message))
@@ -59,6 +63,11 @@ class CommandRunner:
             raise OpError(RunError("op-exit-code", f"the program exited with code {code}"))
         check_size(self._streams, output_limit(len(request)))
         return decode_response(self._streams.written(), self._program.output_names)
+
+    def _called(self, request: bytes, watch: Watch) -> int:
+        stdin, stdout = self._streams.load(request)
+        with watch:
+            return self._run(stdin, stdout)
 
     def violations(self) -> Sequence[Failure]:
         """Return nothing: the actions of another process are not seen."""

@@ -51,6 +51,9 @@ class Supervisor:
     are launches that the emulator has refused before with the same message, nor exceptions that
     `ENOUGH_ALIKE` cases raised at the same line in processes that had run nothing before.
 
+    A process that was killed by SIGKILL is no refusal of the program's: the system kills for memory
+    that others took. Its case is tried again, unless a case before was killed both times.
+
     Parameters
     ----------
     isolation : str
@@ -84,6 +87,7 @@ class Supervisor:
         self._leaves_nothing = leaves_nothing
         self._refused: set[tuple[str, str]] = set()
         self._raised: Counter[tuple[str, str, int]] = Counter()
+        self._killed_again = False
 
     def close(self) -> None:
         """End the idle worker."""
@@ -141,6 +145,10 @@ class Supervisor:
             attempt = self._privately(work)  # it may have been another program's deed
             self._kills_servers = attempt.server_died
         elif attempt.timed_out or was_alone:
+            if attempt.killed and not self._killed_again:
+                self.close()
+                attempt = self._alone(work)
+                self._killed_again = attempt.killed
             if attempt.ended:
                 self._isolate()
         elif self._is_settled(attempt):

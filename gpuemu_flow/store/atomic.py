@@ -11,24 +11,39 @@ from pathlib import Path
 
 from gpuemu_flow.errors import Problem, StoreError
 
-DISK_ERRNOS = {
-    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG,
-    errno.EISDIR, errno.ENOTDIR, errno.EEXIST,
+FAILING_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE}
+"""Errors that come from the disk itself, whatever the program does."""
+DISK_ERRNOS = FAILING_ERRNOS | {
+    errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST,
 }  # fmt: skip
 
 
 def disk_problem(error: OSError, path: Path | str) -> Problem:
-    """Return the diagnosis of an operating system error while writing below the cache."""
+    """Return the diagnosis of an operating system error while writing below the cache.
+
+    Of the `FAILING_ERRNOS`, also while reading.
+    """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Problem(
             "cache-disk-full",
             f"no space left while writing {path}",
             "free some space, or `gpuemu-flow clean --cache`; what was finished is kept",
         )
+    if error.errno in FAILING_ERRNOS:
+        return io_problem(path, error.strerror or str(error))
     return Problem(
         "cache-not-writable",
         f"cannot write {path}: {error.strerror or error}",
         "check the owner and the mode of the cache folder, or set [cache] dir",
+    )
+
+
+def io_problem(path: Path | str, reason: str) -> Problem:
+    """Return the diagnosis of a disk that fails to read or write."""
+    return Problem(
+        "cache-io-error",
+        f"the disk failed at {path}: {reason}",
+        "look into the system's log; what was finished is kept, and the next run goes on",
     )
 
 

@@ -18,7 +18,7 @@ from gpuemu_flow.errors import Problem, StoreError, UsageError, did_you_mean
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.artifacts import ArtifactMetrics
 from gpuemu_flow.store.atomic import write_atomic
-from gpuemu_flow.store.cache import seal, unseal
+from gpuemu_flow.store.cache import OtherFormatError, seal, unseal
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Json, number_from_json, number_to_json
 
@@ -115,7 +115,7 @@ class Baseline:
         if not isinstance(data, dict) or data.get("kind") != KIND:
             raise ValueError("is no baseline")
         if data.get("format") != FORMAT:
-            raise ValueError(f"is a baseline of format {data.get('format')!r}")
+            raise OtherFormatError(f"is a baseline of format {data.get('format')!r}")
         values: dict[str, Json] = {name: data.get(name) for name in cls.__dataclass_fields__}
         values["of_run"] = values["of_run"] is not False
         for name in ("tag", "created", "tool"):
@@ -204,9 +204,14 @@ class BaselineStore:
         Raises
         ------
         UsageError
-            ``unknown-baseline``, with the nearest name.
+            ``unknown-baseline``, with the nearest name; ``baseline-bad-file`` where another version
+            stored it, in a form that this one cannot read.
         """
-        found = self._read(self._path(tag))
+        path = self._path(tag)
+        found = self._read(path)
+        if found is None and path.exists():
+            message = f"baseline {tag!r} was stored by another version of gpuemu-flow"
+            raise UsageError(Problem("baseline-bad-file", message, "use that version", str(path)))
         if found is None:
             raise unknown_baseline(tag, [baseline.tag for baseline in self.list()])
         return found
@@ -288,12 +293,15 @@ class BaselineStore:
         return self._folder / (name + _SUFFIX)
 
     def _read(self, path: Path) -> Baseline | None:
-        """Return a stored baseline; None if it is missing, or damaged and now set aside."""
+        """Return a stored baseline; None if it is missing, damaged or another version's.
+
+        A damaged one is set aside.
+        """
         try:
             baseline = Baseline.from_json(unseal(self._cache.files.read(path)))
             if self._path(baseline.tag) != path:
                 raise ValueError("is stored under another name")
-        except OSError:
+        except (OSError, OtherFormatError):
             return None
         except ValueError as error:
             self._cache.set_aside(path, f"baseline {error}")

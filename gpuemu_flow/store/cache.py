@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,24 +16,30 @@ from typing import TypeVar
 from diskcache import Cache, Timeout
 
 from gpuemu_flow.errors import Problem, StoreError
-from gpuemu_flow.store.atomic import disk_errors
+from gpuemu_flow.store.atomic import disk_errors, io_problem
 from gpuemu_flow.store.disk import BytesDisk, ForeignRecordError
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.types import Json
 
 _MAGIC = b"gf1\n"
+_ANY_MAGIC = re.compile(rb"gf[0-9]\n")
 _CHECK = 16  # bytes of sha256 before the payload: damage, not forgery, is what they must show
-_FULL = ("disk is full", "disk i/o error", "unable to open", "readonly database")
+_FAILED = "disk i/o error"
+_FULL = ("disk is full", _FAILED, "unable to open", "readonly database")
 _LOCKED = "database is locked"
 _DATABASE_FILES = ("", "-wal", "-shm", "-journal")
 # Errors of diskcache on a cell that it did not write, such as a file's name that is not text.
 _FOREIGN_CELL = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _LOCK_SECONDS = 30.0
-_ATTEMPTS = 5  # what damages the database may do so again while it is made anew
+_ATTEMPTS = 10  # what damages the database may do so again while it is made anew
 
 MAX_SHOWN = 10  # damaged records that are set aside; more are only dropped
 _CACHED_PAGES = 500  # of 4 KiB: thousands of records pass through once
 T = TypeVar("T")
+
+
+class OtherFormatError(ValueError):
+    """Error of a record that another version of this program wrote."""
 
 
 def seal(value: Json, key: str = "") -> bytes:
@@ -56,9 +63,13 @@ def unseal(record: bytes, key: str = "") -> Json:
     ------
     ValueError
         When the record is not one that `seal` made for this key.
+    OtherFormatError
+        When another version's `seal` made it.
     """
     head, check = record[: len(_MAGIC)], record[len(_MAGIC) : len(_MAGIC) + _CHECK]
     payload = record[len(_MAGIC) + _CHECK :]
+    if head != _MAGIC and _ANY_MAGIC.fullmatch(head):
+        raise OtherFormatError("of another version")
     if head != _MAGIC or _checksum(key, payload) != check:
         raise ValueError("damaged record")
     return json.loads(payload)
@@ -167,6 +178,7 @@ class JsonStore:
             ``cache-disk-full``, ``cache-not-writable``, or ``cache-busy`` when the database stays
             locked or is damaged again and again.
         """
+        doubted: int | None = None
         for left in reversed(range(_ATTEMPTS)):
             cache = None
             try:
@@ -177,13 +189,21 @@ class JsonStore:
             except ForeignRecordError:
                 raise
             except (sqlite3.DatabaseError, *_FOREIGN_CELL) as error:
-                self._start_afresh(cache, error, last=not left)
+                met = self._inode_now()
+                self._start_afresh(cache, error, last=not left, damaged=met == doubted)
+                doubted = met
         raise self._busy("is damaged by another program again and again")
 
     def _busy(self, reason: str) -> StoreError:
         return StoreError(Problem("cache-busy", f"{self._folder} {reason}", "end the other run"))
 
-    def _start_afresh(self, cache: Cache | None, error: Exception, *, last: bool) -> None:
+    def _start_afresh(
+        self, cache: Cache | None, error: Exception, *, last: bool, damaged: bool
+    ) -> None:
+        """Have the database opened again; set it aside if that was tried with it before.
+
+        SQLite calls a database damaged, too, when the disk once fails to read it.
+        """
         text = str(error).lower()
         if _LOCKED in text:
             raise self._busy("stayed locked") from error
@@ -195,28 +215,45 @@ class JsonStore:
                 # that is over once it is opened again.
                 unwritable = any(sign in text for sign in _FULL)
                 if unwritable and (last or "full" in text):
-                    raise StoreError(
-                        Problem(
-                            "cache-disk-full" if "full" in text else "cache-not-writable",
-                            f"cannot write {self._folder}: {error}",
-                            "free some space, or check the folder's mode; "
-                            "what was finished is kept",
-                        )
-                    ) from error
-                if not unwritable:
+                    raise StoreError(self._unwritable(text)) from error
+                if not unwritable and damaged:
                     self._set_aside(self._folder, f"damaged database: {error}")
             self._drop()
+
+    def _unwritable(self, reason: str) -> Problem:
+        """Return the diagnosis of SQLite's words for a disk that does not take what is written."""
+        if _FAILED in reason:
+            return io_problem(self._folder, reason)
+        return Problem(
+            "cache-disk-full" if "full" in reason else "cache-not-writable",
+            f"cannot write {self._folder}: {reason}",
+            "free some space, or check the folder's mode; what was finished is kept",
+        )
 
     def get(self, key: str) -> Json | None:
         """Return the value, or None if there is none or it is damaged (then it is set aside)."""
         record: bytes | None = None
         try:
-            record = self._guarded(lambda cache: cache.get(key))
+            record = self._guarded(lambda cache: self._record(cache, key))
             return None if record is None else unseal(record, key)
+        except OtherFormatError:
+            return None
         except (ForeignRecordError, ValueError) as error:
             self._keep_damaged(key, record, error)
             self.delete(key)
             return None
+
+    def _record(self, cache: Cache, key: str) -> bytes | None:
+        """Return a record, also while another process replaces it.
+
+        A large one lies in a file of its own: who replaces it deletes that, perhaps between our
+        look at the row and our look at the file. While we hold a transaction, nobody does.
+        """
+        record: bytes | None = cache.get(key)
+        if record is None and self._policy == "none" and key in cache:
+            with cache.transact():
+                record = cache.get(key)
+        return record
 
     def _keep_damaged(self, key: str, record: bytes | None, error: Exception) -> None:
         """Move a damaged record to the quarantine, which holds a few for inspection."""

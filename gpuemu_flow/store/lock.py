@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -40,17 +41,24 @@ class RunLock:
                     holder = os.pread(self._file, 200, 0).decode("utf-8", "replace").strip()
                     self._on_wait(f"{holder or 'another process'}, which runs in this workspace")
                 fcntl.flock(self._file, fcntl.LOCK_EX)
-            os.ftruncate(self._file, 0)
             since = time.strftime("%Y-%m-%d %H:%M:%S")
-            os.pwrite(self._file, f"process {os.getpid()} since {since}\n".encode(), 0)
+            words = f"process {os.getpid()} since {since}\n"
+            self._write_holder(words)
         except BaseException:
             os.close(self._file)
             self._file = None
             raise
         return self
 
+    def _write_holder(self, words: str) -> None:
+        """Name the holder; the lock holds even where a failing disk does not take its name."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, 0)
+                os.pwrite(self._file, words.encode(), 0)
+
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            os.ftruncate(self._file, 0)
+            self._write_holder("")
             os.close(self._file)
             self._file = None

@@ -52,7 +52,7 @@ def output_locks(
                 continue
             stack.callback(os.close, descriptor)
             _lock(descriptor, name, cancel, on_wait)
-            stack.callback(os.ftruncate, descriptor, 0)
+            stack.callback(_write_holder, descriptor, "")
         yield
 
 
@@ -83,5 +83,12 @@ def _lock(descriptor: int, name: str, cancel: Event, on_wait: Callable[[str], No
                 raise CancelledRunError from None
         except OSError:  # a file system without locks
             return
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
+    words = f"process {os.getpid()}\n"
+    _write_holder(descriptor, words)
+
+
+def _write_holder(descriptor: int, words: str) -> None:
+    """Name the holder; the lock holds even where a failing disk does not take its name."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, words.encode(), 0)

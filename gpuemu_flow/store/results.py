@@ -185,8 +185,10 @@ class ResultStore:
                     stored = StoredResult(key, judged=judged, **data)
                     if stored.time_ns >= 0:
                         self._index(stored)
-            except (KeyError, TypeError, ValueError):  # written by another version
-                self._records.delete(key)
+            except (KeyError, TypeError, ValueError):
+                continue  # another version's, which may be asked for it again
+        if self._keys:  # later results come after it, even if the clock was put back meanwhile
+            self._last_ns = max(self._last_ns, int(self._keys[-1]))
 
     def _last_forgotten(self) -> int:
         try:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-from mini_workspace import Mini
-
-sys.path.append(str(Path(__file__).parent.parent / "integration"))
 from cache_server import requests, served
+from mini_workspace import Mini
 from shared_workspace import clone, make_original, manifests, programs, results
 
 

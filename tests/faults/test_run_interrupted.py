@@ -8,17 +8,19 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from mini_workspace import Mini
+from small_disk import small_disk
 
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
-KILLS = int(os.environ.get("RUN_KILLS", "6"))
+__all__ = ["small_disk"]
+
+KILLS = int(os.environ.get("RUN_KILLS", "3"))
 """Moments of a run at which it is killed; ``RUN_KILLS=50`` is the full count."""
 
 
@@ -182,18 +184,6 @@ def test_damaged_blobs_are_set_aside_and_made_again(mini: Mini) -> None:
     assert {p["slug"] for p in report["problems"]} == {"cache-damaged"}
     assert len(list((cache / "quarantine").iterdir())) >= 1
     assert mini.run()["problems"] == []
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of four megabytes; only root may mount one."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_full_disk_is_a_clear_error_and_the_cache_stays_sound(

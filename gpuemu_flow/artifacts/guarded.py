@@ -1,0 +1,69 @@
+"""Run a command that ends with who started it: ``guarded.py FD LC_CTYPE PROGRAM ARGUMENT...``.
+
+FD is the reading end of a pipe whose other end only that process holds. When it dies, even by
+SIGKILL, the whole process group is killed: a command that went on would write its outputs while the
+next run has them made. LC_CTYPE is that variable's value, which an interpreter may change as it
+starts. Runs as a script, without the package: it is started for each command.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import sys
+from typing import NoReturn
+
+NOT_STARTED = 127
+
+
+def main() -> NoReturn:
+    """Start the command as a child in this process's group, and end as it ends."""
+    lifeline, locale, words = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    os.set_inheritable(lifeline, False)
+    ended, ended_end = os.pipe()
+    os.set_blocking(ended_end, False)
+    signal.set_wakeup_fd(ended_end, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    pid = os.fork()
+    if pid == 0:
+        _become(locale, words)
+    for stream in (0, 1, 2):  # who reads the command's output waits for its end, not for ours
+        os.close(stream)
+    while True:
+        ready, _, _ = select.select([lifeline, ended], [], [])
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            _end_as(os.waitstatus_to_exitcode(status))
+        if lifeline in ready:
+            os.killpg(0, signal.SIGKILL)
+        os.read(ended, 4096)
+
+
+def _become(locale: str, words: list[str]) -> NoReturn:
+    signal.set_wakeup_fd(-1)
+    os.environ.pop("LC_CTYPE", None)
+    if locale:
+        os.environ["LC_CTYPE"] = locale
+    for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):  # some, Python ignores
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(words[0], words)  # noqa: S606 - no shell is meant
+    except OSError as error:
+        os.write(2, os.fsencode(f"{error.strerror}: {words[0]}\n"))
+    os._exit(NOT_STARTED)
+
+
+def _end_as(code: int) -> NoReturn:
+    """End with an exit code, or by the signal whose negative number it is."""
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if code != -signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,7 @@
+"""Fixtures of the daemon's faults, from beside the daemon's own tests."""
+
+from __future__ import annotations
+
+from daemon_workspace import daemon, unserved
+
+__all__ = ["daemon", "unserved"]

@@ -1,0 +1,151 @@
+"""A record that was written up to any of its bytes is not believed, and nothing before it is lost.
+
+A power cut tears files so, and a disk that filled. The suite tries a sample of the places.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from mini_workspace import Mini
+from test_run_damage import verdicts
+from whole import WHOLE
+
+from gpuemu_flow.engine import snapshot
+from gpuemu_flow.errors import UsageError
+from gpuemu_flow.inputs import plan
+from gpuemu_flow.reporting import history
+from gpuemu_flow.store.baselines import BaselineStore
+from gpuemu_flow.store.cache import seal, unseal
+from gpuemu_flow.store.results import Judged, ResultStore
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.types import Verdict
+
+CAUSES = False
+
+
+def torn(data: bytes, every: int = 1) -> Iterator[bytes]:
+    """Yield the beginnings of a record, plain and as a file system pads them: with zeros."""
+    for length in range(0, len(data), 1 if WHOLE else every):
+        yield data[:length]
+        if length + 1 < len(data) and set(data[length:]) != {0}:
+            yield data[:length] + bytes(len(data) - length)
+
+
+def test_a_record_of_the_store() -> None:
+    record = seal({"verdict": "passed", "numbers": [1, 2.5, None]}, "key")
+    assert unseal(record, "key")
+    for data in torn(record):
+        with pytest.raises(ValueError, match=r"damaged|version"):
+            unseal(data, "key")
+
+
+def test_a_blob(tmp_path: Path) -> None:
+    aside: list[str] = []
+    cache = WorkspaceCache(tmp_path / ".gpuemu-cache")
+    cache.create()
+    content = b"tensor" * 20
+    digest = cache.blobs.write(content)
+    path = cache.blobs.path(digest)
+    for data in torn(content):
+        path.write_bytes(data)
+        assert cache.blobs.read(digest) is None
+        aside.append(digest)
+        assert not path.exists()
+    assert cache.blobs.write(content) == digest
+    assert cache.blobs.read(digest) == content
+    assert len(cache.problems) == len(aside)
+
+
+def test_plan_graph_and_baseline(checked_mini: Mini) -> None:
+    folder = checked_mini.root / ".gpuemu-cache"
+    checked_mini.command("run")
+    checked_mini.command("baseline", "store", "first")
+    cache = WorkspaceCache(folder)
+    (stored,) = (folder / "baselines").glob("*.baseline")
+
+    def no_baseline() -> None:
+        with pytest.raises(UsageError):
+            BaselineStore(cache).get("first")
+
+    def no_plan() -> None:
+        assert plan.up_to_date(str(folder / "plan"), checked_mini.environment()) is None
+        assert plan.is_damaged(str(folder / "plan"))
+
+    def no_graph() -> None:
+        assert snapshot.load(folder / "graph.json", checked_mini.root) is None
+
+    readers: dict[Path, Callable[[], None]] = {
+        folder / "plan": no_plan, folder / "graph.json": no_graph, stored: no_baseline,
+    }  # fmt: skip
+    for path, check in readers.items():
+        whole = path.read_bytes()
+        for data in torn(whole, every=211):
+            path.write_bytes(data)
+            check()
+        path.write_bytes(whole)
+    assert BaselineStore(cache).get("first").tag == "first"
+
+
+def test_history(checked_mini: Mini) -> None:
+    """Runs before the torn line are there, and so are those after it."""
+    cache = WorkspaceCache(checked_mini.root / ".gpuemu-cache")
+    path = cache.folder / history.NAME
+    first = path.read_bytes()
+    assert first.count(b"\n") == 1
+    points = len(history.read(cache))
+    for data in torn(first, every=17):
+        path.write_bytes(first + data)
+        if history._ends_torn(cache, path):
+            cache.files.append(path, b"\n")
+        cache.files.append(path, first)
+        assert len(history.read(cache)) == 2 * points
+
+
+@pytest.mark.parametrize("stage", ["generate", "op", "reference", "compare", "diff"])
+def test_manifests(checked_mini: Mini, stage: str) -> None:
+    """A place in each; what the manifest is made of is still known."""
+    expected = verdicts(checked_mini.run("scale"))
+    (path,) = (checked_mini.root / ".gpuemu-cache" / "tasks" / stage).glob("scale*.json")
+    whole = path.read_bytes()
+    places = [*torn(whole)][::41] if WHOLE else [whole[: len(whole) // 2]]
+    for data in places:
+        path.write_bytes(data)
+        report = checked_mini.run("scale")
+        assert verdicts(report) == expected
+        assert {problem["slug"] for problem in report["problems"]} <= {"cache-damaged"}
+        assert stage == "diff" or path.read_bytes() == whole
+
+
+def test_submissions(tmp_path: Path) -> None:
+    """The database's journal ends anywhere: the results are those up to some moment."""
+    store = ResultStore(WorkspaceCache(tmp_path / "cache"))
+    keys = [
+        store.add("op", n, "float32", Judged(Verdict.PASSED), {"n": n}, source="submit").key
+        for n in range(6)
+    ]
+    journal = (tmp_path / "cache" / "results" / "cache.db-wal").read_bytes()
+    assert len(journal) > 10_000
+    seen: set[int] = set()
+    for number, data in enumerate(torn(journal, every=4001)):
+        if WHOLE and number % 53:
+            continue
+        copy = tmp_path / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(tmp_path / "cache", copy)
+        (copy / "results" / "cache.db-wal").write_bytes(data)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(copy / "results" / "cache.db-shm")  # noqa: PTH108 - what a power cut leaves
+        again = ResultStore(WorkspaceCache(copy))
+        found = [result.key for result in reversed(again.newest(10))]
+        assert found == keys[: len(found)]
+        later = again.add("op", 9, "float32", Judged(Verdict.FAILED), {}, source="submit")
+        assert again.newest(1) == [later]
+        again.close()
+        seen.add(len(found))
+    assert len(seen) > 2, "each place gave the same"
