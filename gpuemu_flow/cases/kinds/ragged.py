@@ -64,7 +64,7 @@ def _with_small(
     rng = setting.rng.derive("small")
     turn = rng.gen_range(0, len(SMALL))
     small = np.clip(np.roll(SMALL, turn), least, most)
-    found = lengths.copy()
+    found: Ints = lengths.copy()
     for row in found:
         filled = np.flatnonzero(row)
         filled = filled[np.argsort(rng.u64(filled.size), kind="stable")]
