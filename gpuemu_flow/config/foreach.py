@@ -170,7 +170,7 @@ def _lists(
 
 
 def _files(written: str, place: KeyPath, out: Reporter, folders: Folders) -> list[Json] | None:
-    """Return what ``*`` stands for in each file's name; None once a problem is reported."""
+    """Return a part of the name of each file; None once a problem is reported."""
     if folders.root is None:
         return []
     try:

@@ -64,9 +64,12 @@ class TorchGradients:
         return leaf.clone() if changes else leaf
 
     def add_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Take gradients of a module's parameters, too, as far as they are wanted."""
+        """Take gradients of a module's parameters, too, as far as they are wanted.
+
+        A module may have frozen some in the call.
+        """
         wanted = self._wanted.inputs
-        named = {parameter_name(name): weight for name, weight in parameters.items()}
+        named = {parameter_name(n): w for n, w in parameters.items() if w.requires_grad}
         self._leaves |= {n: w for n, w in named.items() if PARAMETERS in wanted or n in wanted}
 
     def of(self, outputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class SolutionError(Exception):
 
 @dataclass(frozen=True)
 class Solution:
-    """What a file says.
+    """A solution as its file has it.
 
     Attributes
     ----------
