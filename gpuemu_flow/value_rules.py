@@ -129,6 +129,8 @@ ABSENT = "absent"
 """The strategy of an optional input in a case that has None in its place."""
 PATTERNS[SCALAR] = ("random", "lowest", "highest", "near_lowest")
 
+RAGGED = ("offsets", "lengths")
+"""Kinds of ragged batches."""
 KINDS = tuple(kind for kind in PATTERNS if kind != SCALAR)
 ELEMENTWISE = ("positive", "indices", "packed")
 """Kinds whose elements do not depend on each other."""

@@ -34,7 +34,7 @@ from gpuemu_flow.types import (
     InputSpec,
     canonical_dtype,
 )
-from gpuemu_flow.value_rules import ABSENT, Bound, strategies_of
+from gpuemu_flow.value_rules import ABSENT, RAGGED, SCALAR, Bound, strategies_of
 
 DESIGNED = 24
 ENDED = 2  # cases of an input and range, the first ones, that have its ends for certain
@@ -307,6 +307,7 @@ def inputs_of(
     strategy, layout, target = combination.strategy, combination.layout, combination.target
     if strategy == companion and layout == "contiguous":
         target = None  # the other inputs would be no different
+    ragged = any(tensor.rule and tensor.rule.kind in RAGGED for tensor in schema.inputs)
     inputs = []
     for position, (tensor, shape) in enumerate(zip(schema.inputs, sizes.shapes, strict=True)):
         meant = target is None or position == target
@@ -322,7 +323,7 @@ def inputs_of(
             rule=tensor.rule,
         )
         if tensor.rule is not None:
-            spec = _ruled(spec, tensor, turn)
+            spec = _ruled(spec, tensor, turn, even=ragged)
         if spec.rule is not None and spec.rule.optional:
             none = (
                 absences.takes(spec, turn, alone=position == target)
@@ -344,14 +345,29 @@ def _turn_of(turn: int, position: int, count: int) -> int:
     return (mixed >> 33) % count
 
 
-def _ruled(spec: InputSpec, tensor: TensorDef, turn: int) -> InputSpec:
-    """Return the recipe with a strategy of its kind, and a layout without repetition."""
+def _even_turn_of(turn: int, position: int, count: int) -> int:
+    """Choose one of `count`, each once in so many turns, in an order that is another every time."""
+    if turn < count:
+        return (turn + position) % count
+    again, place = divmod(turn, count)
+    order = list(range(count))
+    SeededRng(derive_seed(again, f"turns_{position}")).shuffle(order)
+    return order[place]
+
+
+def _ruled(spec: InputSpec, tensor: TensorDef, turn: int, *, even: bool) -> InputSpec:
+    """Return the recipe with a strategy of its kind, and a layout without repetition.
+
+    With `even`, each value of a list of scalars comes equally often: beside ragged batches each
+    mode is to meet every small length.
+    """
     rule = spec.rule
     if rule is None:
         return spec
     if rule.kind and tensor.strategy is None:
         patterns = tuple(name for name in strategies_of(rule) if name != ABSENT)
-        spec = replace(spec, strategy=patterns[_turn_of(turn, spec.position, len(patterns))])
+        choose = _even_turn_of if even and rule.kind == SCALAR else _turn_of
+        spec = replace(spec, strategy=patterns[choose(turn, spec.position, len(patterns))])
     if spec.layout == "expanded" and rule.concerns_whole:
         spec = replace(spec, layout="contiguous")
     return spec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -10,7 +10,10 @@ from gpuemu_flow.cli.options import NO_CONFIRM, SEED, format_option, wants_color
 from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
+    from gpuemu_flow.engine.workspace import Workspace
     from gpuemu_flow.problems.score import Scores
+    from gpuemu_flow.results.model import RunReport
+    from gpuemu_flow.runners.pool import Pool
 
 _HEAD = ("problem", "candidate", "verdict", "passed", "worst error", "tolerance", "cause")
 
@@ -21,13 +24,29 @@ _HEAD = ("problem", "candidate", "verdict", "passed", "worst error", "tolerance"
 @click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
 @NO_CONFIRM
 @format_option("text", "json", "html")
+@click.option("--watch", "watching", is_flag=True, help="Score again at every save.")
+@click.option("--poll", is_flag=True, help="With --watch: look at the files, wait for no events.")
 def score(
-    words: tuple[str, ...], jobs: int | None, seed: int | None, confirm: bool, output_format: str
+    words: tuple[str, ...],
+    jobs: int | None,
+    seed: int | None,
+    confirm: bool,
+    output_format: str,
+    watching: bool,
+    poll: bool,
 ) -> None:
     """Validate what changed, and print a score for each problem and candidate.
 
+    A file that is put into a folder of candidates is one from then on, with --watch at once.
+
     Exit codes: 0 each candidate was judged, right or wrong; 4 one was not; 130 interrupted.
     """
+    if watching:
+        if output_format != "text":
+            raise click.UsageError("--watch prints text only")
+        _watch(words, jobs, seed, confirm=confirm, poll=poll)
+    if poll:
+        raise click.UsageError("--poll belongs to --watch")
     from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
     from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.session import RunOptions, count_jobs  # noqa: PLC0415
@@ -59,10 +78,45 @@ def score(
         say(scores_to_html(_HEAD, _rows(scores), _summary(scores)))
     else:
         say(text.printable(_table(scores)))
+    _tell_problems(report)
+    raise SystemExit(scores.exit_code)
+
+
+def _tell_problems(report: RunReport) -> None:
+    from gpuemu_flow.reports import text  # noqa: PLC0415
+
     for problem in report.problems:
         if not problem.warning:
             say(text.printable(str(problem)), err=True)
-    raise SystemExit(scores.exit_code)
+
+
+def _watch(
+    words: tuple[str, ...], jobs: int | None, seed: int | None, *, confirm: bool, poll: bool
+) -> NoReturn:
+    """Print the scores now and at every save."""
+    from gpuemu_flow.cli.progress import say_looking  # noqa: PLC0415
+    from gpuemu_flow.cli.watch import Watch, watch_with  # noqa: PLC0415
+    from gpuemu_flow.engine.session import RunOptions  # noqa: PLC0415
+    from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
+    from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR  # noqa: PLC0415
+    from gpuemu_flow.problems.score import scores_of  # noqa: PLC0415
+    from gpuemu_flow.reports import text  # noqa: PLC0415
+
+    class ScoreWatch(Watch):
+        """A watch that prints scores."""
+
+        def least_sessions(self) -> int:
+            return SESSIONS_PER_EVALUATOR
+
+        def explained(self, workspace: Workspace, report: RunReport, pool: Pool) -> RunReport:
+            budget = cause_budget(workspace, confirm=confirm)
+            return with_causes(workspace, report, budget=budget, announce=say_looking, pool=pool)
+
+        def show(self, report: RunReport, *, first: bool) -> None:
+            say(text.printable(_table(scores_of(report))))
+            _tell_problems(report)
+
+    watch_with(ScoreWatch, RunOptions(words=words, jobs=jobs), seed, poll=poll)
 
 
 def _table(scores: Scores) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -43,15 +43,21 @@ def watch(
     After each save it shows the results that ran again, and those that still fail. Errors of the
     configuration are shown, and watching goes on. Exit code 0; 130 when a run was interrupted.
     """
-    from gpuemu_flow.config.load import find_config  # noqa: PLC0415
     from gpuemu_flow.engine.session import RunOptions  # noqa: PLC0415
-    from gpuemu_flow.engine.watch import FileWatch, open_alarm, wait_for_save  # noqa: PLC0415
 
     options = RunOptions(words=words, dtypes=canonical_dtypes(dtypes), jobs=jobs)
+    watch_with(Watch, options, seed, poll=poll)
+
+
+def watch_with(make: type[Watch], options: RunOptions, seed: int | None, *, poll: bool) -> NoReturn:
+    """Run again at every save until interrupted, then exit."""
+    from gpuemu_flow.config.load import find_config  # noqa: PLC0415
+    from gpuemu_flow.engine.watch import FileWatch, open_alarm, wait_for_save  # noqa: PLC0415
+
     config = find_config(Path.cwd(), os.environ)
     files = FileWatch(config.parent.resolve())
     files.follow_config(config)
-    loop = _Watch(config, files, options, seed)
+    loop = make(config, files, options, seed)
     try:
         with _terminating_like_interrupting(), closing(loop), open_alarm(poll=poll) as alarm:
             saved: set[str] = set()
@@ -73,7 +79,7 @@ def _terminating_like_interrupting() -> Iterator[None]:
 
 
 @dataclass
-class _Watch:
+class Watch:
     """The state of a watch: one run after another with the same workers."""
 
     config: Path
@@ -106,7 +112,8 @@ class _Watch:
         from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
 
         require_trust(workspace)
-        wanted = (count_jobs(workspace, options), workspace.cache.staging)
+        sessions = max(count_jobs(workspace, options), self.least_sessions())
+        wanted = (sessions, workspace.cache.staging)
         if self._pool is None or wanted != self._pool_of:
             self.close()
             self._pool = Pool(wanted[0], staging=wanted[1])
@@ -135,7 +142,7 @@ class _Watch:
             self.files.follow_config(self.config)
         else:
             interrupted = report.interrupted
-            self._show(report, first=not saved)
+            self.show(report, first=not saved)
         if not interrupted:
             noun = "file" if len(self.files) == 1 else "files"
             say(f"watching {len(self.files)} {noun}; Ctrl-C ends it")
@@ -173,9 +180,18 @@ class _Watch:
         self.files.follow(workspace, selected)
         record_run(workspace, report)
         self.warn_threshold = workspace.settings.warn_threshold
+        return self.explained(workspace, report, pool)
+
+    def least_sessions(self) -> int:
+        """Return how many workers `explained` needs."""
+        return 1
+
+    def explained(self, workspace: Workspace, report: RunReport, pool: Pool) -> RunReport:
+        """Return the report with what `show` needs besides: nothing more."""
         return report
 
-    def _show(self, report: RunReport, *, first: bool) -> None:
+    def show(self, report: RunReport, *, first: bool) -> None:
+        """Print what ran again, and what still fails."""
         from gpuemu_flow.reports import text  # noqa: PLC0415
 
         quiet = (Verdict.PASSED,) if first else (Verdict.PASSED, Verdict.SKIPPED)

@@ -6,7 +6,10 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import field
+from pathlib import Path
 
+from gpuemu_flow.config import template_files
 from gpuemu_flow.config.keys import MAX_TABLES
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
@@ -35,7 +38,23 @@ class _Variant:
     values: str
 
 
-def expand_templates(raw: Table, out: Reporter) -> Table:
+@dataclass
+class Folders:
+    """Folders whose files are values of templates.
+
+    Attributes
+    ----------
+    root : Path or None
+        The workspace; None where there is none, and templates have no files.
+    listings : list of str
+        Patterns whose matches decided the values; see `inputs.globs.glob_files`.
+    """
+
+    root: Path | None
+    listings: list[str] = field(default_factory=list)
+
+
+def expand_templates(raw: Table, out: Reporter, folders: Folders) -> Table:
     """Return a file's tables with every op template replaced by its ops.
 
     Parameters
@@ -44,6 +63,8 @@ def expand_templates(raw: Table, out: Reporter) -> Table:
         As parsed from TOML, before any check.
     out : Reporter
         Gets the problems of templates, and the line that each op comes from.
+    folders : Folders
+        Gets the listings that templates depend on.
     """
     ops = raw.get("ops")
     if not isinstance(ops, list) or not any(_is_template(table) for table in ops):
@@ -52,7 +73,7 @@ def expand_templates(raw: Table, out: Reporter) -> Table:
     for place, table in enumerate(ops):
         where = ("ops", place)
         for variant in (
-            _variants(table, where, out) if _is_template(table) else [_Variant(table, "")]
+            _variants(table, where, out, folders) if _is_template(table) else [_Variant(table, "")]
         ):
             out.origins["ops", len(found)] = (where, variant.values)
             found.append(variant.table)
@@ -67,10 +88,10 @@ def _is_template(table: Json) -> bool:
     return isinstance(table, dict) and KEY in table
 
 
-def _variants(table: Table, where: KeyPath, out: Reporter) -> list[_Variant]:
+def _variants(table: Table, where: KeyPath, out: Reporter, folders: Folders) -> list[_Variant]:
     """Return the ops of one template; none once a problem is reported."""
     here = (*where, KEY)
-    lists = _lists(table[KEY], here, out)
+    lists = _lists(table[KEY], here, out, folders)
     if lists is None:
         return []
     body = {name: value for name, value in table.items() if name != KEY}
@@ -115,7 +136,9 @@ def _tell(out: Reporter, where: KeyPath, text: str, hint: str) -> None:
     out.problem_at("config-foreach", out.positions.line(where), text, hint)
 
 
-def _lists(given: Json, here: KeyPath, out: Reporter) -> dict[str, list[Json]] | None:
+def _lists(
+    given: Json, here: KeyPath, out: Reporter, folders: Folders
+) -> dict[str, list[Json]] | None:
     """Return the values of each name; None once a problem is reported."""
     if not isinstance(given, dict) or not given:
         text = f"{dotted(here)} must be a table of name = list of values"
@@ -125,10 +148,16 @@ def _lists(given: Json, here: KeyPath, out: Reporter) -> dict[str, list[Json]] |
     for name, values in given.items():
         place = (*here, name)
         fault = ""
+        if _NAME.fullmatch(name) and template_files.is_pattern(values):
+            files = _files(values[template_files.KEY], place, out, folders)
+            if files is None:
+                return None
+            found[name] = files
+            continue
         if not _NAME.fullmatch(name):
             fault = "has a name that is no identifier"
         elif not isinstance(values, list) or not values:
-            fault = "is no list with a value in it"
+            fault = 'is no list with a value in it, nor { files = "folder/*.py" }'
         elif not all(isinstance(value, _SCALARS) for value in values):
             fault = "holds a value that is no string, number or boolean"
         elif any(isinstance(value, float) and not math.isfinite(value) for value in values):
@@ -138,6 +167,23 @@ def _lists(given: Json, here: KeyPath, out: Reporter) -> dict[str, list[Json]] |
             return None
         found[name] = [value for _, value in {(type(v), v): v for v in values}.items()]
     return found
+
+
+def _files(written: str, place: KeyPath, out: Reporter, folders: Folders) -> list[Json] | None:
+    """Return a part of the name of each file; None once a problem is reported."""
+    if folders.root is None:
+        return []
+    try:
+        folders.listings.append(template_files.listing(written))
+        found = template_files.values_of(folders.root, written)
+    except template_files.FilesError as error:
+        _tell(out, place, f"{dotted(place)}: {error.message}", error.hint)
+        return None
+    if not found:
+        text = f"{dotted(place)}: no file matches {shown(written)}, so that there is no op"
+        hint = "put one there; it counts from then on"
+        out.problem_at("config-foreach", out.positions.line(place), text, hint, warning=True)
+    return [*found]
 
 
 def _placeholders(value: Json) -> Iterator[str]:

@@ -29,7 +29,7 @@ class Included:
     sources : list of Source
         In the order of `patterns`, and by name below each.
     patterns : tuple of str
-        Globs relative to the workspace.
+        Globs relative to the workspace, those of templates among them.
     """
 
     sources: list[Source] = field(default_factory=list)
@@ -54,8 +54,10 @@ def read_included(project: Source) -> Included:
         found = {}
     shown_in = Path(project.out.file).parent
     sources = [
-        read_source(path, str(shown_in / path.relative_to(root)), check=_check) for path in found
+        read_source(path, str(shown_in / path.relative_to(root)), check=_check, root=root)
+        for path in found
     ]
+    patterns += [pattern for source in (project, *sources) for pattern in source.listings]
     return Included(sources, tuple(dict.fromkeys(patterns)))
 
 

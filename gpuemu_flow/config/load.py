@@ -120,13 +120,16 @@ def _load(
         raise UsageError(Problem("config-not-found", f"{path} does not exist"))
     project_file = (path or find_config(start, environ)).absolute()
     shown_as = str(path) if path is not None and not path.is_absolute() else project_file.name
-    sources = [read_source(project_file, shown_as, edited)]
+    root = Path(os.path.realpath(project_file.parent))
+    sources = [read_source(project_file, shown_as, edited, root=root)]
     home = Path(environ.get("HOME") or Path.home())
     for default in _default_files(home, environ):
         if default != project_file:
             shown = f"~/{default.relative_to(home)}" if default.is_relative_to(home) else default
-            sources.append(read_source(default, str(shown)))
+            sources.append(read_source(default, str(shown), root=root))
     included = read_included(sources[0])
+    defaults = [pattern for source in sources[1:] for pattern in source.listings]
+    included.patterns = tuple(dict.fromkeys([*included.patterns, *defaults]))
     unreadable = any(not p.warning for p in sources[0].out.problems) and not sources[0].tree
     config = None
     if not unreadable:
@@ -230,6 +233,7 @@ class _Assembly:
         self.made = rules.made
         ops: list[OpConfig] = []
         consulted: set[Path] = set()
+        looked_into: dict[Path, str] = {}
         names: dict[str, str] = {}
         framework = self.section("project").get("framework", "")
         for part in self.parts("ops"):
@@ -238,6 +242,7 @@ class _Assembly:
             )
             ops += parser.parse_all(part.tables)
             consulted |= parser.modules.consulted
+            looked_into |= parser.programs.looked_into
         kernels: list[KernelConfig] = []
         built: dict[str, str] = {}
         for part in self.parts("kernels"):
@@ -291,6 +296,7 @@ class _Assembly:
             ),
             environment=env,
             files=self.files(consulted),
+            looked_into=tuple(ConfigFile(path, of) for path, of in sorted(looked_into.items())),
             warnings=tuple(
                 p for s in (*self.sources, *self.included) for p in s.out.collected() if p.warning
             ),

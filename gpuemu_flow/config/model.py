@@ -236,7 +236,10 @@ class Config:
     rules : tuple of RuleConfig
         Each after those that it needs.
     include : tuple of str
-        Globs of further files with ops, kernels and rules, relative to the root.
+        Globs of further files with ops, kernels and rules, and of files that templates stand
+        for, relative to the root; see `inputs.globs.glob_files`.
+    looked_into : tuple of ConfigFile
+        Programs whose words decide how they run; the ops may read them.
     target_tables : mapping of str to Target
         All targets, if one of them has options; else none.
     target_options : TargetOptions
@@ -261,6 +264,7 @@ class Config:
     warnings: tuple[Problem, ...] = ()
     rules: tuple[RuleConfig, ...] = ()
     include: tuple[str, ...] = ()
+    looked_into: tuple[ConfigFile, ...] = ()
     target_tables: Mapping[str, Target] = field(default_factory=dict)
     target_options: TargetOptions = TargetOptions()
 

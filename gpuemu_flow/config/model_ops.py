@@ -44,6 +44,12 @@ class ProgramRef:
     files : tuple of Path
         Files that the program is known to consist of: `path`, and of a command each argument
         that names a file of the workspace.
+    loads : Path or None
+        The file that `function` is given once, to return the function that runs.
+    loads_relative : str
+        `loads` relative to the workspace: the form that belongs in action keys.
+    skip : str
+        The reason why it is not run here; empty if it is.
     file, line : str, int
         Where it is written.
     kernel : str
@@ -68,6 +74,9 @@ class ProgramRef:
     kernel: str = ""
     arch: str = ""
     flags: tuple[str, ...] = ()
+    loads: Path | None = None
+    loads_relative: str = ""
+    skip: str = ""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,14 @@ from gpuemu_flow.cases.grouped import LIST, Group
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.programs import is_module
 from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.numerics.contract import GRADIENT_PREFIX, OutputContract
+from gpuemu_flow.numerics.contract import (
+    GRADIENT_PREFIX,
+    PARAMETERS,
+    OutputContract,
+    names_parameter,
+)
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Json
 from gpuemu_flow.value_rules import SCALAR
@@ -54,6 +60,10 @@ class GradientsParser:
         self._check_programs(op, reference)
         self._check_outputs(outputs)
         known = self._differentiable()
+        if is_module(op) and is_module(reference):
+            known.setdefault(PARAMETERS, (PARAMETERS,))
+            named = [] if wanted is True else wanted
+            known |= {name: (name,) for name in named if names_parameter(name)}
         if wanted is True:
             if not known:
                 self._impossible(
@@ -64,6 +74,8 @@ class GradientsParser:
             if name not in known:
                 hint = self.out.nearest(name, list(known), or_all=True)
                 text = f"gradients names {shown(name)}, which is no input of floats"
+                if names_parameter(name):
+                    text += "; parameters need an op and a reference that are modules of PyTorch"
                 self.out.add("config-value", (*self.where, "gradients"), text, hint)
         return tuple(dict.fromkeys(m for name in wanted for m in known.get(name, ())))
 

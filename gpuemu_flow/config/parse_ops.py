@@ -135,6 +135,13 @@ class OpParser:
             text = f"{shown(op.text)} is the op and its reference: it would pass whatever it does"
             hint = "name a reference that is written independently"
             self.out.add("config-op-is-reference", (*where, "reference"), text, hint)
+        if op is not None and op.skip:
+            skip_reason = op.skip
+            op = None
+        if reference is not None and reference.skip:
+            place = (*where, "reference")
+            text = f"{dotted(place)} cannot be skipped: {reference.skip}"
+            self.out.add("config-unread-key", place, text, "remove skip_if from the reference")
         names, schema, groups = self.inputs(table, where)
         self.check_names(table, names, groups, op, where)
         self.check_kernel(table, op, where)

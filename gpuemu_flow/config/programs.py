@@ -8,9 +8,10 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 
+from gpuemu_flow.config import loaded
 from gpuemu_flow.config.find import exists, is_file
 from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.paths import Workspace
@@ -33,10 +34,13 @@ class Programs:
     ----------
     workspace : Workspace
     out : Reporter
+    looked_into : dict
+        Digests of files whose words decided something, by path.
     """
 
     workspace: Workspace
     out: Reporter
+    looked_into: dict[Path, str] = field(default_factory=dict)
 
     def parse(self, value: Json, where: KeyPath) -> ProgramRef | None:
         """Return a program from its value in the file; None once a problem is reported."""
@@ -103,6 +107,11 @@ class Programs:
         """Return an argument without the path of the workspace."""
         path = Path(argument)
         return self.workspace.relative(path) if path.is_absolute() else argument
+
+    def with_loaded(
+        self, ref: ProgramRef, table: Mapping[str, Json], where: KeyPath
+    ) -> ProgramRef | None:
+        return loaded.with_loaded(ref, table, where, self.workspace, self.out, self.looked_into)
 
     def script(self, name: str, where: KeyPath, text: str) -> ProgramRef | None:
         path = self.workspace.existing_file(name, where, self.out)
@@ -239,7 +248,8 @@ def _callable_kind(
         return None
     parse = programs.function_of_file if source == "path" else programs.function_of_module
     text = f"{table[source]}:{table['function']}"
-    return parse(table[source], table["function"], (*where, source), text)
+    ref = parse(table[source], table["function"], (*where, source), text)
+    return ref and programs.with_loaded(ref, table, where)
 
 
 def _command_kind(
@@ -261,7 +271,7 @@ def _triton_kind(
     if ref is None:
         return None
     if table.get("mode", "interpreted") != "compiled":
-        return replace(ref, kind="triton")
+        return programs.with_loaded(replace(ref, kind="triton"), table, where)
     arch = "sm_" + str(table.get("arch", "sm_80")).rpartition("_")[2]
     # The mode travels and is keyed as arguments; the first place is a command's own.
     argv = ("", "compiled", arch, ",".join(_checks(programs, table, where)))
@@ -428,11 +438,11 @@ _LAUNCHED = (
 )  # fmt: skip
 KEYS: dict[str, tuple[str, ...]] = {
     "script": ("path",),
-    "callable": ("path", "module", "function"),
+    "callable": ("path", "module", "function", *loaded.KEYS),
     "command": ("argv",),
     **dict.fromkeys(FRAMEWORK_KINDS, _FUNCTION),
     "torch": (*_FUNCTION, "module_class", "init", "seed"),
-    "triton": (*_FILE, "function", "mode"),
+    "triton": (*_FILE, "function", "mode", "loads", "skip_if"),
     "ptx": _LAUNCHED,
     "cuda": (*_LAUNCHED, "kernel", "arch", "flags"),
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tomli
 
-from gpuemu_flow.config.foreach import expand_templates
+from gpuemu_flow.config.foreach import Folders, expand_templates
 from gpuemu_flow.config.positions import MAX_DEPTH, MAX_TOKEN, scan
 from gpuemu_flow.config.report import Reporter, shortened
 from gpuemu_flow.config.tables import FILE
@@ -37,12 +37,15 @@ class Source:
         Checked keys under their proper names; only those that the file gives.
     out : Reporter
         Problems found so far.
+    listings : tuple of str
+        Patterns whose matches decided which ops its templates stand for.
     """
 
     path: Path
     out: Reporter
     digest: str = ""
     tree: dict[str, Json] = field(default_factory=dict)
+    listings: tuple[str, ...] = ()
 
 
 def check_file(raw: Mapping[str, Json], out: Reporter) -> dict[str, Json]:
@@ -57,6 +60,7 @@ def read_source(
     edited: str | None = None,
     *,
     check: Callable[[Mapping[str, Json], Reporter], dict[str, Json]] = check_file,
+    root: Path | None = None,
 ) -> Source:
     """Read and check one file; a missing file gives an empty source without a problem.
 
@@ -68,6 +72,8 @@ def read_source(
         A text that an editor holds: the file itself is not looked at.
     check : callable
         Checks its tables.
+    root : Path, optional
+        The workspace, whose files templates may name; without one they stand for no op then.
     """
     source = Source(path, Reporter(shown_as))
     data = _read_bytes(source) if edited is None else _sized(_encoded(edited), source.out)
@@ -79,7 +85,9 @@ def read_source(
         return source
     raw = parse_toml(text, source.out)
     if raw is not None:
-        source.tree = check(expand_templates(raw, source.out), source.out)
+        folders = Folders(root)
+        source.tree = check(expand_templates(raw, source.out, folders), source.out)
+        source.listings = tuple(dict.fromkeys(folders.listings))
     return source
 
 

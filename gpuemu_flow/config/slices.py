@@ -110,6 +110,7 @@ def _reference_dtype(op: OpConfig, dtype: str | None) -> str | None:
 
 def _program(ref: ProgramRef) -> dict[str, Json]:
     return {
+        **({"loads": ref.loads_relative} if ref.loads is not None else {}),
         "kind": ref.kind,
         "path": ref.relative,
         "module": ref.module,

@@ -244,11 +244,29 @@ OP = Section(
             "foreach",
             TableOf(
                 Text(r"[A-Za-z_][A-Za-z0-9_]*", "a name", longest=128),
-                ListOf(FreeValue("a string, number or boolean"), 1, 10_000),
+                Either(
+                    (
+                        ListOf(FreeValue("a string, number or boolean"), 1, 10_000),
+                        Section(
+                            (
+                                Key(
+                                    "files",
+                                    PATH,
+                                    "A glob with one `*` in the name of the file; the values are "
+                                    "what it stands for.",
+                                    required=True,
+                                    ours=True,
+                                ),
+                            ),
+                            "a table with files",
+                        ),
+                    )
+                ),
                 "a table of lists",
             ),
             "Makes the table a template: one op for each combination of the values, which stand "
-            'in braces in its texts, `name = "mm_{tile}"`; see [rules](rules.md#templates).',
+            'in braces in its texts, `name = "mm_{tile}"`. `{ files = "candidates/*.py" }` in '
+            "place of a list means the names of these files; see [rules](rules.md#templates).",
             ours=True,
         ),
         NEEDS,

@@ -171,6 +171,28 @@ _MODULE_KEYS = (
     ),
 )
 
+_LOADED_KEYS = (
+    Key(
+        "loads",
+        PATH,
+        "Of a callable or interpreted Triton op: a file whose path the function is given once; it "
+        "returns the function that runs.",
+        ours=True,
+    ),
+    Key(
+        "triton_if",
+        ListOf(Text(what="a word"), 1, 20),
+        "Of a callable: it is of kind `triton` where the file of `loads` holds one of these words.",
+        ours=True,
+    ),
+    Key(
+        "skip_if",
+        ListOf(Text(what="a word"), 1, 20),
+        "The op is skipped where the file of `loads` holds one of these words.",
+        ours=True,
+    ),
+)
+
 _BUILD_KEYS = (
     Key(
         "kernel",
@@ -297,6 +319,7 @@ PROGRAM = Either(
                     "Function of a callable, of a framework, or of Triton kernels.",
                     ours=True,
                 ),
+                *_LOADED_KEYS,
                 *_MODULE_KEYS,
                 Key(
                     "argv",

@@ -55,8 +55,9 @@ class Reloading:
 
     def _look(self) -> list[tuple[str, Stamp | None]]:
         workspace = self._current.workspace
-        paths = [str(file.path) for file in workspace.config.files]
-        for pattern in workspace.config.include:  # a file may appear there
+        config = workspace.config
+        paths = [str(file.path) for file in (*config.files, *config.looked_into)]
+        for pattern in config.include:  # a file may appear there
             paths += sorted(map(str, glob_folders(workspace.root, pattern)))
         return [(path, stamp_of(path)) for path in paths]
 

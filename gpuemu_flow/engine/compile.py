@@ -393,6 +393,7 @@ class Compiler:
             module=ref.module,
             function=ref.function,
             argv=tuple(arguments),
+            loads="" if ref.loads is None else str(ref.loads),
             input_names=op.input_names,
             output_names=tuple(tensor.name for tensor in op.schema.outputs),
             kwargs=dict(op.kwargs),

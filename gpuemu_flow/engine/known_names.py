@@ -32,7 +32,7 @@ class KnownNames:
 
     def __init__(self, config: Path) -> None:
         self._root = config.parent
-        project = read_source(config, config.name)
+        project = read_source(config, config.name, root=config.parent.resolve())
         self._tree = project.tree
         self._trees = [project.tree, *(s.tree for s in read_included(project).sources)]
 

@@ -262,6 +262,8 @@ class Workspace:
                 stamp = stamp_of(folder)
                 if stamp is not None:
                     folders[str(folder)] = stamp
+                else:
+                    absent.append(str(folder))
         self._settle((*files.values(), *folders.values()))
         content = plan.render(
             identity_text=plan.identity(self._environ),
@@ -386,7 +388,7 @@ class Workspace:
             environment=self.environment,
             variables=plan.identity(self._environ),
             sandbox=compiler.fence.level,
-            config=[[str(f.path), f.digest] for f in config.files],
+            config=[[str(f.path), f.digest] for f in (*config.files, *config.looked_into)],
             globs=[(pattern, glob_files(self.root, pattern)) for pattern in globs],
             kernels=compiler.kernel_basis,
             imports={p: _scanned(compiler.sources, self.root / p) for p in sorted(sources)},

@@ -10,12 +10,14 @@ from gpuemu_flow.inputs.plan import CACHE_NAME
 def glob_files(root: Path, pattern: str) -> list[str]:
     """Return the files below `root` that `pattern` matches, relative to it, sorted.
 
-    Files in our own cache are left out, since they change with every run.
+    Files in our own cache are left out, since they change with every run. After a pattern that ends
+    in a slash, what matches the rest counts whatever it is: folders, and links to nowhere.
     """
+    anything = pattern.endswith("/")
     return sorted(
         path.relative_to(root).as_posix()
-        for path in root.glob(pattern)
-        if path.is_file() and CACHE_NAME not in path.relative_to(root).parts
+        for path in root.glob(pattern.rstrip("/"))
+        if (anything or path.is_file()) and CACHE_NAME not in path.relative_to(root).parts
     )
 
 

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.gradients import Bends, Excused, input_of, is_gradient
+from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.numerics.gradients import (
+    Bends,
+    Excused,
+    input_of,
+    is_gradient,
+    is_of_parameter,
+)
 from gpuemu_flow.numerics.variants import WITH_GRADIENTS
 from gpuemu_flow.types import CheckResult, Failure, FailureKind, Verdict
 
@@ -37,6 +44,23 @@ def as_submitted(actual: Arrays, expected: Arrays) -> tuple[Arrays, tuple[str, .
         {name: array for name, array in expected.items() if name not in wanted},
         (f"no verdict on {names}: the op's outputs were given without gradients",),
     )
+
+
+def with_parameters(actual: Arrays, expected: Arrays, dtypes: Mapping[str, list[str]]) -> Arrays:
+    """Return an op's outputs with gradients of the parameters that the reference has, no others.
+
+    A parameter that the op lacks, or that it froze, gets no gradient: 0, as in PyTorch. Outputs
+    that were submitted without gradients stay as they are.
+    """
+    if not gradients_in(actual):
+        return actual
+    kept = {n: a for n, a in actual.items() if n in expected or not is_of_parameter(n)}
+    missing = {
+        name: np.zeros(array.shape, numpy_dtype(dtypes[name][0]))
+        for name, array in expected.items()
+        if is_of_parameter(name) and name not in actual
+    }
+    return {**kept, **missing}
 
 
 def excused(result: CheckResult, actual: Arrays, bends: Bends) -> dict[str, Excused]:

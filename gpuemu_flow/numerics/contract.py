@@ -14,6 +14,11 @@ SAME_AS, PROMOTE = "same as ", "promote"
 VIEWS = ("sign", "phase", "permutation")
 GRADIENT_PREFIX = "d/d"
 """Beginning of the names of outputs that are gradients; see `numerics.gradients`."""
+PARAMETERS = "self"
+"""Stands for all parameters of a module among the inputs whose gradients are wanted.
+
+One of them is written as the module itself writes it: ``self.weight``.
+"""
 
 
 @dataclass(frozen=True)
@@ -177,3 +182,13 @@ class OutputContract:
         if "statistics" in given:
             given["statistics"] = Statistics(**given["statistics"])
         return cls(**given)
+
+
+def parameter_name(of: str) -> str:
+    """Return the name that stands for a module's parameter among inputs."""
+    return f"{PARAMETERS}.{of}"
+
+
+def names_parameter(name: str) -> bool:
+    """Tell whether a name among inputs stands for one parameter of a module, or for all."""
+    return name == PARAMETERS or name.startswith(f"{PARAMETERS}.")

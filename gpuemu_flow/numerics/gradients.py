@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.contract import GRADIENT_PREFIX, Mask
+from gpuemu_flow.numerics.contract import GRADIENT_PREFIX, PARAMETERS, Mask
 from gpuemu_flow.numerics.contract_views import mask_of
 from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations
@@ -38,6 +38,11 @@ bend on the other side."""
 def gradient_name(of: str) -> str:
     """Return the name of the output that holds the gradient with respect to an input."""
     return GRADIENT_PREFIX + of
+
+
+def is_of_parameter(name: str) -> bool:
+    """Tell whether an output is the gradient of a module's parameter."""
+    return name.startswith(f"{GRADIENT_PREFIX}{PARAMETERS}.")
 
 
 def is_gradient(name: str) -> bool:

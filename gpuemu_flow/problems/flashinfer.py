@@ -34,7 +34,8 @@ _PLAIN_FLOATS = ("float32", "float16", "bfloat16")
 _INDICES = ("int16", "int32", "int64")
 _SCALARS: dict[str, list[Json]] = {"float": [1.0, 0.125], "bool": [False, True]}
 Told = Mapping[str, tuple[str, int, int, int]]
-_RUNTIME = ("flashinfer.py", "files.py", "stand_in.py", "tensors.py")
+_RUNTIME = ("flashinfer.py", "files.py", "solution.py", "stand_in.py", "tensors.py")
+_GPU_ONLY = ("cuda", "cpp", "c++", "cutlass")
 _APPENDED = """
 
 # ---- added by gpuemu-flow import: the lines above are the reference, unchanged ----
@@ -45,18 +46,25 @@ from adapters import flashinfer as _gpuemu_flashinfer
 gpuemu_reference = _gpuemu_flashinfer.reference(globals(), str(_GpuemuPath(__file__).parent))
 """
 _OP = """\
-# Runs the solution {name}; written by gpuemu-flow import.
+# Runs a solution, a file of JSON; written by gpuemu-flow import.
 from pathlib import Path
 
 from adapters import flashinfer
 
-op = flashinfer.candidate(str(Path(__file__).parent), {name!r})
+
+def load(path):
+    return flashinfer.candidate(path, str(Path(__file__).parent))
 """
 _COLLECTION = Collection(
     "flashinfer-bench",
     _RUNTIME,
-    lambda candidate: _OP.format(name=candidate.name),
+    _OP,
     "no candidate: no solution in Python names it",
+    suffix=".json",
+    skip_if=(
+        "cpp_extension",
+        *(f'"language":{space}"{name}"' for name in _GPU_ONLY for space in (" ", "")),
+    ),
 )
 
 
@@ -107,10 +115,7 @@ def _take(
     schema: dict[str, Json] = {"scalars": scalars} if scalars else {}
     if axes.kept:
         schema["constraints"] = [_without_consts(text, axes) for text in axes.kept]
-    candidates = tuple(
-        Candidate(one.name, definition.path, b"", one.triton, one.gpu)
-        for one in definition.solutions
-    )
+    candidates = tuple(Candidate(one.name, definition.path, b"") for one in definition.solutions)
     taken = Taken(
         Source(name, definition.path, source, definition.consts, candidates),
         Described((), arguments, {}, outputs),
@@ -298,9 +303,8 @@ def _files(definition: Definition, taken: Taken, told: Told) -> dict[str, bytes]
         "reference.py": taken.source.source + _APPENDED.encode(),
         "problem.json": json_file(_described(definition, taken, told)),
         **{
-            f"candidates/{solution.name}/{path}": content
+            f"candidates/{solution.name}.json": json_file(solution.content)
             for solution in definition.solutions
-            for path, content in solution.sources.items()
         },
     }
 
@@ -308,6 +312,7 @@ def _files(definition: Definition, taken: Taken, told: Told) -> dict[str, bytes]
 def _described(definition: Definition, taken: Taken, told: Told) -> dict[str, Json]:
     scaled = {name: new for name, (_, new) in taken.scaled.items()}
     return {
+        "definition": definition.name,
         "inputs": {key: list(one.axes or ()) for key, one in definition.inputs.items()},
         "outputs": {
             key: {"shape": list(one.axes or ()), "dtype": one.dtype}
@@ -315,14 +320,5 @@ def _described(definition: Definition, taken: Taken, told: Told) -> dict[str, Js
         },
         "consts": {**definition.consts, **scaled},
         "told": {key: list(one) for key, one in told.items()},
-        "solutions": {
-            one.name: {
-                "file": one.file,
-                "function": one.function,
-                "destination": one.destination,
-                "gpu": one.gpu,
-            }
-            for one in definition.solutions
-        },
         "sha256": hashlib.sha256(taken.source.source).hexdigest(),
     }

@@ -13,7 +13,6 @@ from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.problems.found import (
     MOST_FILES,
     SKIPPED,
-    asks_for_gpu,
     needs_compiler,
     plain_name,
     read_source,
@@ -44,23 +43,12 @@ class Solution:
     Attributes
     ----------
     name : str
-    file, function : str
-        The entry point.
-    destination : bool
-        Outputs are made before and passed after the inputs.
-    sources : mapping of str to bytes
-        By path below the solution's folder.
-    triton, gpu : bool
-        As of `model.Candidate`.
+    content : mapping
+        As its file has it.
     """
 
     name: str
-    file: str
-    function: str
-    destination: bool
-    sources: Mapping[str, bytes]
-    triton: bool = False
-    gpu: bool = False
+    content: Mapping[str, Json]
 
 
 @dataclass
@@ -270,18 +258,8 @@ def _solution(content: Mapping[str, Json], definition: Definition) -> Solution:
         reason = needs_compiler(parse_python(source, path)) if path.endswith(".py") else ""
         if reason:
             raise FormatError(reason)
-    joined = b"\n".join(files.values())
-    triton = b"triton" in joined
     taken = [one.name for one in definition.solutions]
-    return Solution(
-        unique_name(plain_name(str(content.get("name", "solution"))), taken),
-        file,
-        function,
-        spec.get("destination_passing_style", True) is not False,
-        files,
-        triton,
-        not triton and asks_for_gpu(joined),
-    )
+    return Solution(unique_name(plain_name(str(content.get("name", "solution"))), taken), content)
 
 
 def _place(path: Json) -> str:

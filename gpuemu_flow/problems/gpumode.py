@@ -44,20 +44,21 @@ gpuemu_generate = _gpuemu_gpumode.generator(globals(), _gpuemu_folder)
 gpuemu_check = _gpuemu_gpumode.checker(globals(), _gpuemu_folder)
 """
 _OP = """\
-# Runs `custom_kernel` of {file}; written by gpuemu-flow import.
+# Runs `custom_kernel` of a candidate's file; written by gpuemu-flow import.
 from pathlib import Path
 
 from adapters import gpumode
 
-_FOLDER = Path(__file__).parent
 
-op = gpumode.candidate(str(_FOLDER / "candidates" / "{file}"), str(_FOLDER), gpu={gpu})
+def load(path):
+    return gpumode.candidate(path, str(Path(__file__).parent))
 """
 _COLLECTION = Collection(
     "gpumode",
     _RUNTIME,
-    lambda candidate: _OP.format(file=f"{candidate.name}.py", gpu=candidate.gpu),
+    _OP,
     "no candidate: no file with a custom_kernel",
+    skip_if=("cpp_extension", "from reference import"),
 )
 
 

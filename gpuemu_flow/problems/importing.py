@@ -26,16 +26,25 @@ class Collection:
         The name of the workspace.
     runtime : tuple of str
         Files of `ADAPTERS` that the workspace needs.
-    op_text : callable
-        Returns the text of the program that runs a candidate.
+    op_text : str
+        Of the program that is given a candidate's file.
     no_candidate : str
         The reason given for a problem that has no candidate.
+    suffix : str
+        Of a candidate's file.
+    triton_if : tuple of str
+        Words of candidates that need Triton's interpreter.
+    skip_if : tuple of str
+        Words of candidates that cannot run here.
     """
 
     name: str
     runtime: tuple[str, ...]
-    op_text: Callable[[Candidate], str]
+    op_text: str
     no_candidate: str
+    suffix: str = ".py"
+    triton_if: tuple[str, ...] = ("triton",)
+    skip_if: tuple[str, ...] = ("cpp_extension",)
 
 
 @dataclass(frozen=True)
@@ -87,10 +96,8 @@ def import_each(
             every.append(taken)
             folder = f"problems/{attempt.name}"
             files |= {f"{folder}/{name}": content for name, content in own.items()}
-            for candidate in taken.source.candidates:
-                op = f"{folder}/op_{candidate.name}.py"
-                files[op] = collection.op_text(candidate).encode()
-                ops.append(_op_table(taken, candidate, op, f"{folder}/reference.py"))
+            files[f"{folder}/op.py"] = collection.op_text.encode()
+            ops.append(_op_table(taken, collection, folder))
             if not taken.source.candidates:
                 left.append(Left(attempt.name, collection.no_candidate))
     files["gpuemu.toml"] = workspace_text(
@@ -119,12 +126,13 @@ def candidate_files(candidates: Iterable[Candidate]) -> dict[str, bytes]:
     return {f"candidates/{one.name}.py": one.source for one in candidates}
 
 
-def _op_table(taken: Taken, candidate: Candidate, op: str, reference: str) -> OpTable:
+def _op_table(taken: Taken, collection: Collection, folder: str) -> OpTable:
     return OpTable(
-        name=f"{taken.source.name}/{candidate.name}",
-        op=op,
-        function="op",
-        reference=f"{reference}:gpuemu_reference",
-        triton=candidate.triton,
+        problem=taken.source.name,
+        op=f"{folder}/op.py",
+        candidates=f"{folder}/candidates/*{collection.suffix}",
+        reference=f"{folder}/reference.py:gpuemu_reference",
+        triton_if=collection.triton_if,
+        skip_if=collection.skip_if,
         taken=taken,
     )

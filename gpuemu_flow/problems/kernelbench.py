@@ -34,20 +34,21 @@ from adapters import kernelbench as _gpuemu_kernelbench
 gpuemu_reference = _gpuemu_kernelbench.reference(globals(), str(_GpuemuPath(__file__).parent))
 """
 _OP = """\
-# Runs `ModelNew` of {file}; written by gpuemu-flow import.
+# Runs `ModelNew` of a candidate's file; written by gpuemu-flow import.
 from pathlib import Path
 
 from adapters import kernelbench
 
-_FOLDER = Path(__file__).parent
 
-op = kernelbench.candidate(str(_FOLDER / "candidates" / "{file}"), str(_FOLDER))
+def load(path):
+    return kernelbench.candidate(path, str(Path(__file__).parent))
 """
 _COLLECTION = Collection(
     "kernelbench",
     _RUNTIME,
-    lambda candidate: _OP.format(file=f"{candidate.name}.py"),
+    _OP,
     "no candidate: no file with a class ModelNew is for it",
+    triton_if=("triton", "cuda"),
 )
 
 

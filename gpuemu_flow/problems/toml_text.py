@@ -13,25 +13,28 @@ from gpuemu_flow.types import Json
 
 @dataclass(frozen=True)
 class OpTable:
-    """One ``[[ops]]`` of the configuration.
+    """One ``[[ops]]`` of the configuration: the template of a problem's candidates.
 
     Attributes
     ----------
-    name : str
-        ``PROBLEM/CANDIDATE``.
-    op, function : str
-        File and function of the candidate's adapter.
+    problem : str
+    op : str
+        The file with the function ``load``, which is given a candidate's file.
+    candidates : str
+        Glob of their files.
     reference : str
-    triton : bool
+    triton_if, skip_if : tuple of str
+        Words of candidates that need Triton's interpreter, or cannot run here.
     taken : Taken
         The problem.
     """
 
-    name: str
+    problem: str
     op: str
-    function: str
+    candidates: str
     reference: str
-    triton: bool
+    triton_if: tuple[str, ...]
+    skip_if: tuple[str, ...]
     taken: Taken
 
 
@@ -67,15 +70,21 @@ def workspace_text(
 
 
 def _op(one: OpTable) -> str:
-    program = f"{one.op}:{one.function}"
-    op = _text(program)
-    if one.triton:
-        op = f'{{ kind = "triton", file = {_text(one.op)}, function = {_text(one.function)} }}'
     about = one.taken.about
+    program = {
+        "kind": "callable",
+        "path": one.op,
+        "function": "load",
+        "loads": one.candidates.replace("*", "{candidate}"),
+        "triton_if": one.triton_if,
+        "skip_if": one.skip_if,
+    }
     lines = [
+        "# A file that is put there is a candidate from then on.",
         "[[ops]]",
-        f"name = {_text(one.name)}",
-        f"op = {op}",
+        f"name = {_text(one.problem + '/{candidate}')}",
+        f"foreach.candidate = {_value({'files': one.candidates})}",
+        f"op = {_value(program)}",
         f"reference = {_text(one.reference)}",
         'isolation = "warm"',  # importing torch takes seconds: not for each case that fails
     ]

@@ -89,6 +89,8 @@ class Program:
         ``pkg.mod`` and the callable's name.
     argv : tuple of str
         Extra arguments of a command or script.
+    loads : str
+        Absolute path of a file that the function is given once; it returns the one that runs.
     output_names : tuple of str
         Empty means a single output called ``result``.
     kwargs : mapping
@@ -149,6 +151,7 @@ class Program:
     module: str = ""
     function: str = ""
     argv: tuple[str, ...] = ()
+    loads: str = ""
     output_names: tuple[str, ...] = ()
     kwargs: Mapping[str, Json] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)

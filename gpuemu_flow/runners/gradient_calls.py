@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.numerics.contract import Mask
+from gpuemu_flow.numerics.contract import PARAMETERS, Mask, names_parameter
 from gpuemu_flow.numerics.contract_views import mask_of
 from gpuemu_flow.numerics.gradients import gradient_name
 from gpuemu_flow.numerics.variants import WITH_GRADIENTS, variant_name
@@ -85,6 +85,26 @@ class GradientCall:
                     f"no gradient of the reference arrives at {names}: it is detached, or has no "
                     "float output",
                     "compute it with the framework's own functions, or leave out `gradients`",
+                )
+            )
+
+    def demand_parameters(self, found: Collection[str]) -> None:
+        """Raise OpError if nothing is left to compare of the parameters that are wanted.
+
+        A parameter that only the op lacks has the gradient 0, like one that is detached.
+        """
+        wanted = [name for name in self.wanted.inputs if names_parameter(name)]
+        missing = [name for name in wanted if name != PARAMETERS and name not in found]
+        if self.wanted.plain or PARAMETERS in wanted:
+            missing = []
+        if missing or (wanted and len(wanted) == len(self.wanted.inputs) and not found):
+            names = ", ".join(map(repr, missing or wanted))
+            raise OpError(
+                RunError(
+                    "gradient-no-parameter",
+                    f"`gradients` asks for {names}, and the module has no such parameter that "
+                    "requires gradients",
+                    "name parameters as `named_parameters` does, behind `self.`",
                 )
             )
 

@@ -146,7 +146,7 @@ def load_module(program: Program) -> types.ModuleType:
 
 
 def load_function(program: Program) -> Callable[..., Any]:
-    """Return the callable that a program names.
+    """Return the callable that a program names, or that this one makes of a file.
 
     Raises
     ------
@@ -159,6 +159,11 @@ def load_function(program: Program) -> Callable[..., Any]:
     where = program.path or program.module
     for name in program.function.split("."):
         found = getattr(found, name, None)
+    if program.loads and callable(found):
+        found = found(program.loads)
+        if not callable(found):
+            message = f"{program.function!r} returned no function for {program.loads}"
+            raise OpError(RunError("op-not-loadable", message, file=program.path))
     if not callable(found):
         message = f"{where} defines no callable {program.function!r}"
         raise OpError(RunError("op-not-loadable", message, file=program.path))

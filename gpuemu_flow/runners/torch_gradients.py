@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuemu_flow.numerics.contract import PARAMETERS, parameter_name
 from gpuemu_flow.numerics.gradients import cotangent, gradient_name
 from gpuemu_flow.runners.gradient_calls import GradientCall
 
@@ -62,6 +63,15 @@ class TorchGradients:
         # A leaf itself cannot be changed in place.
         return leaf.clone() if changes else leaf
 
+    def add_parameters(self, parameters: Mapping[str, Any]) -> None:
+        """Take gradients of a module's parameters, too, as far as they are wanted.
+
+        A module may have frozen some in the call.
+        """
+        wanted = self._wanted.inputs
+        named = {parameter_name(n): w for n, w in parameters.items() if w.requires_grad}
+        self._leaves |= {n: w for n, w in named.items() if PARAMETERS in wanted or n in wanted}
+
     def of(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the gradients of the outputs by name; zeros where none arrives."""
         torch = self._torch
@@ -77,6 +87,7 @@ class TorchGradients:
         if sent and leaves:
             cotangents = [self._cotangent(name, value) for name, value in sent.items()]
             found = torch.autograd.grad(list(sent.values()), leaves, cotangents, allow_unused=True)
+        self._call.demand_parameters(self._leaves)
         if leaves:
             self._call.demand(arrives=any(gradient is not None for gradient in found))
         return {

@@ -14,7 +14,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,7 +28,19 @@ _NARROW = 2
 """Bytes of an element below which nothing is computed in a dtype, but for inputs."""
 
 
-def module_caller(torch: Any, made_by: Callable[..., Any], described: str) -> Callable[..., Any]:
+class ModuleCall(Protocol):
+    """A function that calls a module with the inputs of its ``forward``."""
+
+    learning: bool
+    """Parameters require gradients in the next calls."""
+    parameters: dict[str, Any]
+    """Parameters of the latest call that required gradients, by name."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module."""
+
+
+def module_caller(torch: Any, made_by: Callable[..., Any], described: str) -> ModuleCall:
     """Return the function that calls a module with the inputs of its ``forward``.
 
     Parameters
@@ -52,13 +64,21 @@ def module_caller(torch: Any, made_by: Callable[..., Any], described: str) -> Ca
     forward = caller.module(torch.float32).forward
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return caller.module(_float_of(torch, (*args, *kwargs.values())))(*args, **kwargs)
+        dtype = _float_of(torch, (*args, *kwargs.values()))
+        module = caller.module(dtype)
+        # Parameters are the op's own arguments only if the reference has the same ones.
+        learning = found.learning and told["shared"]
+        found.parameters = caller.require_gradients(dtype) if learning else {}
+        return module(*args, **kwargs)
 
     call.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
     call.__code__ = call.__code__.replace(
         co_firstlineno=getattr(getattr(forward, "__code__", None), "co_firstlineno", 0)
     )
-    return call
+    found: Any = call
+    found.learning, found.parameters = False, {}
+    made: ModuleCall = found
+    return made
 
 
 class _Caller:
@@ -73,6 +93,7 @@ class _Caller:
         self._seed = seed
         self._shared = shared
         self._known: dict[Any, tuple[Any, dict[str, Any]]] = {}
+        self._frozen: frozenset[str] = frozenset()
 
     def module(self, dtype: Any) -> Any:
         """Return the module in a dtype, with the weights that it began with."""
@@ -80,14 +101,33 @@ class _Caller:
             module = self._construct(self._seed)
             if self._shared:
                 self._draw(module, self._construct(self._seed + 1))
-            module = module.to(dtype).eval().requires_grad_(False)
+            self._frozen = frozenset(
+                name for name, weight in module.named_parameters() if not weight.requires_grad
+            )
+            module = module.to(dtype).eval()
             state = {name: value.clone() for name, value in module.state_dict().items()}
             self._known[dtype] = module, state
         module, state = self._known[dtype]
+        module.requires_grad_(False)
         for name, value in module.state_dict().items():
             if name in state:
                 value.copy_(state[name])
         return module
+
+    def require_gradients(self, dtype: Any) -> dict[str, Any]:
+        """Let parameters of the module in a dtype require gradients; return them by name.
+
+        Those that the module itself froze stay so.
+        """
+        module, _ = self._known[dtype]
+        found = {
+            name: weight
+            for name, weight in module.named_parameters()
+            if name not in self._frozen and (weight.is_floating_point() or weight.is_complex())
+        }
+        for weight in found.values():
+            weight.requires_grad_(True)
+        return found
 
     def _construct(self, seed: int) -> Any:
         self._torch.default_generator.manual_seed(seed)
@@ -123,6 +163,7 @@ class _Caller:
         digest = hashlib.sha256(f"{self._seed} {name} {shape}".encode()).digest()
         rng = SeededRng(int.from_bytes(digest[:8], "little"))
         steps = rng.ranges(weight.numel(), -_STEPS, _STEPS + 1)
+        steps[steps == 0] = 1  # where |w| or relu(w) bends, several gradients are right
         return (steps / (_STEPS + 1)).reshape(shape)
 
 

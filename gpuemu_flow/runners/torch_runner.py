@@ -18,7 +18,7 @@ from gpuemu_flow.runners.gradient_calls import GradientRunner
 from gpuemu_flow.runners.grouping import changed_arguments
 from gpuemu_flow.runners.imports import load_function
 from gpuemu_flow.runners.torch_gradients import TorchGradients
-from gpuemu_flow.runners.torch_modules import module_caller
+from gpuemu_flow.runners.torch_modules import ModuleCall, module_caller
 from gpuemu_flow.runners.triton_device import CpuDevice
 from gpuemu_flow.runners.triton_provenance import Provenance
 from gpuemu_flow.runners.triton_unwritten import suspicious, unwritten
@@ -137,6 +137,7 @@ class TorchRunner(GradientRunner):
         self._found: list[Failure] = []
         self._bypassed: list[Failure] = []
         self._program_outputs = program.output_names
+        self._module: ModuleCall | None = None
         self.printed = ""
         self._run = 0
         with self._host.running():
@@ -148,8 +149,19 @@ class TorchRunner(GradientRunner):
 
     def _load(self, program: Program) -> Callable[..., Any]:
         if program.argv:
-            return module_caller(self._host.torch, load_function(program), program.argv[0])
+            self._module = module_caller(self._host.torch, load_function(program), program.argv[0])
+            return self._module
         return load_function(program)
+
+    def _learning(self, host: Callable[..., Any], given: Any, named: Any) -> tuple[Any, Any]:
+        """Call the program; return its result and the parameters that required gradients."""
+        if self._module is None:
+            return self._called(host, given, named), {}
+        self._module.learning = True
+        try:
+            return self._called(host, given, named), self._module.parameters
+        finally:
+            self._module.learning = False
 
     def _on_torch(self, host: Callable[..., Any]) -> Callable[..., Any]:
         torch = self._host.torch
@@ -180,7 +192,9 @@ class TorchRunner(GradientRunner):
                 torch.default_generator.manual_seed(seed)
                 given, named = call.replaced(args, kwargs, tensors)
                 self.hint = call.hint
-                outputs = self._values(self._called(host, given, named), tensors)
+                result, parameters = self._learning(host, given, named)
+                taken.add_parameters(parameters)
+                outputs = self._values(result, tensors)
                 call.took(outputs, taken.of(outputs))
                 self.hint = self._usual_hint
                 return None

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 from mini_workspace import Mini
+from watching import READY, watching
 
 from gpuemu_flow.engine import watch
 
-READY = "Ctrl-C ends it"
 EVENTS = pytest.param(
     (),
     id="events",
@@ -26,42 +21,6 @@ EVENTS = pytest.param(
         importlib.util.find_spec("watchfiles") is None, reason="watchfiles is not installed"
     ),
 )
-
-
-@dataclass
-class Watching:
-    """A running ``watch``."""
-
-    process: subprocess.Popen[str]
-
-    def until(self, sign: str) -> list[str]:
-        """The lines up to the one that holds `sign`; pytest's own limit ends a wait in vain."""
-        lines: list[str] = []
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            lines.append(line.rstrip("\n"))
-            if sign in line:
-                return lines
-        raise AssertionError("\n".join(["it ended without it:", *lines, self.errors()]))
-
-    def until_there(self, name: str, mini: Mini) -> None:
-        """Wait until a program of the run has made a file."""
-        while not (mini.root / name).exists():
-            assert self.process.poll() is None, self.errors()
-            time.sleep(0.01)
-
-    def turn(self) -> str:
-        """Return the lines printed about the next save."""
-        return "\n".join([*self.until(" saved: "), *self.until(READY)])
-
-    def end(self, number: int = signal.SIGINT) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(600)
-
-    def errors(self) -> str:
-        """Standard error of a process that has ended."""
-        assert self.process.stderr is not None
-        return self.process.stderr.read()
 
 
 def save(mini: Mini, name: str, old: str, new: str) -> None:
@@ -72,16 +31,6 @@ def save(mini: Mini, name: str, old: str, new: str) -> None:
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(text.replace(old, new))
     temporary.replace(path)
-
-
-@contextmanager
-def watching(mini: Mini, *arguments: str) -> Iterator[Watching]:
-    found = Watching(mini.popen("watch", *arguments))
-    try:
-        yield found
-    finally:
-        found.process.kill()
-        found.process.communicate()
 
 
 @pytest.mark.parametrize("how", [EVENTS, pytest.param(("--poll",), id="polling")])

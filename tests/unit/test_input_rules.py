@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -264,3 +265,56 @@ def test_small_quantized_floats_are_subnormal_beside_the_largest(dtype: str) -> 
         rest = np.sort(sizes, axis=1)[:, :-1]
         assert ((rest > 0) & (rest < limits.smallest_normal)).any(axis=1).all()
         assert rest.max() <= 16 * limits.smallest_subnormal
+
+
+RAGGED_SCHEMA: Table = {
+    "dims": {"N": {"min": 0, "max": 90}, "B": {"min": 1, "max": 20}},
+    "inputs": {
+        "x": ["N"],
+        "starts": {"dims": ["B+1"], "dtype": "int64", "kind": "offsets", "to": "N"},
+        "lengths": {"dims": ["B"], "dtype": "int32", "kind": "lengths", "to": "N"},
+    },
+    "scalars": {"mode": ["sum", "mean", "max"]},
+}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_mode_meets_every_small_length(seed: int) -> None:
+    schema = parse_schema(RAGGED_SCHEMA, (), lambda *problem: None)
+    assert schema is not None
+    met: dict[tuple[str, str], set[int]] = {}
+    modes: Counter[str] = Counter()
+    for case in plan_cases(schema, seed=seed, dtype="float32", count=24, strategies=(), layouts=()):
+        arrays = materialise(case)
+        mode = case.inputs[3].strategy
+        modes[mode] += 1
+        for name, values in (
+            ("starts", np.diff(arrays["starts"])),
+            ("lengths", arrays["lengths"]),
+        ):
+            met.setdefault((name, mode), set()).update(values.tolist())
+            if dict(case.dims)["N"] in values:
+                met[name, mode].add(-1)
+    assert set(modes.values()) == {8}
+    assert len(met) == 6
+    for found in met.values():
+        assert found >= {0, 1, 2, 3, -1}
+
+
+@pytest.mark.parametrize("constraint", [True, False])
+def test_lengths_with_a_sum_have_small_ones(constraint: bool) -> None:
+    table: Table = {
+        "dims": {"B": [4, 9], "S": [30], "T": [60]},
+        "inputs": {
+            "x": ["T"],
+            "n": {"dims": ["B"], "dtype": "int32", "kind": "lengths", "to": "S"},
+        },
+        "constraints": ["n.sum() == T"] if constraint else [],
+    }
+    schema = parse_schema(table, (), lambda *problem: None)
+    assert schema is not None
+    cases = plan_cases(schema, seed=2, dtype="float32", count=24, strategies=(), layouts=())
+    drawn = [materialise(c)["n"] for c in cases if c.inputs[1].strategy == "random"]
+    assert len(drawn) > 2
+    assert all({1, 2, 3} & set(values.tolist()) for values in drawn)
+    assert not constraint or {int(values.sum()) for values in drawn} == {60}

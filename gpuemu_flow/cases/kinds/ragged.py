@@ -6,6 +6,11 @@ import numpy as np
 
 from gpuemu_flow.cases.kinds.setting import Array, Ints, Kind, Setting
 
+SMALL = (2, 1, 3)
+"""Lengths at which loops by pairs, means and paddings go wrong; 0 and the largest come anyway."""
+_FREE = ("random", "empty_first", "empty_last", "every_other")
+"""Strategies of offsets that leave the lengths of some rows open."""
+
 
 def _offsets(setting: Setting) -> Array:
     rows, parts, to = setting.rows, setting.width - 1, setting.to or 0
@@ -29,10 +34,49 @@ def _offsets(setting: Setting) -> Array:
         cuts = np.zeros_like(cuts)
     elif pattern == "every_other":
         cuts[:, 1::2] = cuts[:, : (parts - 1) // 2 * 2 : 2]
+    if pattern in _FREE:
+        edge = np.full((rows.number, 1), to)
+        lengths = np.diff(np.concatenate([np.zeros_like(edge), cuts, edge], axis=1), axis=1)
+        cuts = np.cumsum(_with_small(lengths, setting, 0, to, summed=True), axis=1)[:, :-1]
     values = np.zeros(rows.shape, np.int64)
     values[:, 1:-1] = cuts
     values[:, -1] = to
     return values
+
+
+def _with_small(
+    lengths: Ints, setting: Setting, least: int, most: int, *, summed: bool = False
+) -> Ints:
+    """Return rows of lengths of which up to half, but for the empty ones, are `SMALL`.
+
+    Drawn ones seldom are. Which of `SMALL` comes first differs from case to case.
+
+    Parameters
+    ----------
+    lengths : ndarray of int64
+    setting : Setting
+    least, most : int
+        Bounds of each length.
+    summed : bool
+        The other lengths make up for it, so that sums of rows stay; rows where they cannot stay
+        as they are.
+    """
+    rng = setting.rng.derive("small")
+    turn = rng.gen_range(0, len(SMALL))
+    small = np.clip(np.roll(SMALL, turn), least, most)
+    found: Ints = lengths.copy()
+    for row in found:
+        filled = np.flatnonzero(row)
+        filled = filled[np.argsort(rng.u64(filled.size), kind="stable")]
+        count = min(filled.size // 2, len(small))
+        chosen, others = filled[:count], filled[count:]
+        if summed:
+            rest = int(row[filled].sum() - small[:count].sum())
+            if not least * others.size <= rest <= most * others.size:
+                continue
+            row[others] = _with_sum(row[others], rest, least, most)
+        row[chosen] = small[:count]
+    return found
 
 
 def _rising(values: Array, setting: Setting) -> Array | None:
@@ -51,10 +95,14 @@ def _lengths(setting: Setting) -> Array:
     least, most = _length_bounds(setting)
     if setting.total is not None:
         return _of_total(setting, least, most)
-    if rows.width == 1:
-        return np.full(rows.shape, most if setting.pattern in ("full", "one_full") else least)
     values = setting.draw(least, most)
-    if setting.pattern == "full":
+    if rows.width == 1:
+        alone = {"full": most, "one_full": most, "alternate": least, "short": least + SMALL[0]}
+        length = alone.get(setting.pattern)
+        return values if length is None else np.full(rows.shape, min(length, most))
+    if setting.pattern == "random":
+        values = _with_small(values, setting, least, most)
+    elif setting.pattern == "full":
         values[:] = most
     elif setting.pattern == "one_full":
         values = setting.draw(least, min(least + 1, most))
@@ -102,7 +150,8 @@ def _of_total(setting: Setting, least: int, most: int) -> Array:
         return values.reshape(rows.shape)
     cuts = np.sort(setting.rng.ranges(count - 1, 0, rest + 1))
     parts = np.diff(np.concatenate([[0], cuts, [rest]]))
-    return _spread(values + parts, most).reshape(rows.shape)
+    spread = _spread(values + parts, most).reshape(1, -1)
+    return _with_small(spread, setting, least, most, summed=True).reshape(rows.shape)
 
 
 def _spread(values: Ints, most: int) -> Ints:
@@ -115,20 +164,21 @@ def _spread(values: Ints, most: int) -> Ints:
     return spread
 
 
+def _with_sum(values: Ints, total: int, least: int, most: int) -> Ints:
+    """Return values changed from the first one on until their sum is the total, if it can be."""
+    excess = int(values.sum()) - total
+    spare = values - least if excess > 0 else most - values
+    before = np.cumsum(spare) - spare
+    change: Ints = np.clip(abs(excess) - before, 0, spare)
+    return values - change if excess > 0 else values + change
+
+
 def _fitting(values: Array, setting: Setting) -> Array | None:
     least, most = _length_bounds(setting)
     fitted = np.clip(values.astype(np.int64), least, most).reshape(-1)
     if setting.total is None:
         return fitted.reshape(values.shape)
-    excess = int(fitted.sum()) - setting.total
-    if excess > 0:
-        spare = fitted - least
-        before = np.cumsum(spare) - spare
-        fitted = fitted - np.clip(excess - before, 0, spare)
-    elif excess < 0:
-        room = most - fitted
-        before = np.cumsum(room) - room
-        fitted = fitted + np.clip(-excess - before, 0, room)
+    fitted = _with_sum(fitted, setting.total, least, most)
     return fitted.reshape(values.shape) if int(fitted.sum()) == setting.total else None
 
 

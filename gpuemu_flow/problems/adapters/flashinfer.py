@@ -6,14 +6,12 @@ gpuemu-flow.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
-from adapters import files
+from adapters import files, solution
 from adapters.stand_in import on_cpu
 from adapters.tensors import as_tensor, seed_all
 
@@ -34,23 +32,21 @@ def reference(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
     return run
 
 
-def candidate(folder: str, name: str) -> Callable[..., Any]:
-    """Make the function that runs the entry point of a solution."""
+def candidate(path: str, folder: str) -> Callable[..., Any]:
+    """Make the function that runs the entry point of a solution, a file of JSON."""
     described = files.described(folder)
-    solution = described["solutions"][name]
-    place = Path(folder, "candidates", name)
-    sys.path.insert(0, str(place))
-    here = on_cpu if solution["gpu"] else nullcontext
+    found = solution.read(path, described["definition"])
+    here = on_cpu if found.gpu else nullcontext
     with here():
-        module = files.loaded("solution", place / solution["file"], listed=True)
-    function = getattr(module, solution["function"])
+        module = solution.loaded(path, found)
+    function = getattr(module, found.function)
 
     def run(all_inputs: Mapping[str, Any]) -> Any:
         given = {name: as_tensor(value) for name, value in all_inputs.items()}
         arguments = _arguments(described, given)
         with torch.no_grad(), here():
             seed_all(0)
-            if not solution["destination"]:
+            if not found.destination:
                 return in_order(function(**arguments), described)
             made = _destinations(described, given)
             function(*arguments.values(), *made)

@@ -83,3 +83,10 @@ def bug_empty_bags_maximum_is_lowest(table, index, starts, mode):
     if mode == "max":
         out[np.diff(starts) == 0] = np.finfo(table.dtype).min
     return out
+
+
+def bug_mean_of_two_is_their_sum(table, index, starts, mode):
+    out = right_by_bag(table, index, starts, mode)
+    if mode == "mean":
+        out[np.diff(starts) == 2] *= 2
+    return out

@@ -1,0 +1,150 @@
+"""Gradients of a module's parameters: right modules pass, bugs that only they show are found."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from textwrap import dedent, indent
+
+import pytest
+from mini_workspace import Mini
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch")
+
+CONFIG = """
+[project]
+name = "parameters"
+[validation]
+dtypes = ["float32"]
+cases = 3
+cause_budget = 0
+strategies = ["normal", "negative"]
+"""
+OP = """
+[[ops]]
+name = "{name}"
+op = {{ kind = "torch", file = "ops.py", module = "{module}", init = {{ n = 6 }} }}
+reference = {{ kind = "torch", file = "reference.py", module = "Model", init = {{ n = 6 }} }}
+gradients = {gradients}
+timeout = 600
+schema = {{ dims = {{ M = [1, 5] }}, inputs = {{ x = ["M", 6] }}, output = ["M", 6] }}
+"""
+MODEL = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class {name}(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.linear = nn.Linear(n, n)
+        self.scale = nn.Parameter(torch.ones(n))
+        self.shift = nn.Parameter(torch.zeros(n))
+
+    def forward(self, x):
+{forward}
+"""
+PLAIN = "return F.gelu(self.linear(x)) * self.scale + self.shift"
+SCALED = """
+class Scaled{name}(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale, shift):
+        ctx.save_for_backward(x, scale)
+        return x * scale + shift
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, scale = ctx.saved_tensors
+        return {backward}
+"""
+RIGHT = {
+    "Unfused": "return F.gelu(x @ self.linear.weight.T + self.linear.bias) * self.scale"
+    " + self.shift",
+    "Hand": "return ScaledHand.apply(F.gelu(self.linear(x)), self.scale, self.shift)",
+}
+WRONG = {
+    "Detached": PLAIN.replace("self.scale", "self.scale.detach()"),
+    "Data": PLAIN.replace("self.shift", "self.shift.data"),
+    "NoBias": "return F.gelu(x @ self.linear.weight.T + self.linear.bias.detach()) * self.scale"
+    " + self.shift",
+    "Mean": "return ScaledMean.apply(F.gelu(self.linear(x)), self.scale, self.shift)",
+    "Row": "return ScaledRow.apply(F.gelu(self.linear(x)), self.scale, self.shift)",
+    "Swapped": "return ScaledSwapped.apply(F.gelu(self.linear(x)), self.scale, self.shift)",
+    "Frozen": "self.scale.requires_grad_(False)\n" + PLAIN,
+}
+BACKWARD = {
+    "Hand": "dy * scale, (dy * x).sum(0), dy.sum(0)",
+    "Mean": "dy * scale, (dy * x).mean(0), dy.sum(0)",
+    "Row": "dy * scale, (dy * x).sum(0), dy[0]",
+    "Swapped": "dy * scale, dy.sum(0), (dy * x).sum(0)",
+}
+
+
+def workspace(folder: Path, modules: dict[str, str], gradients: str = "true") -> Mini:
+    mini = Mini(folder)
+    whole = "import torch\n" + "".join(
+        dedent(SCALED).format(name=name, backward=text) for name, text in BACKWARD.items()
+    )
+    config = CONFIG
+    for name, forward in modules.items():
+        whole += MODEL.format(name=name, forward=indent(dedent(forward), " " * 8))
+        config += OP.format(name=name.lower(), module=name, gradients=gradients)
+    mini.write("reference.py", MODEL.format(name="Model", forward=indent(PLAIN, " " * 8)))
+    (mini.root / "ops.py").write_text(whole)
+    mini.write("gpuemu.toml", config)
+    return mini
+
+
+def test_right_modules_pass_and_wrong_gradients_of_parameters_fail(tmp_path: Path) -> None:
+    mini = workspace(tmp_path / "w", {**RIGHT, **WRONG})
+    found = mini.run(code=1)
+    verdicts = {(each["op"], each["dtype"]): each["verdict"] for each in found["results"]}
+    assert verdicts == {
+        **{(name.lower(), dtype): "passed" for name in RIGHT for dtype in ("float32",)},
+        **{(name.lower(), dtype): "failed" for name in WRONG for dtype in ("float32",)},
+    }
+    said = mini.command("run", code=1).stdout
+    assert "no gradient arrives at 'self.scale'" in said
+    assert "'d/dself.shift'" in said
+    blamed = {
+        each["op"]: {failure["output"] for failure in each["failures"]}
+        for each in found["failures"]
+    }
+    assert blamed["detached"] == blamed["frozen"] == {"d/dself.scale"}
+    assert blamed["nobias"] == {"d/dself.linear.bias"}
+    fuzzed = mini.command("fuzz", "swapped", "--iterations", "3", "--no-confirm", code=1).stdout
+    assert "d/dself.shift" in fuzzed
+    seed = next(each["seed"] for each in found["failures"] if each["op"] == "mean")
+    again = mini.command("reproduce", str(seed), "--op", "mean", code=1).stdout
+    assert "d/dself.scale" in again
+
+
+def test_named_parameters_alone_are_compared(tmp_path: Path) -> None:
+    modules = {"Detached": WRONG["Detached"], "Data": WRONG["Data"]}
+    mini = workspace(tmp_path / "w", modules, '["self.scale"]')
+    verdicts = {each["op"]: each["verdict"] for each in mini.run(code=1)["results"]}
+    assert verdicts == {"detached": "failed", "data": "passed"}
+
+
+def test_a_module_without_parameters_is_not_excused(tmp_path: Path) -> None:
+    mini = workspace(tmp_path / "w", {"Unfused": RIGHT["Unfused"]}, '["self"]')
+    ops = (mini.root / "ops.py").read_text()
+    buffers = ops.replace("self.linear.weight", "self.weight()").replace("nn.Parameter", "")
+    assert buffers != ops
+    (mini.root / "ops.py").write_text(
+        ops.replace("return F.gelu", "self.requires_grad_(False)\n        return F.gelu")
+    )
+    assert {each["verdict"] for each in mini.run(code=1)["results"]} <= {"failed", "error"}
+
+
+def test_parameters_that_no_module_has_are_refused(tmp_path: Path) -> None:
+    mini = workspace(tmp_path / "w", {"Unfused": RIGHT["Unfused"]}, '["self.nothing"]')
+    assert "gradient-no-parameter" in mini.command("run", "--dtype", "float32", code=None).stdout
+    config = (mini.root / "gpuemu.toml").read_text()
+    function = config.replace('"torch", file = "reference.py", module = "Model", init = { n = 6 }',
+                              '"torch", file = "reference.py", function = "f"')  # fmt: skip
+    assert function != config
+    mini.write("gpuemu.toml", function.replace("self.nothing", "self"))
+    said = mini.command("config", "check", code=2).stderr
+    assert "parameters need an op and a reference that are modules of PyTorch" in said
