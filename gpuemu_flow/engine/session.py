@@ -446,10 +446,11 @@ def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
         if record is not None and record.inputs:
             workspace.snapshot.observed.record(name, record.discovered, record.observed)
     workspace.snapshot.observed = workspace.snapshot.observed.of(workspace.graph.tasks)
-    for name in workspace.graph.downstream(ended):
-        spec = workspace.graph.tasks[name]
-        if not states.reasons(spec, states.parts(spec)):
-            current.add(name)
+    with workspace.inputs.at_once():
+        for name in workspace.graph.downstream(ended):
+            spec = workspace.graph.tasks[name]
+            if not states.reasons(spec, states.parts(spec)):
+                current.add(name)
     limit = workspace.settings.size_limit
     if limit and outcome.executed:
         workspace.cache.blobs.collect(limit, FailureStore(workspace.cache).pinned())

@@ -204,9 +204,10 @@ class Discovery:
 
     def _file(self, member: str) -> str:
         path = self.key(member)
-        if os.path.isdir(os.path.join(self._root, path)):  # noqa: PTH112, PTH118 - hot
+        digest = self._files.digest(path)
+        if not digest and os.path.isdir(os.path.join(self._root, path)):  # noqa: PTH112, PTH118
             return "folder"
-        return self._files.digest(path)
+        return digest
 
     def _link(self, member: str) -> str:
         try:
@@ -253,14 +254,14 @@ class Discovery:
 
     def interpreters(self, member: str) -> list[str]:
         """Return the executable and library of a member of `Discovered.pythons`."""
-        folder = Path(self.path(member))
-        prefix, version = folder.parent.parent, folder.name
+        above, _, version = self.path(member).rpartition("/")
         libraries: list[str] = []
         with contextlib.suppress(OSError):
-            names = os.listdir(folder.parent)  # noqa: PTH208
+            names = os.listdir(above)  # noqa: PTH208
             libraries = sorted(name for name in names if name.startswith(f"lib{version}.so"))
-        found = [prefix / "bin" / version, *(folder.parent / name for name in libraries)]
-        return [str(path) for path in found if path.is_file()]
+        prefix = above.rpartition("/")[0]
+        found = [f"{prefix}/bin/{version}", *(f"{above}/{name}" for name in libraries)]
+        return [path for path in found if os.path.isfile(path)]  # noqa: PTH113 - hot
 
     def moved(self, names: Discovered, since: int) -> list[str]:
         """Return the inputs that were written to since a time that `now` returned.

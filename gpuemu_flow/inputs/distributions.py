@@ -24,12 +24,39 @@ def _top(relative: str) -> str:
     return normal_name(relative.partition("/")[0].partition(".")[0])
 
 
+class _Record:
+    """The files that a RECORD file lists.
+
+    Most files are looked for in all of a folder's RECORD files but one in vain, so that lines are
+    taken apart only where the text has the file's name somewhere.
+    """
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._text = Path(path).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            self._text = ""
+        self._files: frozenset[str] | None = None
+
+    def lists(self, relative: str) -> bool:
+        """Tell whether a file is listed, by its path below the folder of the distributions."""
+        if self._files is None:
+            if relative not in self._text:
+                return False
+            self._files = frozenset(
+                line.rpartition(",")[0].rpartition(",")[0].strip('"')
+                for line in self._text.splitlines()
+            )
+            self._text = ""
+        return relative in self._files
+
+
 @dataclass
 class Looked:
     """Memory of one scan of many files, so that no folder is read twice."""
 
     sites: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    records: dict[str, frozenset[str]] = field(default_factory=dict)
+    records: dict[str, _Record] = field(default_factory=dict)
 
 
 class Distributions:
@@ -41,7 +68,7 @@ class Distributions:
 
     def __init__(self) -> None:
         self._sites: dict[str, tuple[Stamp | None, dict[str, list[str]]]] = {}
-        self._records: dict[str, tuple[Stamp | None, frozenset[str]]] = {}
+        self._records: dict[str, tuple[Stamp | None, _Record]] = {}
 
     def owner(self, path: str, looked: Looked | None = None) -> tuple[str, str] | None:
         """Return the site folder and normalised name of the distribution that lists a file.
@@ -74,17 +101,19 @@ class Distributions:
     def decisive(self, path: str, owner: tuple[str, str]) -> tuple[str, ...]:
         """Return the RECORD files that decide, with the folders above them, who owns a file.
 
-        None if a distribution installed beside them could become the owner.
+        They are all in the folder where any other distribution could become the owner.
         """
         site, name = owner
-        return tuple(self.records(site, name)) if _top(path[len(site) + 1 :]) == name else ()
+        if _top(path[len(site) + 1 :]) == name:
+            return tuple(self.records(site, name))
+        return tuple(record for records in self._site(site).values() for record in records)
 
     def _lists(self, records: list[str], relative: str, looked: Looked) -> bool:
         for record in records:
-            files = looked.records.get(record)
-            if files is None:
-                files = looked.records[record] = self._files(record)
-            if relative in files:
+            found = looked.records.get(record)
+            if found is None:
+                found = looked.records[record] = self._record(record)
+            if found.lists(relative):
                 return True
         return False
 
@@ -110,15 +139,9 @@ class Distributions:
             known = self._sites[folder] = stamp, found
         return known[1]
 
-    def _files(self, record: str) -> frozenset[str]:
-        stamp = stamp_of(record)
-        known = self._records.get(record)
+    def _record(self, path: str) -> _Record:
+        stamp = stamp_of(path)
+        known = self._records.get(path)
         if known is None or known[0] != stamp:
-            try:
-                text = Path(record).read_text(encoding="utf-8", errors="replace")
-            except OSError:
-                text = ""
-            files = frozenset(line.rpartition(",")[0].rpartition(",")[0].strip('"')
-                              for line in text.splitlines())  # fmt: skip
-            known = self._records[record] = stamp, files
+            known = self._records[path] = stamp, _Record(path)
         return known[1]

@@ -40,6 +40,7 @@ _FOR_JOBS = (
     "gpuemu_flow.judging.stored_batch",
     "gpuemu_flow.numerics.rng_draws",
     "gpuemu_flow.numerics.rng_normal",
+    "gpuemu_flow.numerics.shadow",
 )
 """Modules of ours that most sessions load sooner or later: once here, not in each of them."""
 _FDS_PER_SESSION = 5

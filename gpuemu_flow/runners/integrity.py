@@ -77,7 +77,8 @@ def prepare() -> None:
     Call it in a process that never runs code of a program.
     """
     finish_all()  # a method that is compiled later would look like a replaced one
-    _prepared.update((module.__name__, _Part.of(module)) for module in _watchers())
+    new = (module for module in _watchers() if module.__name__ not in _prepared)
+    _prepared.update((module.__name__, _Part.of(module)) for module in new)
 
 
 def _watchers() -> list[ModuleType]:

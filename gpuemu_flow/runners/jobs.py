@@ -32,6 +32,7 @@ MakeRunner = Callable[[Program], Any]
 
 
 PLAIN, SHADOW = "plain", "shadow"
+_BUILT_IN = frozenset(sys.builtin_module_names)
 
 
 def shadow_bytes(source: bytes, wrap: str = "") -> bytes:
@@ -134,14 +135,14 @@ class Evaluator:
         """Remove the workspace's modules from ``sys.modules``."""
         below = self.program.root.rstrip(os.sep) + os.sep
         foreign, taken = self._foreign, {}
-        for name, module in list(sys.modules.items()):
-            if foreign.get(name) is module:
-                continue  # most are, and this is asked at each evaluation
+        known = foreign.get  # most are, and this is asked at each evaluation
+        for name, module in [(n, m) for n, m in list(sys.modules.items()) if known(n) is not m]:
             path = getattr(module, "__file__", None)
-            if not path:
+            if not path and name not in _BUILT_IN:
                 continue  # it may get one
             if (
-                path.startswith(below)
+                path
+                and path.startswith(below)
                 and name != "__main__"
                 and imports.is_workspace_path(path, self.program.root)
                 and not name.startswith("gpuemu_flow")

@@ -8,7 +8,9 @@ import resource
 import signal
 import sys
 from collections.abc import Collection
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 LOAD_ALLOWANCE = 8 << 30
 """Bytes of address space that imports may take besides the memory limit."""
@@ -18,11 +20,17 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
 
 
+@lru_cache(maxsize=1)
+def _libc() -> Any:
+    """Return the C library: made once by the fork server, for all that it forks."""
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def _prctl(option: int, value: int) -> bool:
     if not sys.platform.startswith("linux"):
         return False
     try:
-        return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+        return bool(_libc().prctl(option, value, 0, 0, 0) == 0)
     except (OSError, AttributeError):
         return False
 

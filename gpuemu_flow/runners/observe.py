@@ -14,7 +14,7 @@ import shutil
 import stat
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -70,7 +70,7 @@ class Observer:
         self._name = ""
         self._known: set[str | bytes] = set()
         self._left = _MAX_BYTES
-        self._modules: set[str] = set()
+        self._modules: Collection[str] = ()
         self._libraries = libraries.Loaded()
         self._searches = Searches()
         self._changes = Changes(self._note_change)
@@ -79,7 +79,9 @@ class Observer:
     def begin(self, program: Program) -> None:
         """Observe this process from now on, before the program's code is read."""
         self._write(b"b" + base_records())
-        self._modules = set(sys.modules)
+        # A copy of all names would write to each one's memory, which the fork server shares.
+        same = len(sys.modules) == len(_base_modules)
+        self._modules = _base_modules if same else frozenset(sys.modules)
         self._libraries.changed()
         named = program.path or program.python or program.module
         self._name = shown_path(named, program.root)
@@ -144,8 +146,9 @@ class Observer:
         if not self._active:
             return
         if len(sys.modules) != len(self._modules):
-            names = [name for name in sys.modules.copy() if name not in self._modules]
-            self._modules.update(names)
+            now = frozenset(sys.modules.copy())
+            names = now.difference(self._modules)
+            self._modules = now
             for path in _origins(names):
                 self.note(b"r", path)
         for path in self._searches.missed():
@@ -380,6 +383,7 @@ def _origins(names: Iterable[str]) -> Iterable[str]:
 
 _base: list[bytes] = []
 _base_files: set[str] = set()
+_base_modules: set[str] = set()
 
 
 def base_records() -> bytes:
@@ -389,6 +393,8 @@ def base_records() -> bytes:
         libraries.Loaded()  # whose first is dear
         files = {*_origins(list(sys.modules)), *libraries.mapped(), sys.executable}
         _base_files.update(files)
+        _base_modules.clear()
+        _base_modules.update(sys.modules)
         kept = sorted(path for path in files if not path.startswith(_PACKAGE))
         # A framework's machine code reads the environment as it is loaded, which nothing tells of.
         names = [*variables.AT_START, *([ALL_VARIABLES] if preloaded_searches() else [])]

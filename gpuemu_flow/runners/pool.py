@@ -15,6 +15,7 @@ from gpuemu_flow.let_through import named
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import EMULATED, Checks, Outcome, Program, Request
 from gpuemu_flow.runners.attempt import WorkerClient
+from gpuemu_flow.runners.kept import KeptWorker
 from gpuemu_flow.runners.process import (
     ServerDiedError,
     ServerHandle,
@@ -244,6 +245,7 @@ class Pool:
         publish: Publish,
         cancel: threading.Event | None = None,
         on_observed: OnObserved | None = None,
+        kept: KeptWorker | None = None,
     ) -> list[Outcome]:
         """Run a program on cases.
 
@@ -261,6 +263,9 @@ class Pool:
         on_observed : callable, optional
             Called with all that the program was seen to use so far whenever that has grown: before
             `on_outcome`, and at the end.
+        kept : KeptWorker, optional
+            Its worker, of an earlier run of the same program, is used, and left there for a later
+            one if all cases went well.
 
         Returns
         -------
@@ -287,6 +292,8 @@ class Pool:
         try:
             with self._slot(cancel):
                 supervisor = self._supervisor(program, cancel, sightings)
+                if kept is not None:
+                    _go_on(supervisor, kept, sightings)
                 try:
                     for request in requests:
                         if gives_up(outcomes):
@@ -297,6 +304,8 @@ class Pool:
                         tell_observed()
                         if on_outcome is not None:
                             on_outcome(outcome)
+                    if kept is not None and all(outcome.ok for outcome in outcomes):
+                        kept.give(supervisor.hand_over())
                 finally:
                     supervisor.close()
         except CancelledRunError:
@@ -351,6 +360,14 @@ class Pool:
 def _equipped(program: Program) -> Program:
     """Add the values of the environment variables that the configuration lets through."""
     return replace(program, env={**named(os.environ, program.env_names), **program.env})
+
+
+def _go_on(supervisor: Supervisor, kept: KeptWorker, sightings: Sightings) -> None:
+    """Have cases run in the worker of earlier ones, if it was kept."""
+    worker_client = kept.take()
+    if worker_client is not None:
+        worker_client.worker.follow_with(sightings)
+        supervisor.go_on_with(worker_client)
 
 
 def _check_fence(program: Program) -> None:

@@ -136,6 +136,12 @@ class WorkerProcess:
         self.sightings = sightings
         sightings.follow(self.report, self.scratch)
 
+    def follow_no_more(self) -> None:
+        """Have the worker's records until now collected, and later ones by who follows next."""
+        if self.sightings is not None:
+            self.sightings.leave(self.report)
+            self.sightings = None
+
     def wait_started(self, seconds: float) -> None:
         """Wait for the process id.
 
@@ -292,8 +298,7 @@ class WorkerProcess:
             end.close()
         if self._group is not None:
             self._group.end()
-        if self.sightings is not None:
-            self.sightings.leave(self.report)
+        self.follow_no_more()
         for fd in (self.status, self.stderr, self.report):
             os.close(fd)
 

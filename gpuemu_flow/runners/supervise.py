@@ -95,6 +95,16 @@ class Supervisor:
             self._current.close()
             self._current = None
 
+    def go_on_with(self, worker_client: WorkerClient) -> None:
+        """Run the first cases in a worker that ran earlier ones of this program."""
+        self._current = worker_client
+
+    def hand_over(self) -> WorkerClient | None:
+        """Return the idle worker and give it up; None if it must not be used for other cases."""
+        fit = not (self._begun or self._each_alone or self._kills_servers or self._unloadable)
+        current, self._current = (self._current, None) if fit else (None, self._current)
+        return current
+
     def kept(self) -> WorkerClient | None:
         """Return the worker in which the next case will run; None if a new one will be started."""
         if self._unloadable is not None or self._each_alone or self._kills_servers:

@@ -17,8 +17,9 @@ from diskcache import Cache, Timeout
 
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.store.atomic import disk_errors, io_problem
-from gpuemu_flow.store.disk import BytesDisk, ForeignRecordError
+from gpuemu_flow.store.disk import ForeignRecordError
 from gpuemu_flow.store.private_files import PrivateFolder
+from gpuemu_flow.store.quick_cache import QuickCache
 from gpuemu_flow.types import Json
 
 _MAGIC = b"gf1\n"
@@ -117,9 +118,8 @@ class JsonStore:
     def _open(self) -> Cache:
         with disk_errors(self._folder):
             self._make_private()
-            return Cache(
+            return QuickCache(
                 str(self._folder),
-                disk=BytesDisk,
                 timeout=_LOCK_SECONDS,
                 size_limit=self._size_limit,
                 eviction_policy=self._policy,

@@ -10,6 +10,7 @@ from gpuemu_flow.judging.generated import input_error
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
+from gpuemu_flow.runners.kept import KeptWorker
 from gpuemu_flow.store.discovered import Discovered, KnownInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.base import Interrupted, Progress, StageContext, TaskSpec
@@ -61,6 +62,7 @@ def execute(
     code: Mapping[str, str],
     requests: Sequence[Request],
     checks: Checks,
+    kept: KeptWorker | None = None,
 ) -> Execution:
     """Run `program` on every request that the action cache does not answer.
 
@@ -72,6 +74,8 @@ def execute(
         Files that the program consists of.
     requests : sequence of Request
     checks : Checks
+    kept : KeptWorker, optional
+        See `Pool.run`.
 
     Raises
     ------
@@ -87,7 +91,7 @@ def execute(
         "checks": asdict(checks),
     }
     known = KnownInputs(context.cache.actions, digest_json(base), context.inputs)
-    batch = _Batch(spec, context, program, requests, known)
+    batch = _Batch(spec, context, program, requests, known, kept)
     batch.leave_out()
     if not context.force:
         batch.look_up()
@@ -118,12 +122,14 @@ class _Batch:
         program: Program,
         requests: Sequence[Request],
         known: KnownInputs,
+        kept: KeptWorker | None,
     ) -> None:
         self._spec = spec
         self._context = context
         self._program = program
         self._requests = requests
         self._known = known
+        self._kept = kept
         sources = frozenset(str(context.root / path) for path in spec.sources)
         self._static = context.inputs.discover(Observation(files=sources), program.given)
         self._cached_under: dict[int, Discovered] = {}
@@ -207,6 +213,7 @@ class _Batch:
             on_observed=on_observed,
             publish=context.cache.blobs.publish,
             cancel=context.cancel,
+            kept=self._kept,
         )
         for outcome in outcomes:
             self.found[place[outcome.index]] = outcome

@@ -17,6 +17,7 @@ from gpuemu_flow.judging.checks import PLAIN
 from gpuemu_flow.judging.reference_dtypes import expected_dtypes, probe_case, widens
 from gpuemu_flow.numerics.reference_order import WIDE, dtypes_to_try
 from gpuemu_flow.runners.api import Request
+from gpuemu_flow.runners.kept import KeptWorker
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_of, write_manifest
@@ -37,7 +38,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
 
     samples = read_samples(spec, context)
 
-    def execute_all(requests: Sequence[Request]) -> Execution:
+    def execute_all(requests: Sequence[Request], kept: KeptWorker) -> Execution:
         return execute(
             spec,
             context,
@@ -45,6 +46,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
             code=code,
             requests=requests,
             checks=PLAIN,
+            kept=kept,
         )
 
     runs: list[Execution] = []
@@ -53,13 +55,14 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     refused = cases
     for input_dtype in dtypes_to_try(widened=widens(spec.dtype, asked)):
         if refused:
-            found = execute_all([Request(case, input_dtype) for case in refused])
-            runs.append(found)
-            records.update({record["index"]: record for record in found.records()})
-            if input_dtype == WIDE:
-                probe = execute_all([Request(probe_case(samples))])
-                runs.append(probe)
-                expected = expected_dtypes(probe.outcomes[0], found.outcomes, spec.dtype)
+            with KeptWorker() as kept:
+                found = execute_all([Request(case, input_dtype) for case in refused], kept)
+                runs.append(found)
+                records.update({record["index"]: record for record in found.records()})
+                if input_dtype == WIDE:
+                    probe = execute_all([Request(probe_case(samples))], kept)
+                    runs.append(probe)
+                    expected = expected_dtypes(probe.outcomes[0], found.outcomes, spec.dtype)
             pairs = zip(refused, found.outcomes, strict=True)
             refused = [case for case, outcome in pairs if not outcome.ok]
     content = {
