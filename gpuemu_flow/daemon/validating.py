@@ -23,7 +23,7 @@ from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.fuzz.wire_ops import Query, precision_of, tolerance_of
 from gpuemu_flow.judging.verdicts import EXCEPTION
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
-from gpuemu_flow.store.results import Judged
+from gpuemu_flow.store.results import Judged, NewResult
 from gpuemu_flow.types import (
     DTYPES,
     Case,
@@ -122,15 +122,17 @@ def _judge(
             fuzz_config=None if issued is None else issued.fuzz_config,
         )
     service.results.add(
-        name,
-        seed,
-        dtype,
-        Judged.of(result, reply.get("failure_id", "")),
-        reply,
-        source=source,
-        judged_by=subject.judged_by,
-        client=client,
-        files=_known_files(files, configured.workspace.root),
+        NewResult(
+            name,
+            seed,
+            dtype,
+            Judged.of(result, reply.get("failure_id", "")),
+            reply,
+            source,
+            judged_by=subject.judged_by,
+            client=client,
+            files=_known_files(files, configured.workspace.root),
+        )
     )
     return reply
 
