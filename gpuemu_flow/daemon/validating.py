@@ -61,7 +61,7 @@ MAX_CASES = 10_000
 
 @dataclass(frozen=True)
 class Terms:
-    """What a request says of all its cases."""
+    """The part of a request that holds for all of its cases."""
 
     name: str
     op: OpConfig
