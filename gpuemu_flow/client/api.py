@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from gpuemu_flow.client import calls
-from gpuemu_flow.client.calls import Call, nbytes
+from gpuemu_flow.client.calling import Calling, OnProgress
 from gpuemu_flow.client.connection import Connection
-from gpuemu_flow.client.errors import ClientError, RequestTimeoutError
+from gpuemu_flow.client.errors import ClientError
 from gpuemu_flow.client.identity import about_me, code_of, code_of_caller
 from gpuemu_flow.client.issued import IssuedCases
 from gpuemu_flow.client.request_id import new_id
@@ -30,21 +28,13 @@ from gpuemu_flow.client.results import (
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.types import Json
 
-T = TypeVar("T")
-
-OnProgress = Callable[[int, int], None]
 RunOp = Callable[[dict[str, Any]], Any]
 
-TIMEOUT_MS = 30_000
-BYTES_PER_MS = 1000
-"""Large tensors take longer to judge: the reference is run on them a few dozen times."""
-LONG_TIMEOUT_MS = 3_600_000
-"""For calls that run programs many times, unless a timeout is given."""
 BATCH = 16  # cases that client-side fuzzing asks for at a time
-PROGRESS_SECONDS = 0.5
+SUBMITTED_AT_ONCE = 5000  # cases; a daemon takes twice as many in one request
 
 
-class Client:
+class Client(Calling):
     """A connection to the daemon of a workspace. Thread-safe; a context manager.
 
     Parameters
@@ -96,45 +86,6 @@ class Client:
     def close(self) -> None:
         """Close the connection; a later call connects again."""
         self._connection.close()
-
-    def _do(self, call: Call[T]) -> T:
-        patience = TIMEOUT_MS + nbytes(call.request) // BYTES_PER_MS
-        return self._connection.exchange_messages(call, self.timeout_ms or patience)
-
-    def _do_long(self, call: Call[T], on_progress: OnProgress | None = None) -> T:
-        """Make a call that may take long; cancel it in the daemon if it is interrupted here."""
-        request_id = str(call.request["request_id"])
-        try:
-            with self._watched(request_id, on_progress):
-                return self._connection.exchange_messages(call, self.timeout_ms or LONG_TIMEOUT_MS)
-        except (KeyboardInterrupt, RequestTimeoutError):
-            with suppress(ClientError):
-                self.give_up(request_id)
-            raise
-
-    def give_up(self, request_id: str) -> None:
-        """Cancel the request of that name in the daemon."""
-        self._do(calls.cancel(request_id))
-
-    @contextmanager
-    def _watched(self, request_id: str, on_progress: OnProgress | None) -> Iterator[None]:
-        if on_progress is None:
-            yield
-            return
-        ended = threading.Event()
-
-        def watch() -> None:
-            while not ended.wait(PROGRESS_SECONDS):
-                with suppress(ClientError):
-                    on_progress(*self._do(calls.progress(request_id)))
-
-        thread = threading.Thread(target=watch, name="gpuemu-progress", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
 
     def ping(self) -> dict[str, Json]:
         """Return ``version``, ``protocol_version``, ``uptime_secs``, ``workspace``."""
@@ -206,6 +157,53 @@ class Client:
         return self._do(
             calls.validate(name, inputs, output, kwargs, seed=seed, dtype=None, client=client)
         )
+
+    def submit_outputs(
+        self,
+        /,
+        op_name: str,
+        cases: Sequence[TestCase | int],
+        outputs: Sequence[Any],
+        **kwargs: Json,
+    ) -> list[ValidationResult]:
+        """Judge the outputs for several cases in one request, far faster than one by one.
+
+        All results are stored before it returns. Where one case cannot be judged at all, none of
+        those that were sent with it is stored: 5,000 are sent in one request.
+
+        Parameters
+        ----------
+        op_name : str
+        cases : sequence of TestCase or int
+            Those of `get_test_batch`, or the seeds of cases that this client was given.
+        outputs : sequence of tensors, or of mappings of name to tensor
+            One per case.
+        **kwargs
+            As of `validate_op`.
+
+        Raises
+        ------
+        ClientError
+            ``client-outputs-count`` where there is not one output per case.
+        """
+        if len(cases) != len(outputs):
+            text = f"{len(cases)} cases of {op_name} have {len(outputs)} outputs"
+            raise ClientError(Problem("client-outputs-count", text, "give one output per case"))
+        client = {**about_me(), **code_of_caller()}
+        submitted = [
+            (case, self._cases.inputs_of(op_name, case), output)
+            if isinstance(case, int)
+            else (case.seed, case.inputs, output)
+            for case, output in zip(cases, outputs, strict=True)
+        ]
+        results: list[ValidationResult] = []
+        for start in range(0, len(submitted), SUBMITTED_AT_ONCE):
+            some = submitted[start : start + SUBMITTED_AT_ONCE]
+            request_id = new_id()
+            call = calls.submit_outputs(op_name, some, kwargs, client=client, request_id=request_id)
+            found = self._do_long(call)
+            results += found
+        return results
 
     def get_test_case(
         self,

@@ -20,7 +20,11 @@ from gpuemu_flow.client.request_id import REQUEST_ID, new_id
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_SUBMITTING: tuple[Callable[..., Any], ...] = (Client.validate_op, Client.submit_output)
+_SUBMITTING: tuple[Callable[..., Any], ...] = (
+    Client.validate_op,
+    Client.submit_output,
+    Client.submit_outputs,
+)
 THREADS = 64
 """Calls at a time: each waits in a thread for its answer."""
 
@@ -90,6 +94,7 @@ class AsyncClient:
     ping = _awaited(Client.ping)
     validate_op = _awaited(Client.validate_op)
     submit_output = _awaited(Client.submit_output)
+    submit_outputs = _awaited(Client.submit_outputs)
     get_test_case = _awaited(Client.get_test_case)
     get_test_batch = _awaited(Client.get_test_batch)
     fuzz_op_client_side = _awaited(Client.fuzz_op_client_side)

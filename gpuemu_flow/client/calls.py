@@ -150,6 +150,47 @@ def validate(
     return Call({"type": "SubmitOutput", "seed": seed, **request}, "SubmitResult", _result)
 
 
+def submit_outputs(
+    op_name: str,
+    cases: Sequence[tuple[int, Mapping[str, Any], Any]],
+    kwargs: Mapping[str, Json],
+    *,
+    client: Mapping[str, Json],
+    request_id: str,
+) -> Call[list[ValidationResult]]:
+    """Make the request to judge the outputs for several cases; an extension of protocol v1.
+
+    Parameters
+    ----------
+    cases : sequence of (seed, inputs, output)
+
+    Raises
+    ------
+    ClientError
+        ``client-no-output`` where an output is None.
+    """
+    submitted = []
+    for seed, inputs, output in cases:
+        if output is None:
+            text = f"there is no output of {op_name} for the case with the seed {seed}"
+            raise ClientError(Problem("client-no-output", text))
+        one: dict[str, Any] = {"seed": seed, "inputs": as_arrays(inputs, None)}
+        if isinstance(output, Mapping):
+            one["outputs"] = as_arrays(output, None)
+        else:
+            one["output"] = as_array(output, "output", None)
+        submitted.append(one)
+    request = {
+        "type": "SubmitOutputs",
+        "op_name": op_name,
+        "kwargs": dict(kwargs),
+        "client": dict(client),
+        "cases": submitted,
+        "request_id": request_id,
+    }
+    return Call(request, "Results", _results)
+
+
 def raised(
     op_name: str,
     inputs: Mapping[str, Any],
@@ -176,6 +217,8 @@ def nbytes(value: Any) -> int:
     """Count the bytes of the tensors in a request."""
     if isinstance(value, Mapping):
         return sum(nbytes(item) for item in value.values())
+    if isinstance(value, list):
+        return sum(nbytes(item) for item in value)
     return int(value.nbytes) if isinstance(value, np.ndarray) else 0
 
 

@@ -140,6 +140,8 @@ class Connection:
             return encode_tensor(value, None, self._exchange)
         if isinstance(value, Mapping):
             return {name: self._encoded(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [self._encoded(item) for item in value]
         return value
 
     def read(self, call: Call[T], data: bytes) -> T:

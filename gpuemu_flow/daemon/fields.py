@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -166,6 +168,19 @@ class Fields:
             if not isinstance(digest, str) or not _SHA256.fullmatch(digest):
                 raise invalid("client.files: a digest must be the sha256 of a file, in hex")
         return dict(given)
+
+    def objects(self, name: str, most: int) -> Iterator[Fields]:
+        """Yield the JSON objects of an array, each with typed access of its own."""
+        value = self._get(name)
+        if not isinstance(value, list):
+            raise invalid(f"{name} must be an array, not {json_type(value)}")
+        if len(value) > most:
+            raise invalid(f"{len(value)} {name} are more than {most}")
+        for number, item in enumerate(value):
+            if not isinstance(item, dict):
+                raise invalid(f"{name}[{number}] must be an object, not {json_type(item)}")
+            fields = {**item, "type": self.type}
+            yield Fields(replace(self._envelope, fields=fields), self._exchange)
 
     def object(self, name: str) -> dict[str, Json]:
         """Return a JSON object unchanged."""

@@ -67,6 +67,7 @@ REQUESTS: dict[str, Kind] = {  # a ping is answered by the server itself
     "GetTestCase": Kind(TENSORS, issuing.get_test_case),
     "GetTestBatch": Kind(TENSORS, issuing.get_test_batch),
     "SubmitOutput": Kind(REFERENCE, validating.submit_output),
+    "SubmitOutputs": Kind(REFERENCE, validating.submit_outputs),
 }
 
 

@@ -1,9 +1,9 @@
-"""ValidateOp and SubmitOutput: judge outputs that clients computed against the reference."""
+"""ValidateOp, SubmitOutput, SubmitOutputs: judge what clients computed against the reference."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.daemon.cases import Issued, digest_of
 from gpuemu_flow.daemon.fields import Fields, invalid
 from gpuemu_flow.daemon.fitting import demand_fit, demand_names
@@ -18,13 +19,18 @@ from gpuemu_flow.daemon.issuing import issued_case
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.making import wire_strides
 from gpuemu_flow.daemon.recording import record_failure
+from gpuemu_flow.daemon.reload import Configured
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.fuzz.wire_ops import Query, precision_of, tolerance_of
+from gpuemu_flow.errors import UsageError
+from gpuemu_flow.fuzz.wire_ops import Query, WireSubject, precision_of, tolerance_of
+from gpuemu_flow.judging.judge_given import GivenCase
 from gpuemu_flow.judging.verdicts import EXCEPTION
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
-from gpuemu_flow.store.results import Judged
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.store.results import Judged, NewResult
 from gpuemu_flow.types import (
+    BAD,
     DTYPES,
     Case,
     CheckResult,
@@ -43,44 +49,141 @@ CHANGED_INPUTS = (
 MAX_ERROR = 4096
 """Characters of the text of an exception that are taken."""
 
+AT_ONCE, BYTES_AT_ONCE = 256, 8 << 20
+"""Cases, and bytes of their tensors, in one message to a worker."""
+
 Arrays = Mapping[str, NDArray[Any]]
+
+
+MAX_CASES = 10_000
+"""Cases in one `SubmitOutputs`."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The part of a request that holds for all of its cases."""
+
+    name: str
+    op: OpConfig
+    configured: Configured
+    kwargs: Mapping[str, Json]
+    tolerance: tuple[float, float] | None
+    precision: str
+    client: Mapping[str, Json]
+    files: Mapping[str, str]
+
+    @classmethod
+    def of(cls, service: Service, fields: Fields) -> Terms:
+        """Read them from a request."""
+        name = fields.name("op_name")
+        configured, op = service.op(name)
+        client, files = fields.client(), fields.client_files()
+        tolerance, kwargs = tolerance_of(fields.kwargs(), op)
+        precision, kwargs = precision_of(kwargs, op)
+        known = _known_files(files, configured.workspace.root)
+        return cls(name, op, configured, kwargs, tolerance, precision, client, known)
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One output to be judged.
+
+    Attributes
+    ----------
+    raised : CheckResult or None
+        The verdict on an op that raised an exception in the client.
+    issued : Issued or None
+        The case that was handed out; None where the inputs are the client's own.
+    """
+
+    given: GivenCase
+    subject: WireSubject
+    dtype: str
+    raised: CheckResult | None
+    issued: Issued | None
+    notes: tuple[str, ...]
+    source: str
 
 
 def validate_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
     """Answer ``ValidateOp``: judge the client's own inputs and output."""
-    seed = service.results.time_ns()
-    result = _judge(service, fields, job, seed, None, "validate")
+    begin = time.perf_counter()
+    terms = Terms.of(service, fields)
+    one = _read(terms, fields, service.results.time_ns(), None, "validate", {})
+    (result,) = _judge(service, terms, [one], job, begin)
     return {"type": "ValidationResult", "result": result}
 
 
 def submit_output(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
     """Answer ``SubmitOutput``: judge the output for a case that was handed out."""
-    seed = fields.u64("seed")
-    issued = issued_case(service, fields.name("op_name"), seed, job)
-    result = _judge(service, fields, job, seed, issued, "submit")
+    begin = time.perf_counter()
+    terms = Terms.of(service, fields)
+    one = _submitted(service, terms, fields, job, {})
+    (result,) = _judge(service, terms, [one], job, begin)
     return {"type": "SubmitResult", "result": result}
 
 
-def _judge(
-    service: Service, fields: Fields, job: Job, seed: int, issued: Issued | None, source: str
-) -> dict[str, Json]:
+def submit_outputs(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
+    """Answer ``SubmitOutputs``: judge the outputs for several cases, and store all results at once.
+
+    Where one of the cases cannot be read, or has no reference to compare with, none is stored.
+    """
     begin = time.perf_counter()
-    name = fields.name("op_name")
-    configured, op = service.op(name)
+    terms = Terms.of(service, fields)
+    subjects: dict[tuple[object, ...], WireSubject] = {}
+    submissions = []
+    for number, case in enumerate(fields.objects("cases", MAX_CASES)):
+        job.check()
+        try:
+            submissions.append(_submitted(service, terms, case, job, subjects))
+        except RequestError as error:
+            raise RequestError(error.code, f"cases[{number}]: {error}") from None
+        except UsageError as error:
+            where = f"cases[{number}]"
+            problems = [replace(p, message=f"{where}: {p.message}") for p in error.problems]
+            raise UsageError(*problems) from None
+    return {"type": "Results", "results": _judge(service, terms, submissions, job, begin)}
+
+
+def _submitted(
+    service: Service,
+    terms: Terms,
+    fields: Fields,
+    job: Job,
+    subjects: dict[tuple[object, ...], WireSubject],
+) -> Submission:
+    seed = fields.u64("seed")
+    issued = issued_case(service, terms.name, seed, job)
+    return _read(terms, fields, seed, issued, "submit", subjects)
+
+
+def _read(
+    terms: Terms,
+    fields: Fields,
+    seed: int,
+    issued: Issued | None,
+    source: str,
+    subjects: dict[tuple[object, ...], WireSubject],
+) -> Submission:
+    """Read one case of a request, and find its subject.
+
+    Parameters
+    ----------
+    subjects : dict
+        Subjects of the request's earlier cases, since each is compared with its files.
+    """
+    op = terms.op
     inputs = _ordered(fields.tensors("inputs"), op.input_names)
     demand_names(op, inputs)
-    client, files = fields.client(), fields.client_files()
-    tolerance, kwargs = tolerance_of(fields.kwargs(), op)
-    precision, kwargs = precision_of(kwargs, op)
     dtype = _leading_dtype(inputs.values())
     if issued is None and inputs:
         demand_fit(op, inputs, dtype)
     raised = _raised(fields)
     outputs = _outputs(fields) if raised is None else {}
-    notes = []
+    notes: tuple[str, ...] = ()
     if issued is not None and digest_of(inputs) != issued.digest:
         # Judged as what it is: inputs of the client's own.
-        notes.append(CHANGED_INPUTS)
+        notes = (CHANGED_INPUTS,)
         issued = None
         source = "validate"
     if issued is not None and issued.case.dtype == "bfloat16" and dtype != "bfloat16":
@@ -91,48 +194,99 @@ def _judge(
         dtype = _leading_dtype(outputs.values())
     names = tuple(inputs) if set(inputs) != set(op.input_names) else ()
     case = _case(issued, inputs, dtype, seed)
-    query = Query(name, dtype, kwargs, tolerance, names, precision)
-    subject = configured.subjects.make(query, case)
+    key = (dtype, names, tuple((spec.name, spec.shape, spec.dtype) for spec in case.inputs))
+    subject = subjects.get(key)
+    if subject is None:
+        query = Query(terms.name, dtype, terms.kwargs, terms.tolerance, names, terms.precision)
+        subject = subjects[key] = terms.configured.subjects.make(query, case)
     outputs = {key or subject.output_name: array for key, array in outputs.items()}
-    if raised is not None:
-        result = raised
-    else:
-        with service.references.checkout(subject, job) as session:
-            result = session.judge_outputs(case, inputs, outputs)
+    given = GivenCase(case, inputs, outputs)
+    return Submission(given, subject, dtype, raised, issued, notes, source)
+
+
+def _judge(
+    service: Service, terms: Terms, submissions: Sequence[Submission], job: Job, begin: float
+) -> list[dict[str, Json]]:
+    """Judge cases, record those that failed, and store all results; return the replies."""
+    results = _judged(service, submissions, job)
     job.check()
-    refuse_broken_reference(result)
-    result = replace(result, notes=(*notes, *result.notes))
-    shapes = {key: array.shape for key, array in outputs.items()}
-    reply = validation_result(
-        name,
-        seed,
-        result,
-        output_shapes=shapes,
-        duration_s=time.perf_counter() - begin,
-        repro_info=_repro_info(issued),
-    )
-    if result.verdict in (Verdict.FAILED, Verdict.ERROR):
-        reply["failure_id"] = record_failure(
-            service,
-            subject,
-            case,
+    for result in results:
+        refuse_broken_reference(result)
+    seconds = (time.perf_counter() - begin) / max(1, len(submissions))
+    keys = {id(one.subject): one.subject for one in submissions}
+    judged_by = {key: subject.judged_by for key, subject in keys.items()}
+    new = []
+    for one, found in zip(submissions, results, strict=True):
+        case, outputs = one.given.case, one.given.outputs
+        result = replace(found, notes=(*one.notes, *found.notes)) if one.notes else found
+        shapes = {key: array.shape for key, array in outputs.items()}
+        reply = validation_result(
+            terms.name,
+            case.seed,
             result,
-            inputs,
             output_shapes=shapes,
-            fuzz_config=None if issued is None else issued.fuzz_config,
+            duration_s=seconds,
+            repro_info=_repro_info(one.issued),
         )
-    service.results.add(
-        name,
-        seed,
-        dtype,
-        Judged.of(result, reply.get("failure_id", "")),
-        reply,
-        source=source,
-        judged_by=subject.judged_by,
-        client=client,
-        files=_known_files(files, configured.workspace.root),
-    )
-    return reply
+        if result.verdict in BAD:
+            reply["failure_id"] = record_failure(
+                service,
+                one.subject,
+                case,
+                result,
+                one.given.inputs,
+                output_shapes=shapes,
+                fuzz_config=None if one.issued is None else one.issued.fuzz_config,
+            )
+        judged = Judged.of(result, reply.get("failure_id", ""))
+        new.append(
+            NewResult(
+                terms.name,
+                case.seed,
+                one.dtype,
+                judged,
+                reply,
+                one.source,
+                judged_by=judged_by[id(one.subject)],
+                client=terms.client,
+                files=terms.files,
+            )
+        )
+    service.results.add_many(new)
+    return [dict(one.result) for one in new]
+
+
+def _judged(service: Service, submissions: Sequence[Submission], job: Job) -> list[CheckResult]:
+    """Judge cases, those of one subject by the same warm programs."""
+    results: list[CheckResult | None] = [one.raised for one in submissions]
+    waiting: dict[int, list[int]] = {}
+    for number, one in enumerate(submissions):
+        if one.raised is None:
+            waiting.setdefault(id(one.subject), []).append(number)
+    for numbers in waiting.values():
+        with service.references.checkout(submissions[numbers[0]].subject, job) as session:
+            for some in _groups(numbers, submissions):
+                job.check()
+                found = session.judge_given([submissions[number].given for number in some])
+                for number, result in zip(some, found, strict=True):
+                    results[number] = result
+    return [result for result in results if result is not None]
+
+
+def _groups(numbers: Iterable[int], submissions: Sequence[Submission]) -> Iterator[list[int]]:
+    """Yield cases that go to a worker together: a few large ones, or many small ones."""
+    some: list[int] = []
+    size = 0
+    for number in numbers:
+        given = submissions[number].given
+        nbytes = sum(a.nbytes for a in (*given.inputs.values(), *given.outputs.values()))
+        if some and (len(some) >= AT_ONCE or size + nbytes > BYTES_AT_ONCE):
+            yield some
+            some, size = [], 0
+        some.append(number)
+        size += nbytes
+    if some:
+        yield some
 
 
 def _known_files(files: Mapping[str, str], root: Path) -> dict[str, str]:

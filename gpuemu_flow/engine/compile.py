@@ -17,9 +17,9 @@ from gpuemu_flow.config.slices import gradients_of, groups_of, masks_of, to_slic
 from gpuemu_flow.engine.graph import STAGES, Graph, Skip
 from gpuemu_flow.engine.overrides import Overrides
 from gpuemu_flow.engine.snapshot import KernelBasis
-from gpuemu_flow.inputs.discovery import links_of
 from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.kept_from import KeptFrom
+from gpuemu_flow.inputs.links import links_of
 from gpuemu_flow.inputs.sources import Closure, SourceIndex
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.quick_dataclass import dataclass

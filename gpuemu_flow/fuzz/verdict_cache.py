@@ -107,7 +107,8 @@ class VerdictCache:
             if len(self._unwritten) < WRITE_BATCH and not (force and self._unwritten):
                 return
             unwritten, self._unwritten = self._unwritten, []
-            bases = {id(inputs): inputs.key() for inputs, _, _ in unwritten}
+            seen = {id(inputs): inputs for inputs, _, _ in unwritten}
+            bases = {which: inputs.key() for which, inputs in seen.items()}
             self._cache.actions.put_many(
                 (digest_json([base, *key]), result)
                 for inputs, key, result in unwritten

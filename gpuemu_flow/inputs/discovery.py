@@ -15,8 +15,10 @@ from pathlib import Path
 from gpuemu_flow.inputs import own_code
 from gpuemu_flow.inputs.distributions import Distributions, Looked
 from gpuemu_flow.inputs.files import ABSENT, FileTable
+from gpuemu_flow.inputs.links import has_link, links_of
 from gpuemu_flow.inputs.plan import ALL_VARIABLES, look_of, variable_digest
 from gpuemu_flow.inputs.settled import SettledFacts
+from gpuemu_flow.inputs.unchanged import Unchanged
 from gpuemu_flow.let_through import is_general, is_named
 from gpuemu_flow.observed import Given, Observation
 from gpuemu_flow.quick_dataclass import dataclass
@@ -29,7 +31,7 @@ _PYC = re.compile(r"(.*)/__pycache__/([^/]+?)\.[^/.]+(?:\.opt-\d)?\.pyc")
 _NO_FILES = ("/dev/", "/proc/", "/sys/")
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - files as any other
 _INSTALLED = re.compile(r"(?:\A|/)(?:site|dist)-packages(?:/|\Z)")
-_MOST_LINKS = 40
+_MOST_LOOKS = 16
 _numbers = itertools.count()
 _NOT_LISTED = re.compile(r"__pycache__|\.gpuemu-cache")
 _NO_MODULES = re.compile(r"__pycache__|\.#.*|#.*#|.*~|.*\.sw[a-p]|4913|\.gpuemu-cache")
@@ -42,6 +44,15 @@ class _Installed:
 
     package: str = ""
     python: str = ""
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """The states of a set of inputs, and which of them were written to since some times."""
+
+    unchanged: Unchanged
+    parts: dict[str, str]
+    moved: dict[int, list[str]]
 
 
 class Discovery:
@@ -80,6 +91,7 @@ class Discovery:
             if len(prefix) > 1:
                 self._prefixes.append((prefix + "/", token))
         self._memo: dict[str, str] | None = None
+        self._looks: dict[Discovered, _Looked] = {}
 
     def discover(self, seen: Observation, given: Given) -> Discovered:
         """Convert an observation into a set of names.
@@ -101,8 +113,8 @@ class Discovery:
             for path in map(_source_of, self._unknown(seen.files, packages, pythons)):
                 if self._is_ours(path):
                     continue
-                has_link = _has_link(path, linked)
-                if has_link:
+                linked_to = has_link(path, linked)
+                if linked_to:
                     links.update(map(self._encode, links_of(path)))
                 stdlib = self._stdlib_of(path)
                 owner = None if stdlib else self._distributions.owner(path, looked)
@@ -112,10 +124,10 @@ class Discovery:
                     packages.add(f"{self._encode(owner[0])}|{owner[1]}")
                 else:
                     files.add(self._encode(path))
-                if not has_link:
+                if not linked_to:
                     self._keep(path, stdlib, owner)
         for path in seen.missed | seen.looked:
-            if not self._is_ours(path) and _has_link(path, linked):
+            if not self._is_ours(path) and has_link(path, linked):
                 links.update(map(self._encode, links_of(path)))
         return Discovered(
             files=frozenset(files),
@@ -164,6 +176,43 @@ class Discovery:
 
     def parts(self, names: Discovered) -> dict[str, str]:
         """Return the present state of each input, by its name."""
+        if self._memo is not None or _is_listing(names):
+            return self._parts(names)
+        return dict(self._look_at(names).parts)
+
+    def _look_at(self, names: Discovered) -> _Looked:
+        """Return the latest look at a set of inputs, if nothing has changed since; else a new one.
+
+        A look costs milliseconds, and is asked for at each request and each group of verdicts.
+        """
+        known = self._looks.get(names)
+        if known is None or not known.unchanged.holds(self._environ):
+            unchanged = self._state_of(names)  # first: what changes from here on must be noticed
+            known = _Looked(unchanged, self._parts(names), {})
+            if len(self._looks) >= _MOST_LOOKS:
+                self._looks.clear()
+            self._looks[names] = known
+        return known
+
+    def _state_of(self, names: Discovered) -> Unchanged:
+        """Return the state of everything that `_parts` and `_moved` look at."""
+        followed = [self.path(name) for name in names.files]
+        for member in names.packages:
+            followed.append(self.path(member.rpartition("|")[0]))
+            followed += self.records(member)
+        for member in names.pythons:
+            folder = Path(self.path(member))
+            executable = folder.parent.parent / "bin" / folder.name
+            followed += [str(folder.parent), str(executable), *self.interpreters(member)]
+        missed = [self.path(name) for name in names.missed]
+        return Unchanged.now(
+            followed=followed,
+            links=[*map(self.path, names.links), *missed],
+            modes=[*map(self.path, names.looked), *missed],
+            variables=self._environ,
+        )
+
+    def _parts(self, names: Discovered) -> dict[str, str]:
         found: dict[str, str] = {}
         for kind, members in (
             ("file", names.files),
@@ -268,6 +317,14 @@ class Discovery:
 
         A time of change cannot be set back, so that writing a file and restoring it is noticed.
         """
+        if _is_listing(names):
+            return self._moved(names, since)
+        known = self._look_at(names).moved
+        if since not in known:
+            known[since] = self._moved(names, since)
+        return list(known[since])
+
+    def _moved(self, names: Discovered, since: int) -> list[str]:
         found = []
         for name in names.files | names.listed | names.modules | names.sized:
             with contextlib.suppress(OSError):
@@ -358,6 +415,11 @@ def _variables(seen: Observation, given: Given) -> frozenset[str]:
     return frozenset((read | named) - set(given.values))
 
 
+def _is_listing(names: Discovered) -> bool:
+    """Tell whether a set has folders, whose entries may change without a trace at the folder."""
+    return bool(names.listed or names.modules or names.sized)
+
+
 def _listing(entries: frozenset[str] | None) -> str:
     return ABSENT if entries is None else digest_json(sorted(entries))
 
@@ -424,48 +486,3 @@ def _source_of(path: str) -> str:
         return path
     source = f"{match[1]}/{match[2]}.py"
     return source if os.path.exists(source) else path  # noqa: PTH110
-
-
-def _has_link(path: str, known: dict[str, bool]) -> bool:
-    """Tell whether a path leads through a symbolic link; cache the answer for folders."""
-    above = known.get(path.rpartition("/")[0])
-    if above is not None and path not in known:
-        known[path] = above or os.path.islink(path)  # noqa: PTH114 - hot
-        return known[path] or "/../" in path
-    folders: list[str] = []
-    place, found = path, False
-    while len(place) > 1:
-        if place in known:
-            found = known[place]
-            break
-        folders.append(place)
-        if os.path.islink(place):  # noqa: PTH114 - hot
-            found = True
-            break
-        folder = os.path.dirname(place)  # noqa: PTH120 - hot
-        place = folder if folder != place else ""
-    known.update(dict.fromkeys(folders, found))
-    return found or "/../" in path
-
-
-def links_of(path: str) -> Iterator[str]:
-    """Yield every link on the way from a path to the file behind it."""
-    for _ in range(_MOST_LINKS):
-        place, rest = "", path.strip("/").split("/")
-        for n, part in enumerate(rest):
-            if part == "..":
-                place = os.path.dirname(place)  # noqa: PTH120
-                continue
-            if part in ("", "."):
-                continue
-            place = f"{place}/{part}"
-            try:
-                target = os.readlink(place)  # noqa: PTH115
-            except OSError:
-                continue
-            yield place
-            head = target if target.startswith("/") else f"{os.path.dirname(place)}/{target}"  # noqa: PTH120
-            path = "/".join((head, *rest[n + 1 :]))
-            break
-        else:
-            return

@@ -25,6 +25,7 @@ from gpuemu_flow.judging.checks import PLAIN
 from gpuemu_flow.judging.evaluated import BatchSize, EvaluatedCase, Prepared
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.judging.generated import fit_together, input_error, usable, with_generated
+from gpuemu_flow.judging.judge_given import GivenCase, GivenRequest
 from gpuemu_flow.judging.judge_requests import Evaluation, JudgeRequest, PreparedBatch, Setup
 from gpuemu_flow.judging.lost_reference import ask_expected, judge_in_steps
 from gpuemu_flow.judging.reference_dtypes import widens
@@ -341,8 +342,46 @@ class CaseEvaluator:
 
         Outputs of a dtype that no op can have end in the verdict ``error``.
         """
-        unusable = _not_run(case)
-        return unusable.result if unusable else self._judged(PreparedBatch([case], inputs), actual)
+        return self.judge_given([GivenCase(case, inputs, actual)])[0]
+
+    def judge_given(self, given: Sequence[GivenCase]) -> list[CheckResult]:
+        """Judge several cases as `judge_outputs` does, in one message to the reference."""
+        results = [self._without_comparing(one) for one in given]
+        left = [n for n, result in enumerate(results) if result is None]
+        together = [n for n in left if given[n].in_order]
+        if together:
+            request = GivenRequest(self._setup, [_as_plain(given[n]) for n in together])
+            attempt = self._reference.ask(request)
+            if attempt.outcome.ok:
+                self._setup.facts = request.facts
+                for number, result in zip(together, request.results, strict=True):
+                    results[number] = result
+            elif len(together) == 1:
+                results[together[0]] = self._after_trouble(attempt, given[together[0]])
+        return [
+            self._judged(PreparedBatch([one.case], one.inputs), _as_plain(one).outputs)
+            if result is None
+            else result
+            for one, result in zip(given, results, strict=True)
+        ]
+
+    def _without_comparing(self, one: GivenCase) -> CheckResult | None:
+        """Return the verdict on a case without inputs, or outputs, that could be compared."""
+        unusable = _not_run(one.case)
+        if unusable:
+            return unusable.result
+        try:
+            demand_bools(_as_plain(one).outputs)
+        except OpError as refused:
+            return self._without_op(PreparedBatch([one.case], one.inputs), refused.error)
+        return None
+
+    def _after_trouble(self, attempt: Attempt, one: GivenCase) -> CheckResult | None:
+        """Return the verdict on a case whose reference gave no outputs."""
+        again = JudgeRequest(self._setup, PreparedBatch([one.case], one.inputs))
+        again.actual = _as_plain(one).outputs
+        early = self._without_comparison(attempt, again, None)
+        return _only(again) if early is None else early
 
     def judge_error(self, case: Case, error: RunError) -> CheckResult:
         """Judge a case for which an op that was run elsewhere gave no outputs."""
@@ -382,6 +421,15 @@ class CaseEvaluator:
         evaluation = Evaluation(self._setup, inputs, shadow=shadow, rounding=rounding)
         _demand(self._reference.ask(evaluation))
         return {name: array.copy() for name, array in evaluation.outputs.items()}
+
+
+def _as_plain(one: GivenCase) -> GivenCase:
+    """Return a case with its outputs as plain arrays in C order; OpError if that is impossible."""
+    outputs = {
+        name: np.asarray(as_plain_array(array, name), order="C")
+        for name, array in one.outputs.items()
+    }
+    return GivenCase(one.case, one.inputs, outputs)
 
 
 def _not_run(case: Case) -> EvaluatedCase | None:

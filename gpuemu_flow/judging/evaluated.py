@@ -79,9 +79,9 @@ class BatchSize:
     show progress, and the tensors of many cases do not fit the processor's cache.
     """
 
-    MAX_CASES = 32
+    MAX_CASES = 128
     MAX_BYTES = 16 << 20
-    MAX_SECONDS = 0.05
+    MAX_SECONDS = 0.25
 
     def __init__(self) -> None:
         self._allowed = 1

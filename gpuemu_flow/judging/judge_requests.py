@@ -101,14 +101,16 @@ class PreparedBatch:
         return self.cases[0].index
 
 
-def _post(
+def post(
     worker_client: WorkerClient,
     message: dict[str, Json],
     setup: Setup,
     arrays: Arrays,
     fds: Sequence[int] = (),
+    *,
+    cases: int = 1,
 ) -> Attempt | None:
-    """Send a request, and with a worker's first one the settings of its service."""
+    """Send a request about cases, and with a worker's first one the settings of its service."""
     if worker_client.cases == 0:
         message.update(target=SERVICE, setup=setup.to_json())
     return worker_client.post(
@@ -117,8 +119,8 @@ def _post(
         checks=PLAIN,
         arrays=arrays,
         fds=fds,
-        calls=EVALUATIONS,
-        idle=message["method"] == "prepare",
+        calls=EVALUATIONS * cases,
+        idle=message["method"] in ("prepare", "given"),
     )
 
 
@@ -153,7 +155,7 @@ class Evaluation:
             "single": any(isinstance(array, Single) for array in self._inputs.values()),
             "rounding": self._rounding,
         }
-        return _post(worker_client, message, self._setup, self._inputs)
+        return post(worker_client, message, self._setup, self._inputs)
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
         """See `Work`."""
@@ -247,7 +249,7 @@ class JudgeRequest:
         if about.peer is not None and has_peer and about.peer is not current.peer:
             fds.append(about.peer.fd)
             current.peer = about.peer
-        failed = _post(worker_client, message, self._setup, about.arrays or {}, fds)
+        failed = post(worker_client, message, self._setup, about.arrays or {}, fds)
         if failed is None:
             current.about = about
             self._waiting = True
@@ -288,7 +290,7 @@ class JudgeRequest:
             else [{n: slot.to_json() for n, slot in place.items()} for place in places],
         }
         arrays = self.actual if places is None and self.method == "judge" else {}
-        failed = _post(worker_client, message, self._setup, arrays)
+        failed = post(worker_client, message, self._setup, arrays)
         if failed is not None:
             return failed
         attempt, answer = worker_client.collect(self.about.index)
@@ -320,3 +322,8 @@ def _current(worker_client: WorkerClient) -> _Current:
     if not isinstance(worker_client.current, _Current):
         worker_client.current = _Current()
     return worker_client.current
+
+
+def forget_prepared(worker_client: WorkerClient) -> None:
+    """Note that the service is no longer prepared for the cases of the last `JudgeRequest`."""
+    _current(worker_client).about = None

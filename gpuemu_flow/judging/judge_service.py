@@ -72,7 +72,7 @@ class JudgeService:
         self._items: list[_Item] = []
 
     def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Answer ``prepare``, then ``judge`` or ``expected``, repeatedly, and ``evaluate``.
+        """Answer ``prepare``, then ``judge`` or ``expected``, repeatedly; ``given``; ``evaluate``.
 
         Raises
         ------
@@ -83,6 +83,8 @@ class JudgeService:
             return self._prepare(payload, context)
         if method == "evaluate":
             return self._evaluate(payload, context)
+        if method == "given":
+            return self._judge_given(payload, context)
         if method == "expected":
             return self._give_expected(context, bring=bool(payload["bring"]))
         return self._judge_all(payload, context)
@@ -195,11 +197,48 @@ class JudgeService:
             results.append(result.to_json())
             if len(self._items) > 1:
                 item.expected = None
+        staged = [item.digest for item in self._items]
+        facts = self._found_out()
+        return {"results": results, "changed": changed, "facts": facts, "staged": staged}
+
+    def _found_out(self) -> Json:
+        """Return the facts that are known by now."""
         traits = self._judge.traits if self._judge is not None else None
         if traits is not None:
             self._facts = {**self._facts, "nature": vars(traits)}
-        staged = [item.digest for item in self._items]
-        return {"results": results, "changed": changed, "facts": self._facts, "staged": staged}
+        return self._facts
+
+    def _judge_given(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
+        """Judge cases whose outputs came with them, except those to be requested alone.
+
+        Raises
+        ------
+        BaseException
+            The exception that the reference raised on the only case.
+        """
+        slots = _slots(payload["slots"])
+        alone = sum(len(group["cases"]) for group in payload["groups"]) == 1
+        found: list[Json] = []
+        for group in payload["groups"]:
+            inputs = _copied(context.own, _places(slots, group["inputs"]))
+            outputs = context.own.read(_places(slots, group["outputs"]))
+            results: list[Json] = []
+            for number, data in enumerate(group["cases"]):
+                item = _Item(Case.from_json(data), _at(inputs, number), widens=self._widens)
+                self._items = [item]
+                self._settle(item, context)
+                if alone:
+                    self._only_expected()
+                if item.expected is None:
+                    results.append(None)
+                    continue
+                judge = self._made_judge(context, item.expected)
+                actual = _at(outputs, number)
+                result = judge_case(judge, item.case, actual, item.expected, item.inputs)
+                results.append(result.to_json())
+            found.append(results)
+        self._items = []
+        return {"groups": found, "facts": self._found_out()}
 
     def _own_inputs(self, item: _Item, input_dtype: str | None) -> Arrays:
         """Copy the inputs, and convert those of the case's float type."""
@@ -282,4 +321,17 @@ def _to_json(slots: Mapping[str, Slot]) -> dict[str, Json]:
 
 def _copies(arena: Arena, data: Mapping[str, Json]) -> Arrays:
     """Copy tensors, with their layouts, to memory that no other process can write to."""
-    return {name: array.copy(order="K") for name, array in arena.views(_slots(data)).items()}
+    return _copied(arena, _slots(data))
+
+
+def _copied(arena: Arena, slots: Mapping[str, Slot]) -> Arrays:
+    return {name: array.copy(order="K") for name, array in arena.views(slots).items()}
+
+
+def _places(slots: Mapping[str, Slot], names: Mapping[str, Json]) -> dict[str, Slot]:
+    return {name: slots[str(place)] for name, place in names.items()}
+
+
+def _at(stacked: Arrays, number: int) -> Arrays:
+    """Return the tensors of one of several cases."""
+    return {name: array[number, ...] for name, array in stacked.items()}

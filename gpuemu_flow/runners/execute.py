@@ -100,6 +100,14 @@ def _reseed(seed: int) -> None:
     np.random.seed(seed & 0xFFFFFFFF)  # the legacy generator is the point
 
 
+def _folder_now() -> str | None:
+    """Return the current folder; None where it is gone."""
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except OSError:
+        return None
+
+
 class _Surroundings:
     """Process-wide settings that a program may change, restored after each call."""
 
@@ -110,7 +118,8 @@ class _Surroundings:
         self._recursion = sys.getrecursionlimit()
 
     def put_back(self) -> None:
-        os.chdir(self._cwd)
+        if _folder_now() != self._cwd:  # asking costs a tenth of going there
+            os.chdir(self._cwd)
         sys.path[:] = self._path
         np.seterr(**self._errors)
         sys.setrecursionlimit(self._recursion)

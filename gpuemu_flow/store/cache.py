@@ -17,7 +17,7 @@ from diskcache import Cache, Timeout
 
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.store.atomic import disk_errors, io_problem
-from gpuemu_flow.store.disk import ForeignRecordError
+from gpuemu_flow.store.disk import ForeignRecordError, insert_new
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.quick_cache import QuickCache
 from gpuemu_flow.types import Json
@@ -272,12 +272,13 @@ class JsonStore:
         self._guarded(lambda cache: cache.set(key, record))
 
     def put_many(self, items: Iterable[tuple[str, Json]]) -> None:
-        """Store several values in one transaction."""
-        records = [(key, seal(value, key)) for key, value in items]
+        """Store several values in one transaction; the last one of equal keys stays."""
+        records = {key: seal(value, key) for key, value in items}
 
         def write(cache: Cache) -> None:
             with cache.transact():
-                for key, record in records:
+                left = records if self._policy != "none" else insert_new(cache, records)
+                for key, record in left.items():
                     cache.set(key, record)
 
         self._guarded(write)

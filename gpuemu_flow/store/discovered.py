@@ -214,6 +214,7 @@ class SeenInputs:
         self._earlier = [] if force else self._known.candidates()
         self._last: dict[str, Observation] = {}
         self._lock = threading.Lock()
+        self._joined: Discovered | None = None
         self.used = Discovered()
 
     def find(self, get: Callable[[str], T | None]) -> T | None:
@@ -262,10 +263,13 @@ class SeenInputs:
 
     def join(self, names: Discovered) -> None:
         """Add the inputs of an earlier result that new results depend on."""
+        if names is self._joined:
+            return  # as for nearly every case; sets only grow
         if not names.within(self.used) or not names.within(self._names):
             with self._lock:
                 self._names |= names
                 self.used |= names
+        self._joined = names
 
     def key(self) -> str | None:
         """Return the key of results computed until now; None if an input changed meanwhile.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from diskcache import Disk
+from diskcache import Cache, Disk
 from diskcache.core import MODE_BINARY, MODE_RAW, UNKNOWN
 
 from gpuemu_flow.errors import StoreError
@@ -68,6 +70,43 @@ class BytesDisk(Disk):  # type: ignore[misc]
             with contextlib.suppress(StoreError):
                 self._files.check((self._files.root / str(file_path)).parent)
                 super().remove(file_path)
+
+
+_KEYS_AT_ONCE = 500  # in one statement; SQLite takes 999 in its oldest versions
+_INSERT = (
+    "INSERT INTO Cache(key, raw, store_time, expire_time, access_time, access_count, tag, size,"
+    " mode, filename, value) VALUES (?, 1, ?, NULL, ?, 0, NULL, ?, ?, NULL, ?)"
+)
+
+
+def insert_new(cache: Cache, records: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Insert records whose keys are new by one prepared statement, and return the others.
+
+    `Cache.set` takes four statements for each. Call it in a transaction, and only where nothing is
+    ever evicted. Records that go to files of their own are among those returned.
+    """
+    keys = list(records)
+    known: set[str] = set()
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        some = keys[start : start + _KEYS_AT_ONCE]
+        marks = ",".join("?" * len(some))
+        found = cache._sql(f"SELECT key FROM Cache WHERE raw = 1 AND key IN ({marks})", some)  # noqa: S608
+        known.update(key for (key,) in found)
+    left = {
+        key: record
+        for key, record in records.items()
+        if key in known or len(record) >= cache.disk.min_file_size
+    }
+    now = time.time()
+    cache._con.executemany(
+        _INSERT,
+        [
+            (key, now, now, 0, MODE_RAW, record)
+            for key, record in records.items()
+            if key not in left
+        ],
+    )
+    return left
 
 
 def _is_own(name: object) -> bool:

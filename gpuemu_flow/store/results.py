@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from bisect import bisect_left, insort
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 
@@ -130,6 +130,37 @@ class StoredResult:
         return int(self.key[:_TIME_DIGITS])
 
 
+@dataclass(frozen=True)
+class NewResult:
+    """A validation that is to be stored; see `StoredResult`.
+
+    Attributes
+    ----------
+    files : mapping of str to str
+        The files of the code that computed the output, and the sha256 of each. They are kept once
+        for all results of the same code.
+    """
+
+    op: str
+    seed: int
+    dtype: str
+    judged: Judged
+    result: Mapping[str, Json]
+    source: str
+    judged_by: str = ""
+    client: Mapping[str, Json] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Write:
+    """Records of one call that wait to be written, and what became of them."""
+
+    records: list[tuple[str, Json]] = field(default_factory=list)
+    done: bool = False
+    error: BaseException | None = None
+
+
 class ResultStore:
     """The results of one workspace, kept in memory too. Thread-safe; one writing process.
 
@@ -162,7 +193,7 @@ class ResultStore:
         self._retention_days = retention_days
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._unwritten: list[tuple[str, Json]] = []
+        self._unwritten: list[_Write] = []
         self._last_ns = 0
         self._keys: list[str] = []
         self._by_key: dict[str, StoredResult] = {}
@@ -221,55 +252,74 @@ class ResultStore:
             self._last_ns = max(time.time_ns(), self._last_ns + 1)
             return self._last_ns
 
-    def add(
-        self,
-        op: str,
-        seed: int,
-        dtype: str,
-        judged: Judged,
-        result: Mapping[str, Json],
-        *,
-        source: str,
-        judged_by: str = "",
-        client: Mapping[str, Json] | None = None,
-        files: Mapping[str, str] | None = None,
-    ) -> StoredResult:
-        """Store a result; it is on disk when this returns.
+    def add(self, new: NewResult) -> StoredResult:
+        """Store a result; it is on disk when this returns."""
+        return self.add_many([new])[0]
+
+    def add_many(self, new: Sequence[NewResult]) -> list[StoredResult]:
+        """Store results in one transaction; they are on disk when this returns.
 
         Calls that come together share one transaction.
 
-        Parameters
-        ----------
-        files : mapping of str to str, optional
-            The files of the code that computed the output, and the sha256 of each. They are kept
-            once for all results of the same code.
+        Raises
+        ------
+        StoreError
+            None of them is stored.
         """
-        key = f"{self.time_ns():0{_TIME_DIGITS}d}"
-        about = dict(client or {})
-        code = digest_json(dict(files)) if files else ""
-        fields = {
-            "op": op, "seed": seed, "dtype": dtype, "source": source, "judged_by": judged_by,
-            "judged": judged.to_json(), "result": dict(result), "client": about, "files": code,
-        }  # fmt: skip
-        stored = StoredResult(key, op, seed, dtype, source, judged_by, judged, result, about, code)
+        if not new:
+            return []
+        write = _Write()
+        added = [self._take(result, write.records) for result in new]
         with self._lock:
-            self._codes.add(code)
-            if code and self._records.get(_CODE + code) is None:
-                self._unwritten.append((_CODE + code, dict(files or {})))
-            self._unwritten.append((key, fields))
+            codes = {stored.files: one.files for stored, one in zip(added, new, strict=True)}
+            for code, files in codes.items():
+                self._codes.add(code)
+                if code and self._records.get(_CODE + code) is None:
+                    write.records.append((_CODE + code, dict(files)))
+            self._unwritten.append(write)
         with self._writing:
-            with self._lock:
-                batch, self._unwritten = self._unwritten, []
-            if batch:
-                self._records.put_many(batch)
-                self._touch(int(batch[-1][0]))
+            if not write.done:
+                self._write_all()
+        if write.error is not None:
+            raise write.error
         with self._lock:
-            self._index(stored)
+            for stored in added:
+                self._index(stored)
             stale = self._stale(time.time_ns()) if self._is_due() else []
         self._delete(stale)
         if stale:
             self._collect()
-        return stored
+        return added
+
+    def _take(self, new: NewResult, records: list[tuple[str, Json]]) -> StoredResult:
+        """Give a result its key, and add its record."""
+        key = f"{self.time_ns():0{_TIME_DIGITS}d}"
+        code = digest_json(dict(new.files)) if new.files else ""
+        about = dict(new.client)
+        fields = {
+            "op": new.op, "seed": new.seed, "dtype": new.dtype, "source": new.source,
+            "judged_by": new.judged_by, "judged": new.judged.to_json(), "result": dict(new.result),
+            "client": about, "files": code,
+        }  # fmt: skip
+        records.append((key, fields))
+        return StoredResult(
+            key, new.op, new.seed, new.dtype, new.source, new.judged_by, new.judged, new.result,
+            about, code,
+        )  # fmt: skip
+
+    def _write_all(self) -> None:
+        """Store what waits, of other threads too, and tell each whether that worked."""
+        with self._lock:
+            batch, self._unwritten = self._unwritten, []
+        error: BaseException | None = None
+        try:
+            self._records.put_many(record for write in batch for record in write.records)
+        except BaseException as failed:  # none of these calls may say that its records are stored
+            error = failed
+        for write in batch:
+            write.done, write.error = True, error
+        if error is None:
+            self._touch(max(int(write.records[0][0]) for write in batch))
 
     def _touch(self, time_ns: int, path: Path | None = None) -> None:
         """Mark the store as changed, so that others need not open the database to see it."""

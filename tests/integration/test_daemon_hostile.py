@@ -49,6 +49,8 @@ REQUESTS: list[dict[str, Json]] = [
     {"type": "Ping"},
     {"type": "ValidateOp", "op_name": "double", "inputs": {"x": TENSOR}, "output": TENSOR,
      "kwargs": {"k": "2"}},
+    {"type": "SubmitOutputs", "op_name": "double", "kwargs": {},
+     "cases": [{"seed": 1, "inputs": {"x": TENSOR}, "output": TENSOR}]},
     {"type": "SubmitOutput", "op_name": "double", "inputs": {"x": TENSOR}, "output": TENSOR,
      "seed": 7, "kwargs": {}},
     {"type": "GetResult", "seed": 7},

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.store.results import DAY_NS, Judged, ResultStore
+from gpuemu_flow.errors import StoreError
+from gpuemu_flow.store.results import DAY_NS, Judged, NewResult, ResultStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Verdict
 from gpuemu_flow.verdicts import Elements
@@ -23,7 +26,7 @@ def cache(tmp_path: Path) -> WorkspaceCache:
 def add(store: ResultStore, seed: int, *, op: str = "op", passed: bool = True) -> None:
     result = {"passed": passed, "max_diff": 0.0, "seed": seed, "op_name": op}
     judged = Judged(Verdict.PASSED if passed else Verdict.FAILED)
-    store.add(op, seed, "float32", judged, result, source="submit", judged_by="k")
+    store.add(NewResult(op, seed, "float32", judged, result, "submit", "k"))
 
 
 def test_newest_first_whatever_the_seeds(cache: WorkspaceCache) -> None:
@@ -102,7 +105,7 @@ def test_days(cache: WorkspaceCache) -> None:
 def test_what_was_judged_comes_back(cache: WorkspaceCache, figure: float) -> None:
     elements = Elements(7, 2, 5, ("empty",))
     judged = Judged(Verdict.FAILED, elements, figure, 2.0, 3.0, 4.0, "id")
-    ResultStore(cache).add("op", 1, "float32", judged, {}, source="submit")
+    ResultStore(cache).add(NewResult("op", 1, "float32", judged, {}, "submit"))
     found = ResultStore(WorkspaceCache(cache.folder)).newest(1)[0].judged
     assert repr(found) == repr(judged)
 
@@ -126,7 +129,7 @@ def test_a_renamed_op_s_results_are_seen_by_the_store_that_is_open(cache: Worksp
     files = {"/a.py": "0" * 64}
     for _ in range(2):
         judged = Judged(Verdict.FAILED, failure_id="one")
-        ours.add("old", 1, "float32", judged, {}, source="submit", files=files)
+        ours.add(NewResult("old", 1, "float32", judged, {}, "submit", files=files))
     theirs = ResultStore(cache)
     theirs.rename("old", "new", {"one": "two"})
     for store in (ours, theirs, ResultStore(cache)):
@@ -139,9 +142,67 @@ def test_files_of_code_go_with_the_last_result_of_it(cache: WorkspaceCache) -> N
     first = ResultStore(cache)
     for number in range(3):
         files = {"/a.py": f"{number // 2:064x}"}
-        first.add("op", number, "float32", Judged(Verdict.FAILED), {}, source="submit", files=files)
+        failed = Judged(Verdict.FAILED)
+        first.add(NewResult("op", number, "float32", failed, {}, "submit", files=files))
     kept = first.everything()
     later = ResultStore(cache, max_results=1)
     assert [s.seed for s in later.everything()] == [2]
     assert later.files_of(kept[2]) == {"/a.py": f"{1:064x}"}
     assert later.files_of(kept[0]) is None
+
+
+def test_many_results_share_a_transaction_and_survive_the_process(cache: WorkspaceCache) -> None:
+    store = ResultStore(cache)
+    files = {"op.py": "0" * 64}
+    big = {"notes": "x" * 40_000}  # goes to a file of its own
+    new = [
+        NewResult("op", seed, "float32", Judged(Verdict.PASSED), big if seed == 2 else {}, "submit",
+                  files=files)
+        for seed in range(600)
+    ]  # fmt: skip
+    added = store.add_many(new)
+    assert [stored.seed for stored in added] == list(range(600))
+    assert store.add_many([]) == []
+    again = ResultStore(WorkspaceCache(cache.folder))
+    assert [s.seed for s in again.everything()] == list(range(600))
+    found = again.find(2)
+    assert found is not None
+    assert found.result == big
+    assert again.files_of(found) == files
+
+
+def test_nothing_is_acknowledged_where_another_call_could_not_write_it(
+    cache: WorkspaceCache,
+) -> None:
+    store = ResultStore(cache)
+    add(store, 1)
+    database = sqlite3.connect(cache.folder / "results/cache.db")
+    database.execute(
+        "CREATE TRIGGER full BEFORE INSERT ON Cache BEGIN SELECT RAISE(ABORT, 'disk is full'); END"
+    )
+    database.commit()
+    outcomes: list[object] = []
+
+    def submit(seed: int) -> None:
+        try:
+            add(store, seed)
+            outcomes.append(seed)
+        except StoreError as error:
+            outcomes.append(error.slug)
+
+    threads = [threading.Thread(target=submit, args=(seed,)) for seed in range(2, 10)]
+    store._writing.acquire()  # so that they all wait, and are written together
+    for thread in threads:
+        thread.start()
+    while len(store._unwritten) < len(threads):
+        time.sleep(0.001)
+    store._writing.release()
+    for thread in threads:
+        thread.join()
+    assert outcomes == ["cache-disk-full"] * len(threads)
+    database.execute("DROP TRIGGER full")
+    database.commit()
+    database.close()
+    add(store, 11)
+    assert [s.seed for s in store.newest(10)] == [11, 1]
+    assert [s.seed for s in ResultStore(WorkspaceCache(cache.folder)).newest(10)] == [11, 1]

@@ -1,0 +1,75 @@
+"""Make a client's calls: how long each may take, and what ends it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+from gpuemu_flow.client import calls
+from gpuemu_flow.client.calls import Call, nbytes
+from gpuemu_flow.client.connection import Connection
+from gpuemu_flow.client.errors import ClientError, RequestTimeoutError
+
+T = TypeVar("T")
+
+OnProgress = Callable[[int, int], None]
+
+TIMEOUT_MS = 30_000
+BYTES_PER_MS = 1000
+"""Large tensors take longer to judge: the reference is run on them a few dozen times."""
+LONG_TIMEOUT_MS = 3_600_000
+"""For calls that run programs many times, unless a timeout is given."""
+PROGRESS_SECONDS = 0.5
+
+
+class Calling:
+    """A connection, and the time that calls on it may take.
+
+    Attributes
+    ----------
+    timeout_ms : int or None
+    """
+
+    _connection: Connection
+    timeout_ms: int | None
+
+    def _do(self, call: Call[T]) -> T:
+        patience = TIMEOUT_MS + nbytes(call.request) // BYTES_PER_MS
+        return self._connection.exchange_messages(call, self.timeout_ms or patience)
+
+    def _do_long(self, call: Call[T], on_progress: OnProgress | None = None) -> T:
+        """Make a call that may take long; cancel it in the daemon if it is interrupted here."""
+        request_id = str(call.request["request_id"])
+        try:
+            with self._watched(request_id, on_progress):
+                return self._connection.exchange_messages(call, self.timeout_ms or LONG_TIMEOUT_MS)
+        except (KeyboardInterrupt, RequestTimeoutError):
+            with suppress(ClientError):
+                self.give_up(request_id)
+            raise
+
+    def give_up(self, request_id: str) -> None:
+        """Cancel the request of that name in the daemon."""
+        self._do(calls.cancel(request_id))
+
+    @contextmanager
+    def _watched(self, request_id: str, on_progress: OnProgress | None) -> Iterator[None]:
+        if on_progress is None:
+            yield
+            return
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(PROGRESS_SECONDS):
+                with suppress(ClientError):
+                    on_progress(*self._do(calls.progress(request_id)))
+
+        thread = threading.Thread(target=watch, name="gpuemu-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()

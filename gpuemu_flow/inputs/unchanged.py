@@ -1,0 +1,85 @@
+"""Tell cheaply that files and variables are as they were at an earlier look."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+from gpuemu_flow.quick_dataclass import dataclass
+
+_Look = tuple[int, int, int, int, int]
+
+
+def _status(path: str) -> _Look | None:
+    try:
+        s = os.stat(path)  # noqa: PTH116 - hot
+    except (OSError, ValueError):
+        return None
+    # What sets the time of modification sets that of change, which cannot be set back.
+    return s.st_ctime_ns, s.st_ino, s.st_size, s.st_mode, s.st_dev
+
+
+def _link_status(path: str) -> _Look | None:
+    try:
+        s = os.lstat(path)
+    except (OSError, ValueError):
+        return None
+    return s.st_ctime_ns, s.st_ino, s.st_size, s.st_mode, s.st_dev
+
+
+def _mode(path: str) -> int:
+    try:
+        return os.stat(path).st_mode  # noqa: PTH116 - hot
+    except (OSError, ValueError):
+        return -1
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """The state of paths and variables at one time; made by `Unchanged.now`."""
+
+    followed: tuple[tuple[str, _Look | None], ...]
+    links: tuple[tuple[str, _Look | None], ...]
+    modes: tuple[tuple[str, int], ...]
+    variables: Mapping[str, str]
+
+    @classmethod
+    def now(
+        cls,
+        *,
+        followed: Iterable[str],
+        links: Iterable[str],
+        modes: Iterable[str],
+        variables: Mapping[str, str],
+    ) -> Unchanged:
+        """Look at everything.
+
+        Parameters
+        ----------
+        followed : iterable of str
+            Paths whose files, behind links, must stay as they are.
+        links : iterable of str
+            Paths that must stay as they are, without what is behind them.
+        modes : iterable of str
+            Paths of which only the kind and the permissions count.
+        variables : mapping of str to str
+        """
+        return cls(
+            tuple((path, _status(path)) for path in dict.fromkeys(followed)),
+            tuple((path, _link_status(path)) for path in dict.fromkeys(links)),
+            tuple((path, _mode(path)) for path in dict.fromkeys(modes)),
+            dict(variables),
+        )
+
+    def holds(self, variables: Mapping[str, str]) -> bool:
+        """Tell whether all paths, and all variables, are as they were."""
+        for path, seen in self.followed:
+            if _status(path) != seen:
+                return False
+        for path, seen in self.links:
+            if _link_status(path) != seen:
+                return False
+        for path, mode in self.modes:
+            if _mode(path) != mode:
+                return False
+        return dict(variables) == self.variables

@@ -1,0 +1,122 @@
+"""Judge outputs that were computed elsewhere, many in one message to the reference's worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.judging.judge_requests import Setup, forget_prepared, post
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.runners.answers import MALFORMED
+from gpuemu_flow.runners.attempt import Attempt, WorkerClient
+from gpuemu_flow.types import Case, CheckResult, Json
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class GivenCase:
+    """A case whose inputs and outputs are given.
+
+    Attributes
+    ----------
+    case : Case
+    inputs, outputs : mapping of str to ndarray
+    """
+
+    case: Case
+    inputs: Arrays
+    outputs: Arrays
+
+    def form(self) -> tuple[object, ...]:
+        """Return a value that is equal for cases whose tensors can be stacked."""
+        return tuple(
+            (kind, name, array.shape, array.dtype)
+            for kind, arrays in (("inputs", self.inputs), ("outputs", self.outputs))
+            for name, array in arrays.items()
+        )
+
+    @property
+    def in_order(self) -> bool:
+        """Tell whether all tensors lie in C order, which stacking them keeps."""
+        arrays = (*self.inputs.values(), *self.outputs.values())
+        return all(array.flags.c_contiguous for array in arrays)
+
+
+class GivenRequest:
+    """A request to judge given outputs, which takes one message; see `runners.work.Work`.
+
+    Parameters
+    ----------
+    setup : Setup
+    given : sequence of GivenCase
+        Their tensors lie in C order.
+
+    Attributes
+    ----------
+    results : list of CheckResult or None
+        After `finish`, when the attempt is good: one per case; None for a case that must be
+        requested alone.
+    facts : dict
+        See `Setup`.
+    """
+
+    def __init__(self, setup: Setup, given: Sequence[GivenCase]) -> None:
+        self.results: list[CheckResult | None] = []
+        self.facts: dict[str, Json] = {}
+        self._setup = setup
+        self._given = given
+        self._index = given[0].case.index
+        forms: dict[tuple[object, ...], list[int]] = {}
+        for number, one in enumerate(given):
+            forms.setdefault(one.form(), []).append(number)
+        self._groups = list(forms.values())
+
+    def begin(self, worker_client: WorkerClient) -> Attempt | None:
+        """Send all cases."""
+        forget_prepared(worker_client)
+        arrays: dict[str, NDArray[Any]] = {}
+        groups = [self._group(numbers, arrays) for numbers in self._groups]
+        message = {"method": "given", "index": self._index, "groups": groups}
+        return post(worker_client, message, self._setup, arrays, cases=len(self._given))
+
+    def _group(self, numbers: Sequence[int], arrays: dict[str, NDArray[Any]]) -> dict[str, Json]:
+        """Stack the tensors of equal cases, since each tensor of a message has its own cost."""
+        some = [self._given[number] for number in numbers]
+
+        def stacked(of: Sequence[Arrays]) -> dict[str, str]:
+            places = {}
+            for name in of[0]:
+                place = places[name] = str(len(arrays))
+                first = of[0][name]
+                arrays[place] = (
+                    first[np.newaxis] if len(of) == 1 else np.stack([one[name] for one in of])
+                )
+            return places
+
+        return {
+            "cases": [one.case.to_json() for one in some],
+            "inputs": stacked([one.inputs for one in some]),
+            "outputs": stacked([one.outputs for one in some]),
+        }
+
+    def finish(self, worker_client: WorkerClient) -> Attempt:
+        """Wait for the verdicts."""
+        attempt, answer = worker_client.collect(self._index)
+        if attempt.outcome.ok:
+            try:
+                self._take(answer["result"])
+            except MALFORMED:
+                return worker_client.broken(self._index)
+        return attempt
+
+    def _take(self, answer: Mapping[str, Json]) -> None:
+        facts = {key: answer["facts"][key] for key in self._setup.facts}
+        results: list[CheckResult | None] = [None] * len(self._given)
+        for numbers, found in zip(self._groups, answer["groups"], strict=True):
+            for number, result in zip(numbers, found, strict=True):
+                results[number] = None if result is None else CheckResult.from_json(result)
+        self.facts, self.results = facts, results

@@ -1,0 +1,108 @@
+"""Test that outputs submitted in one request are judged and stored as those submitted alone."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from daemon_workspace import Served, normal, softmax
+
+from gpuemu_flow.client import ClientError, TestCase, ValidationResult
+
+DIFFERENT_BY_NATURE = {"timestamp", "duration_ms", "failure_id"}
+
+
+def facts(result: ValidationResult) -> dict[str, object]:
+    return {name: result[name] for name in result if name not in DIFFERENT_BY_NATURE}
+
+
+def cases_of(served: Served, count: int, seed: int) -> list[TestCase]:
+    with served.client() as client:
+        return client.get_test_batch(
+            "softmax", count, seed=seed, dtypes=["float32", "float16", "bfloat16"]
+        )
+
+
+def test_verdicts_and_figures_are_those_of_single_submissions(daemon: Served) -> None:
+    cases = cases_of(daemon, 10, seed=3)
+    outputs = [softmax(case.inputs["x"]) for case in cases]
+    outputs[5] = cases[5].inputs["x"]  # wrong
+    outputs[7] = outputs[7][..., :-1]  # of a wrong shape
+    outputs[9] = outputs[9].astype("float64")
+    with daemon.client() as client:
+        together = client.submit_outputs("softmax", cases, outputs)
+        alone = [
+            client.submit_output("softmax", case.inputs, output, case.seed)
+            for case, output in zip(cases, outputs, strict=True)
+        ]
+    assert [facts(result) for result in together] == [facts(result) for result in alone]
+    verdicts = {result["verdict"] for result in together}
+    assert {"passed", "failed", "error"} <= verdicts
+    for one, other in zip(together, alone, strict=True):
+        recorded = one["verdict"] in ("failed", "error")
+        assert bool(one.failure_id) == bool(other.failure_id) == recorded
+
+
+def test_results_are_on_disk_when_they_are_acknowledged(unserved: Served) -> None:
+    unserved.start()
+    with unserved.client() as client:
+        cases = client.get_test_batch("softmax", 12, seed=5, dtypes=["float32"])
+        outputs = [softmax(case.inputs["x"]) for case in cases]
+        client.submit_outputs("softmax", [case.seed for case in cases], outputs)
+        unserved.kill()
+    unserved.start()
+    with unserved.client() as client:
+        kept = client.list_results(100)
+    assert [result["seed"] for result in kept] == [case.seed for case in reversed(cases)]
+    assert all(result.passed for result in kept)
+
+
+def test_nothing_is_stored_where_one_case_cannot_be_read(daemon: Served) -> None:
+    x = normal(2, 4)
+    data = base64.b64encode(x.tobytes()).decode()
+    tensor = {"shape": [2, 4], "strides": [4, 1], "dtype": "float32", "data": data}
+    good = {"seed": 1, "inputs": {"x": tensor}, "output": tensor}
+    with daemon.client() as client:
+        before = len(client.list_results(1000))
+        for cases, text in (
+            ([good, 3], "cases[1] must be an object"),
+            ([good, {**good, "seed": -1}], "cases[1]: seed must lie"),
+            ([good, {**good, "inputs": {"y": tensor}}], "cases[1]: inputs.y"),
+            ([{**good, "output": {**tensor, "data": "AAAA"}}], "cases[0]: output of shape"),
+            ({}, "cases must be an array"),
+            ([{}] * 10_001, "more than 10000"),
+        ):
+            reply = daemon.ask({"type": "SubmitOutputs", "op_name": "softmax", "cases": cases})
+            assert reply["type"] == "Error", reply
+            assert text in reply["message"]
+        case = TestCase(seed=1, inputs={"x": x})
+        with pytest.raises(ClientError, match="1 cases of softmax have 0 outputs") as raised:
+            client.submit_outputs("softmax", [case], [])
+        assert raised.value.problems[0].slug == "client-outputs-count"
+        with pytest.raises(ClientError, match="no output"):
+            client.submit_outputs("softmax", [case], [None])
+        assert client.submit_outputs("softmax", [], []) == []
+        assert len(client.list_results(1000)) == before
+
+
+def test_a_reference_that_fails_on_one_case_leaves_no_other_unjudged(daemon: Served) -> None:
+    good = normal(3, 4)
+    bad = good.copy()
+    bad[0, 0] = 15
+    crash = good.copy()
+    crash[0, 0] = 14
+    with daemon.client() as client:
+        for wrong in (bad, crash):
+            cases = [
+                TestCase(seed=n, inputs={"x": wrong if n == 2 else good}, shape=(3, 4),
+                         dtype="float32", layout="contiguous", layouts={})
+                for n in range(4)
+            ]  # fmt: skip
+            before = len(client.list_results(1000))
+            with pytest.raises(ClientError) as raised:
+                client.submit_outputs("hostile", cases, [good * 2] * 4)
+            assert raised.value.code == "ReferenceScriptFailed"
+            assert len(client.list_results(1000)) == before
+            rest = [case for case in cases if case.seed != 2]
+            results = client.submit_outputs("hostile", rest, [good * 2, good * 3, good * 2])
+            assert [result["verdict"] for result in results] == ["passed", "failed", "passed"]
