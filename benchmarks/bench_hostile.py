@@ -4,8 +4,9 @@ A workspace of its own. While one process sends requests that are wrong in some 
 deeply, and then holds many connections open that never finish a request, a well-behaved client in
 a process of its own pings every 10 ms. Another pings a second daemon meanwhile that nobody attacks:
 what that one waits for is the load of the machine. The distribution of both clients' waits is
-printed, the CPU time of the attacked daemon, what it waited for a processor, and its memory and
-descriptors before, during and after.
+printed, with the most CPU time (ms) that the daemon used during one wait, which is what it adds
+itself whatever the load; the CPU time of the attacked daemon, what its threads waited for a
+processor, and its memory and descriptors before, during and after.
 
     python benchmarks/bench_hostile.py [--requests 50000] [--connections 1000] [--json]
 
@@ -96,10 +97,11 @@ SPARE_DESCRIPTORS = 40
 
 @dataclass(frozen=True)
 class Daemons:
-    """The process of the attacked daemon, and where both answer."""
+    """Both daemons: their processes, and where they answer."""
 
     pid: int
     attacked: str
+    control_pid: int
     control: str
 
 
@@ -139,16 +141,20 @@ def mutated(chance: random.Random) -> bytes:
     return bytes(data) or b"{"
 
 
-def ping_until_closed(address: str) -> None:
-    """Ping until standard input is closed, then print the waits in milliseconds as JSON."""
+def ping_until_closed(address: str, pid: int) -> None:
+    """Ping until standard input is closed; print the waits, and the daemon's CPU time in each."""
+    clock = (~pid << 3) | 2  # the CPU time of all threads of another process: linux/posix-timers.h
     took = []
     with pynng.Req0(dial=address, recv_timeout=30_000, send_timeout=30_000) as client:
         os.set_blocking(0, False)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
         while True:
-            begin = time.perf_counter()
+            begin, used = time.perf_counter(), time.clock_gettime(clock)
             client.send(PING)
             client.recv()
-            took.append(1000 * (time.perf_counter() - begin))
+            used = time.clock_gettime(clock) - used
+            took.append((1000 * (time.perf_counter() - begin), 1000 * used))
             with contextlib.suppress(BlockingIOError):
                 if not os.read(0, 1):
                     break
@@ -159,13 +165,13 @@ def ping_until_closed(address: str) -> None:
 def waits(process: subprocess.Popen[bytes]) -> dict[str, float]:
     """End a client, and return the distribution of its waits."""
     said, _ = process.communicate()
-    took = np.array(json.loads(said))
+    took, used = np.array(json.loads(said)).T
     quantiles = np.quantile(took, (0.5, 0.99, 0.999, 1.0)).round(2).tolist()
-    late = int((took > LATE_MS).sum())
     return {
         "pings": took.size,
         **dict(zip(("p50", "p99", "p99.9", "worst"), quantiles, strict=True)),
-        f"over_{LATE_MS}_ms": late,
+        f"over_{LATE_MS}_ms": int((took > LATE_MS).sum()),
+        "worst_cpu": round(float(used.max()), 2),
     }
 
 
@@ -174,12 +180,18 @@ def pinged(daemons: Daemons, found: dict[str, Any], name: str) -> Iterator[None]
     """Ping both daemons from other processes meanwhile, and put the distributions into `found`."""
     clients = [
         subprocess.Popen(
-            [sys.executable, __file__, "--ping", address],
+            [sys.executable, __file__, "--ping", address, "--pid", str(pid)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        for address in (daemons.attacked, daemons.control)
+        for pid, address in (
+            (daemons.pid, daemons.attacked),
+            (daemons.control_pid, daemons.control),
+        )
     ]
+    for client in clients:
+        if client.stdout is not None:
+            client.stdout.readline()
     begin, before = time.perf_counter(), processor(daemons.pid)
     yield
     wall, after = time.perf_counter() - begin, processor(daemons.pid)
@@ -263,8 +275,8 @@ def daemon() -> Iterator[tuple[int, str]]:
 
 def measure(requests: int, connections: int, seed: int) -> dict[str, Any]:
     """Run the load on one of two daemons."""
-    with daemon() as (pid, path), daemon() as (_, control):
-        daemons = Daemons(pid, f"ipc://{path}", f"ipc://{control}")
+    with daemon() as (pid, path), daemon() as (control_pid, control):
+        daemons = Daemons(pid, f"ipc://{path}", control_pid, f"ipc://{control}")
         return attack(daemons, path, requests, connections, seed)
 
 
@@ -305,9 +317,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--ping", help=argparse.SUPPRESS)
+    parser.add_argument("--pid", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.ping:
-        ping_until_closed(given.ping)
+        ping_until_closed(given.ping, given.pid)
         return 0
     found = measure(given.requests, given.connections, given.seed)
     if given.json:
