@@ -113,6 +113,7 @@ class Compiler:
             tuple(map(str, wanted.writable)),
             str(user_cache_folder(os.environ) / "kernels"),
             tuple(map(str, wanted.hidden)),
+            wanted.apart,
         )
         self._kept_from = KeptFrom(config.root, cache.folder, config.files, self.sources)
         self._tasks: dict[str, TaskSpec] = {}
@@ -381,7 +382,10 @@ class Compiler:
         if code is not None:
             path = str((self._cache.folder / code.inputs[0].path).with_suffix(".ptx"))
         emulated = ref.kind in EMULATED
-        sandbox = self.fence.around(kept_from, path, emulated=emulated) if fenced else None
+        sandbox = None
+        if fenced:
+            own = self._kept_from.own(op, ref)
+            sandbox = self.fence.around(kept_from, path, emulated=emulated, own=own)
         if emulated:
             kept_from = NOTHING  # nothing of the user's runs in that process
             arguments.append(json.dumps({t.name: t.dims for t in op.schema.inputs}))

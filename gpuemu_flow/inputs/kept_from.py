@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,8 +62,25 @@ class KeptFrom:
         What an op read while it was nobody's secret is no answer once it is the reference's.
         """
         key = fence.key()
+        if key["level"] == OFF:
+            return key
         alone = self._alone(op, program)
-        return {**key, "hidden": list(alone)} if alone and key["level"] != OFF else key
+        own = fence.own_apart(self.off_limits(op, program), self.own(op, program))
+        return {
+            **key,
+            **({"hidden": list(alone)} if alone else {}),
+            **({"own": [self._sources.relative(Path(path)) for path in own]} if own else {}),
+        }
+
+    def own(self, op: OpConfig, *programs: ProgramRef) -> Iterator[str]:
+        """Yield the absolute paths of the files that the configuration names as the op's.
+
+        Not what the op imports: a stranger's op could import what it likes.
+        """
+        for ref in programs:
+            yield from map(str, ref.files)
+        for pattern in (*op.depends, *op.shared):
+            yield from (str(self._root / path) for path in glob_files(self._root, pattern))
 
     def _judges(self, op: OpConfig) -> tuple[tuple[Path, ...], set[str]]:
         """Return the files of the reference and its like, and all the modules they are made of."""

@@ -25,6 +25,8 @@ class OpTable:
     triton : bool
     taken : Taken
         The problem.
+    depends, shared : tuple of str
+        Files of the candidate's own, and of the problem's that it reads besides.
     """
 
     name: str
@@ -33,10 +35,16 @@ class OpTable:
     reference: str
     triton: bool
     taken: Taken
+    depends: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
 
 
 def workspace_text(
-    project: str, ops: Sequence[OpTable], cases: int, hidden: Sequence[str] = ()
+    project: str,
+    ops: Sequence[OpTable],
+    cases: int,
+    hidden: Sequence[str] = (),
+    apart: Sequence[str] = (),
 ) -> str:
     """Return the text of ``gpuemu.toml``.
 
@@ -46,7 +54,10 @@ def workspace_text(
     ops : sequence of OpTable
     cases : int
     hidden : sequence of str
-        Paths of files that no candidate may read: the problems' own, with their references.
+        Paths of files that no candidate may read: the problems' own, with their references, and
+        those that candidates were copied from.
+    apart : sequence of str
+        Globs of candidates' files, of which each reads its own alone.
     """
     parts = [
         "# Written by gpuemu-flow import; yours to change.\n"
@@ -57,10 +68,11 @@ def workspace_text(
         "# These problems promise their kernels contiguous tensors and finite values.\n"
         'layouts = ["contiguous"]\nstrategies = ["core"]\n'
     ]
-    if hidden:
+    if hidden or apart:
         lines = "".join(f"    {_text(path)},\n" for path in hidden)
         parts.append(
-            f"# The originals hold the references, too.\n[sandbox]\nhidden = [\n{lines}]\n"
+            "# No candidate reads another's files, nor the originals, which hold references, too.\n"
+            f"[sandbox]\napart = {_value(list(apart))}\nhidden = [\n{lines}]\n"
         )
     parts += [_op(one) for one in ops]
     return "\n".join(parts)
@@ -81,6 +93,8 @@ def _op(one: OpTable) -> str:
     ]
     if one.taken.dtype != "float32":
         lines.append(f"dtypes = [{_text(one.taken.dtype)}]")
+    lines += [f"depends = {_value(list(one.depends))}"] * bool(one.depends)
+    lines += [f"shared = {_value(list(one.shared))}"] * bool(one.shared)
     lines.append("[ops.schema]")
     if one.taken.dims:
         lines.append(f"dims = {_value(one.taken.dims)}")
