@@ -72,6 +72,20 @@ class KeptFrom:
             **({"own": [self._sources.relative(Path(path)) for path in own]} if own else {}),
         }
 
+    def known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
+        """List the files of which it is known whether the op may read them, before anything runs.
+
+        They are what op and reference import, what ``depends`` and ``shared`` name, and the
+        configuration; relative to the workspace.
+        """
+        _, found = self._judges(op)
+        starts = [*program.files, *op.reference.files, *(f for r in op.compares for f in r.files)]
+        found.update(f for start in starts for f in self._sources.closure(start).files)
+        found.update(map(self._sources.relative, (*self._config, *starts)))
+        for pattern in (*op.depends, *op.shared):
+            found.update(glob_files(self._root, pattern))
+        return tuple(sorted(found))
+
     def own(self, op: OpConfig, *programs: ProgramRef) -> Iterator[str]:
         """Yield the absolute paths of the files that the configuration names as the op's.
 
