@@ -6,6 +6,7 @@ cannot be complete.
 
 from __future__ import annotations
 
+import glob
 import os
 import pwd
 from collections.abc import Iterable, Iterator
@@ -133,10 +134,24 @@ def copies_of(path: str, root: str) -> Iterator[str]:
         yield from _histories(file.parents)  # a checkout from which the workspace was made
         return
     yield from _histories(above for above in file.parents if _is_below(str(above), f"{root}/"))
+    yield from _built_copies(file.relative_to(root), Path(root))
     for tree in _working_trees(Path(root)):
         other = str(tree[0] / os.path.relpath(path, tree[1]))
         if os.path.lexists(other):
             yield other
+
+
+def _built_copies(file: Path, root: Path) -> Iterator[str]:
+    """Yield what builders of packages and reports of coverage made of a file of the workspace."""
+    if os.path.isdir(root / "build"):
+        for at in range(len(file.parts)):
+            inner = glob.escape(str(Path(*file.parts[at:])))
+            yield from map(str, (root / "build").glob(f"lib*/{inner}"))
+    if os.path.isdir(root / "dist"):
+        for pattern in ("*.whl", "*.tar.gz", "*.zip"):
+            yield from map(str, (root / "dist").glob(pattern))
+    if os.path.isdir(root / "htmlcov"):
+        yield str(root / "htmlcov")
 
 
 def _working_trees(root: Path) -> Iterator[tuple[Path, Path]]:
