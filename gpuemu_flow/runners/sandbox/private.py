@@ -143,14 +143,14 @@ def copies_of(path: str, root: str) -> Iterator[str]:
 
 def _built_copies(file: Path, root: Path) -> Iterator[str]:
     """Yield what builders of packages and reports of coverage made of a file of the workspace."""
-    if os.path.isdir(root / "build"):
+    if (root / "build").is_dir():
         for at in range(len(file.parts)):
             inner = glob.escape(str(Path(*file.parts[at:])))
             yield from map(str, (root / "build").glob(f"lib*/{inner}"))
-    if os.path.isdir(root / "dist"):
+    if (root / "dist").is_dir():
         for pattern in ("*.whl", "*.tar.gz", "*.zip"):
             yield from map(str, (root / "dist").glob(pattern))
-    if os.path.isdir(root / "htmlcov"):
+    if (root / "htmlcov").is_dir():
         yield str(root / "htmlcov")
 
 
