@@ -1,21 +1,38 @@
 """Keep an op from files that its reference was seen to use when it ran.
 
-What a reference imports by computed names, or opens, is known only once it has run. An op whose
-results were computed while such a file was open to it is run again before it is judged.
+What a reference imports by computed names, or opens, is known only once it has run. Where its
+source looks as if it did so, the op waits for it. An op whose results were computed while such a
+file was open to it all the same is run again before it is judged.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 
 _ROLE = "hidden "
 _HIDDEN = "hidden"
+_LOADS = re.compile(
+    rb"open|load|read|import_module|importlib|__import__|exec|eval|compile|runpy|[Pp]ath|glob|from"
+    rb"file|genfromtxt|memmap|ctypes|process|system|connect"
+)
+"""Words of a source that may load a file; the reference is trusted, and hides nothing."""
+
+
+def may_load(reference: TaskSpec, root: Path) -> bool:
+    """Tell whether a reference looks as if it loaded files while it runs."""
+    sources = [root / name for name in reference.sources if name.endswith(".py")]
+    try:
+        return not sources or any(_LOADS.search(path.read_bytes()) for path in sources)
+    except OSError:
+        return True
 
 
 def revealed(used: Discovered, known: Sequence[str], root: Path) -> list[str]:

@@ -22,7 +22,7 @@ from gpuemu_flow.engine.deps import FlowDependency
 from gpuemu_flow.engine.durations import known_durations, longest_first
 from gpuemu_flow.engine.events import Listener, TaskEvent
 from gpuemu_flow.engine.graph import Graph
-from gpuemu_flow.engine.revealed import as_inputs, hidden_by, kept_from
+from gpuemu_flow.engine.revealed import as_inputs, hidden_by, kept_from, may_load
 from gpuemu_flow.engine.signals import WAKE_SECONDS, on_signals
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError, Problem, RunnerError
@@ -299,8 +299,16 @@ class Executor:
             [functools.partial(self._act, spec)],
             targets=[spec.target],
             file_dep=[i.path for i in spec.inputs if i.task in names],
+            task_dep=self._before(spec, names),
             io={"capture": False},
         )
+
+    def _before(self, spec: TaskSpec, names: set[str]) -> list[str]:
+        """Return the reference that an op waits for, as it will tell what is hidden from the op."""
+        if spec.stage != stages.OP or spec.judge not in names:
+            return []
+        reference = self._graph.tasks[spec.judge]
+        return [spec.judge] if may_load(reference, self._context.root) else []
 
     def _act(self, spec: TaskSpec) -> dict[str, Json] | _Failed:
         try:
