@@ -70,7 +70,7 @@ class Fence:
 
     @cached_property
     def _set_apart(self) -> tuple[str, ...]:
-        """The files and folders that lie apart now, without links."""
+        """Return the files and folders that lie apart now, without links."""
         found = {
             os.path.realpath(path)
             for pattern in self._apart
