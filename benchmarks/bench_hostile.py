@@ -1,9 +1,12 @@
 """Measure a daemon under hostile clients: mutated requests and connections that say half of it.
 
-A workspace of its own. While one process sends requests that are wrong in some place, and then
-holds many connections open that never finish a request, a well-behaved client in a process of its
-own pings every 10 ms. The distribution of its waits is printed, and the daemon's memory and
-descriptors before, during and after.
+A workspace of its own. While one process sends requests that are wrong in some place or nested
+deeply, and then holds many connections open that never finish a request, a well-behaved client in
+a process of its own pings every 10 ms. Another pings a second daemon meanwhile that nobody attacks:
+what that one waits for is the load of the machine. The distribution of both clients' waits is
+printed, with the most CPU time (ms) that the daemon used during one wait, which is what it adds
+itself whatever the load; the CPU time of the attacked daemon, what its threads waited for a
+processor, and its memory and descriptors before, during and after.
 
     python benchmarks/bench_hostile.py [--requests 50000] [--connections 1000] [--json]
 
@@ -27,6 +30,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +75,12 @@ WRONG: list[Any] = [
     None, True, -1, 1 << 64, 1 << 200, 1e308, "", "\x00", "../../etc/passwd", "y" * 5000, [[]],
     [-1], [1 << 40], ["float33"], {}, {"x": None}, {"data": "AAAA"},
 ]  # fmt: skip
+MARK = "a place for what is too deep for Python's own reader and writer"
+DEEP = (
+    *("[" * depth + "]" * depth for depth in (60, 1_000, 100_000)),
+    *('{"x":' * depth + "1" + "}" * depth for depth in (60, 1_000, 100_000)),
+    "[" * 100_000,
+)
 GREETING = b"\x00SP\x00\x00\x30\x00\x00"
 SLOW = (
     b"",
@@ -79,18 +89,32 @@ SLOW = (
     GREETING + struct.pack(">BQ", 1, 1 << 29),
     GREETING + struct.pack(">BQI", 1, 20, 0x80000001) + PING[:9],
 )
+LATE_MS = 50
 SETTLE_S = 60.0
 SPARE_DESCRIPTORS = 40
 """Each thread opens databases when it first needs them: some 20 descriptors, then no more."""
 
 
-def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every container in a message with each of its keys."""
-    keys = value if isinstance(value, dict) else range(len(value))
-    for key in keys:
-        yield value, key
-        if isinstance(value[key], (dict, list)):
-            yield from places(value[key])
+@dataclass(frozen=True)
+class Daemons:
+    """Both daemons: their processes, and where they answer."""
+
+    pid: int
+    attacked: str
+    control_pid: int
+    control: str
+
+
+def places(message: Any) -> list[tuple[Any, Any]]:
+    """List every container in a message with each of its keys, however deep it is nested."""
+    found, waiting = [], [message]
+    while waiting:
+        value = waiting.pop()
+        for key in value if isinstance(value, dict) else range(len(value)):
+            found.append((value, key))
+            if isinstance(value[key], (dict, list)):
+                waiting.append(value[key])
+    return found
 
 
 def mutated(chance: random.Random) -> bytes:
@@ -98,15 +122,18 @@ def mutated(chance: random.Random) -> bytes:
     message = json.loads(json.dumps(chance.choice(REQUESTS)))
     if chance.random() < 0.7:
         for _ in range(chance.randint(1, 3)):
-            found = list(places(message))
+            found = places(message)
             if not found:
                 break
             container, key = chance.choice(found)
             if chance.random() < 0.2:
                 del container[key]
             else:
-                container[key] = chance.choice(WRONG)
-        return json.dumps(message).encode()
+                # A copy: a later mutation would change it for all messages, or put it into itself.
+                container[key] = json.loads(json.dumps(chance.choice(WRONG)))
+        if chance.random() < 0.01 and message:
+            message[chance.choice(list(message))] = MARK
+        return json.dumps(message).replace(f'"{MARK}"', chance.choice(DEEP)).encode()
     data = bytearray(json.dumps(message).encode())
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(len(data))
@@ -114,16 +141,20 @@ def mutated(chance: random.Random) -> bytes:
     return bytes(data) or b"{"
 
 
-def ping_until_closed(address: str) -> None:
-    """Ping until standard input is closed, then print the waits in milliseconds as JSON."""
+def ping_until_closed(address: str, pid: int) -> None:
+    """Ping until standard input is closed; print the waits, and the daemon's CPU time in each."""
+    clock = (~pid << 3) | 2  # the CPU time of all threads of another process: linux/posix-timers.h
     took = []
     with pynng.Req0(dial=address, recv_timeout=30_000, send_timeout=30_000) as client:
         os.set_blocking(0, False)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
         while True:
-            begin = time.perf_counter()
+            begin, used = time.perf_counter(), time.clock_gettime(clock)
             client.send(PING)
             client.recv()
-            took.append(1000 * (time.perf_counter() - begin))
+            used = time.clock_gettime(clock) - used
+            took.append((1000 * (time.perf_counter() - begin), 1000 * used))
             with contextlib.suppress(BlockingIOError):
                 if not os.read(0, 1):
                     break
@@ -131,17 +162,55 @@ def ping_until_closed(address: str) -> None:
     json.dump(took, sys.stdout)
 
 
+def waits(process: subprocess.Popen[bytes]) -> dict[str, float]:
+    """End a client, and return the distribution of its waits."""
+    said, _ = process.communicate()
+    took, used = np.array(json.loads(said)).T
+    quantiles = np.quantile(took, (0.5, 0.99, 0.999, 1.0)).round(2).tolist()
+    return {
+        "pings": took.size,
+        **dict(zip(("p50", "p99", "p99.9", "worst"), quantiles, strict=True)),
+        f"over_{LATE_MS}_ms": int((took > LATE_MS).sum()),
+        "worst_cpu": round(float(used.max()), 2),
+    }
+
+
 @contextlib.contextmanager
-def pinged(address: str, found: dict[str, Any], name: str) -> Iterator[None]:
-    """Ping from another process meanwhile, and put the distribution into `found`."""
-    words = [sys.executable, __file__, "--ping", address]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        yield
-        said, _ = process.communicate()
-    took = np.array(json.loads(said))
-    quantiles = np.quantile(took, (0.5, 0.99, 0.999, 1.0))
-    names = ("p50", "p99", "p99.9", "worst")
-    found[name] = {"pings": took.size, **dict(zip(names, quantiles.round(2).tolist(), strict=True))}
+def pinged(daemons: Daemons, found: dict[str, Any], name: str) -> Iterator[None]:
+    """Ping both daemons from other processes meanwhile, and put the distributions into `found`."""
+    clients = [
+        subprocess.Popen(
+            [sys.executable, __file__, "--ping", address, "--pid", str(pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for pid, address in (
+            (daemons.pid, daemons.attacked),
+            (daemons.control_pid, daemons.control),
+        )
+    ]
+    for client in clients:
+        if client.stdout is not None:
+            client.stdout.readline()
+    begin, before = time.perf_counter(), processor(daemons.pid)
+    yield
+    wall, after = time.perf_counter() - begin, processor(daemons.pid)
+    found[f"{name}_ms"], found[f"{name}_control_ms"] = map(waits, clients)
+    found[f"{name}_processor_s"] = {
+        "wall": round(wall, 2),
+        "daemon": round(after[0] - before[0], 2),
+        "daemon_waited": round(after[1] - before[1], 2),
+    }
+
+
+def processor(pid: int) -> tuple[float, float]:
+    """Return the seconds that a process's threads ran, and waited for a processor."""
+    ran = waited = 0
+    for path in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError, ValueError):  # a thread that ended, a kernel without
+            words = (path / "schedstat").read_text().split()
+            ran, waited = ran + int(words[0]), waited + int(words[1])
+    return ran / 1e9, waited / 1e9
 
 
 def state(pid: int) -> dict[str, float]:
@@ -187,40 +256,53 @@ def settle(pid: int, descriptors: float) -> None:
         time.sleep(0.2)
 
 
-def measure(requests: int, connections: int, seed: int) -> dict[str, Any]:
-    """Run the load on a daemon of its own."""
+@contextlib.contextmanager
+def daemon() -> Iterator[tuple[int, str]]:
+    """Run a daemon in a workspace of its own; yield its process and the path of its socket."""
     home = Path(tempfile.mkdtemp(prefix="hostile-"))
-    found: dict[str, Any] = {"load_before": os.getloadavg()[0]}
     environ = {**os.environ, "HOME": str(home)}
     try:
         (home / "gpuemu.toml").write_text(CONFIG)
         (home / "refs.py").write_text(REFERENCES)
         info = start_daemon(home, environ)
-        pid, path = int(info["pid"]), str(info["socket"])
-        address = f"ipc://{path}"
         try:
-            send_mutated(address, requests // 10, seed + 1)  # until workers are warm
-            found["begin"] = state(pid)
-            with pinged(address, found, "ping_ms_alone"):
-                time.sleep(2)
-            begin = time.perf_counter()
-            with pinged(address, found, "ping_ms_mutated"):
-                found["unanswered"], kinds = send_mutated(address, requests, seed)
-            found["requests_per_s"] = round(requests / (time.perf_counter() - begin))
-            found["answers"] = dict(kinds.most_common())
-            found["after_requests"] = state(pid)
-            with pinged(address, found, "ping_ms_slow"):
-                held = hold_connections(path, connections)
-                found["among_connections"] = state(pid)
-                time.sleep(12)  # longer than a half-open connection lives
-            for sock in held:
-                sock.close()
-            settle(pid, found["begin"]["descriptors"])
-            found["end"] = state(pid)
+            yield int(info["pid"]), str(info["socket"])
         finally:
             stop_daemon(home, environ)
     finally:
         shutil.rmtree(home, ignore_errors=True)
+
+
+def measure(requests: int, connections: int, seed: int) -> dict[str, Any]:
+    """Run the load on one of two daemons."""
+    with daemon() as (pid, path), daemon() as (control_pid, control):
+        daemons = Daemons(pid, f"ipc://{path}", control_pid, f"ipc://{control}")
+        return attack(daemons, path, requests, connections, seed)
+
+
+def attack(
+    daemons: Daemons, path: str, requests: int, connections: int, seed: int
+) -> dict[str, Any]:
+    """Send the requests, then hold the connections; return what was measured."""
+    found: dict[str, Any] = {"load_before": os.getloadavg()[0]}
+    send_mutated(daemons.attacked, requests // 10, seed + 1)  # until workers are warm
+    found["begin"] = state(daemons.pid)
+    with pinged(daemons, found, "ping_alone"):
+        time.sleep(2)
+    begin = time.perf_counter()
+    with pinged(daemons, found, "ping_mutated"):
+        found["unanswered"], kinds = send_mutated(daemons.attacked, requests, seed)
+    found["requests_per_s"] = round(requests / (time.perf_counter() - begin))
+    found["answers"] = dict(kinds.most_common())
+    found["after_requests"] = state(daemons.pid)
+    with pinged(daemons, found, "ping_slow"):
+        held = hold_connections(path, connections)
+        found["among_connections"] = state(daemons.pid)
+        time.sleep(12)  # longer than a half-open connection lives
+    for sock in held:
+        sock.close()
+    settle(daemons.pid, found["begin"]["descriptors"])
+    found["end"] = state(daemons.pid)
     found["load_after"] = os.getloadavg()[0]
     return found
 
@@ -235,9 +317,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--ping", help=argparse.SUPPRESS)
+    parser.add_argument("--pid", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.ping:
-        ping_until_closed(given.ping)
+        ping_until_closed(given.ping, given.pid)
         return 0
     found = measure(given.requests, given.connections, given.seed)
     if given.json:

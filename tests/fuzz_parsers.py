@@ -46,6 +46,12 @@ def write_crasher(name: str, data: bytes) -> Path:
     return path
 
 
+def crashed_at(error: BaseException) -> str:
+    """Name an error by its type and the innermost line, so that each cause is told once."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} {place.filename}:{place.lineno}"
+
+
 class Coverage:
     """Collects the lines of the package that one call reaches."""
 
@@ -108,29 +114,39 @@ def fuzz_here(name: str, seconds: float, seed: int) -> tuple[int, dict[str, byte
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            crashers.setdefault(f"{type(error).__name__} {place.filename}:{place.lineno}", data)
+            crashers.setdefault(crashed_at(error), data)
     return tried, crashers, pool[begun:]
 
 
 def fuzz_with_atheris(name: str, seconds: float) -> None:
-    """Fuzz with atheris, which ends the process at the first crasher or when the time is up."""
+    """Fuzz with atheris, which ends the process when the time is up or an input takes a minute.
+
+    A crasher is written when it is found, the first of each place, and the search goes on.
+    """
     target = TARGETS[name]
     begin = Path(tempfile.mkdtemp(prefix="gpuemu-fuzz-"))  # it adds what reaches something new
     for number, data in enumerate((*target.seeds, *(path.read_bytes() for path in corpus(name)))):
         (begin / str(number)).write_bytes(data)
 
+    known: set[str] = set()
+
     def one(data: bytes) -> None:
         try:
             target.try_on(data)
-        except BaseException:
-            sys.stdout.write(f"{write_crasher(name, data)}\n")
+        except KeyboardInterrupt:
             raise
+        except BaseException as error:
+            place = crashed_at(error)
+            if place not in known:
+                known.add(place)
+                sys.stdout.write(f"{place}\n  {data[:200]!r}\n  {write_crasher(name, data)}\n")
+                sys.stdout.flush()
 
     words = [
         sys.argv[0],
         f"-max_total_time={seconds:.0f}",
         f"-max_len={LARGEST}",
+        "-timeout=60",
         "-print_final_stats=1",
         f"-artifact_prefix={begin}/",
         str(begin),

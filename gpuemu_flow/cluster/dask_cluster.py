@@ -131,7 +131,7 @@ class DaskCluster:
         )
 
         def message(unit: Unit) -> bytes:
-            subject = op_subject(workspace, unit.op, unit.dtype, to_run=False)
+            subject = op_subject(workspace, unit.op, unit.dtype, to_run=False, learned=False)
             setup = replace(self._setup(workspace, unit.op, [subject]), run=run)
             return task_worker.UnitRequest(setup, remote).encode()
 

@@ -68,7 +68,9 @@ def open_here(setup: RunSetup, folder: Path) -> tuple[Workspace, WorkspaceCache,
     cache.create()
     workspace.keep_out_of_inputs(folder)
     try:
-        subjects = [op_subject(workspace, setup.op, d, to_run=False) for d in setup.dtypes]
+        subjects = [
+            op_subject(workspace, setup.op, d, to_run=False, learned=False) for d in setup.dtypes
+        ]
     except KeyError as missing:
         raise DiffersError([f"the task {missing}"]) from None
     differing = differences(facts(workspace, setup.op, subjects), setup.facts)

@@ -150,11 +150,14 @@ class SandboxConfig:
         ``off``, ``auto``, ``require`` or ``strict``.
     writable, hidden : tuple of Path
         Absolute.
+    apart : tuple of str
+        Globs, relative to the workspace, of files and folders that an op reads of its own alone.
     """
 
     mode: str = "auto"
     writable: tuple[Path, ...] = ()
     hidden: tuple[Path, ...] = ()
+    apart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import field
-from pathlib import PurePosixPath
 
 from gpuemu_flow.cases.grouped import Group, spread
 from gpuemu_flow.cases.output_contracts import parse_contracts
@@ -145,7 +143,7 @@ class OpParser:
         names, schema, groups = self.inputs(table, where)
         self.check_names(table, names, groups, op, where)
         self.check_kernel(table, op, where)
-        depends = self.globs("depends", table, where)
+        depends = self.workspace.globs(table.get("depends", ()), (*where, "depends"), self.out)
         for kind in ("nan", "inf"):
             report_policy_conflict(table, kind, where, self.out)
         if "name" not in table or reference is None or schema is None:
@@ -173,7 +171,7 @@ class OpParser:
             env=env if isinstance(env, dict) else {},
             env_names=tuple(sorted({*self.execution.env, *(env if isinstance(env, list) else ())})),
             depends=depends,
-            shared=self.globs("shared", table, where),
+            shared=self.workspace.globs(table.get("shared", ()), (*where, "shared"), self.out),
             timeout=float(values["timeout"] or self.execution.reference_timeout),
             timeout_grows=values["timeout"] is None and self.execution.timeout_grows,
             memory_limit=values["memory_limit"],
@@ -360,35 +358,6 @@ class OpParser:
                 text = f"{key} needs an op of which it is known what its kernels store"
                 hint = 'kind = "triton" without mode = "compiled", "ptx" or "cuda"'
                 self.out.add("config-no-kernel", (*where, key), text, hint)
-
-    def globs(self, key: str, table: Table, where: KeyPath) -> tuple[str, ...]:
-        """Return the globs of a key, relative to the workspace root."""
-        globs = []
-        for place, pattern in enumerate(table.get(key, ())):
-            here = (*where, key, place)
-            parts = PurePosixPath(pattern).parts
-            if any("**" in part and part != "**" for part in parts):
-                text = f"{shown(pattern)}: '**' must stand alone between slashes"
-                self.out.add("config-value", here, text)
-                continue
-            fixed = []
-            for part in parts:
-                if any(c in part for c in "*?["):
-                    break
-                fixed.append(part)
-            free = parts[len(fixed) :]
-            # A glob may be a plain file name; then its folder is what must lie inside.
-            if (
-                ".." in free
-                or self.workspace.resolve("/".join(fixed) or ".", here, self.out) is None
-            ):
-                if ".." in free:
-                    self.out.add("config-value", here, f"{shown(pattern)}: '..' after a wildcard")
-                continue
-            absolute = os.path.normpath(self.workspace.base.joinpath(pattern))
-            relative = os.path.relpath(absolute, self.workspace.root)
-            globs.append(absolute if relative.startswith("..") else relative)
-        return tuple(dict.fromkeys(globs))
 
     def tolerances(self, table: Table) -> tuple[str, dict[str, Tolerance]]:
         """Return the mode for dtypes without a tolerance, and the explicit ones.

@@ -178,6 +178,7 @@ def sandbox(table: Table, workspace: Workspace, out: Reporter) -> model.SandboxC
         values["mode"],
         tuple(path for path in found if path is not None),
         tuple(path for path in hidden if path is not None),
+        workspace.globs(values["apart"], ("sandbox", "apart"), out),
     )
 
 

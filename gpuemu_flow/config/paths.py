@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import field
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
@@ -103,6 +104,33 @@ class Workspace:
             "move it inside, or set allow_outside = true under [project] and give --allow-outside",
         )
         return None
+
+    def globs(self, patterns: Iterable[str], where: KeyPath, out: Reporter) -> tuple[str, ...]:
+        """Return globs relative to the workspace root; report and leave out those outside of it."""
+        globs = []
+        for place, pattern in enumerate(patterns):
+            here = (*where, place)
+            parts = PurePosixPath(pattern).parts
+            if any("**" in part and part != "**" for part in parts):
+                text = f"{shown(pattern)}: '**' must stand alone between slashes"
+                out.add("config-value", here, text)
+                continue
+            fixed = []
+            for part in parts:
+                if any(c in part for c in "*?["):
+                    break
+                fixed.append(part)
+            free = parts[len(fixed) :]
+            if ".." in free:
+                out.add("config-value", here, f"{shown(pattern)}: '..' after a wildcard")
+                continue
+            # A glob may be a plain file name; then its folder is what must lie inside.
+            if self.resolve("/".join(fixed) or ".", here, out) is None:
+                continue
+            absolute = os.path.normpath(self.base.joinpath(pattern))
+            relative = os.path.relpath(absolute, self.root)
+            globs.append(absolute if relative.startswith("..") else relative)
+        return tuple(dict.fromkeys(globs))
 
     def named(self, written: Path) -> Path:
         """Return a written path as an absolute one below the resolved root; keep its links.

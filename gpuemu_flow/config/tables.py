@@ -363,9 +363,15 @@ SANDBOX = Section(
         ),
         Key(
             "hidden",
+            ListOf(PATH, 0, 100_000),
+            "Further files and folders that ops must not read; they may lie outside, too.",
+            [],
+            ours=True,
+        ),
+        Key(
+            "apart",
             ListOf(PATH, 0, 1000),
-            "Files and folders that ops must not read besides, such as a second copy of a "
-            "reference. They may lie outside of the workspace.",
+            "Globs of what belongs to competing ops, of which each may read its own alone.",
             [],
             ours=True,
         ),

@@ -235,8 +235,8 @@ OP = Section(
         Key(
             "shared",
             ListOf(PATH, 0, 1000),
-            "Globs of modules of the reference that the op may read as well, besides those that "
-            "its own import statements name; see [security](security.md).",
+            "Globs of modules and other files of the reference that the op may read as well, "
+            "besides what its own import statements name; see [security](security.md).",
             default=[],
             ours=True,
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import logging
 import logging.handlers
@@ -149,6 +150,7 @@ def _serve(
             handle=lambda envelope, job: handle(service, envelope, job),
             max_connections=workspace.config.daemon.max_connections,
         )
+        gc.freeze()  # what is loaded stays: no collection has to look through it
         sockets, held = _listen(server, place, workspace.config, environ)
         try:
             # SIGHUP, too: a terminal that hangs up ends a daemon in its foreground.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections import OrderedDict, deque
@@ -54,6 +55,7 @@ class References:
         self._queue: deque[object] = deque()
         self._changed = threading.Condition()
         self._closed = False
+        self._is_loaded = False
 
     @staticmethod
     def sessions_for(limit: int) -> int:
@@ -129,6 +131,11 @@ class References:
                 self._idle[next(self._numbers)] = warm
             elif healthy:
                 spare.append(warm)
+            if not self._is_loaded:
+                # Modules that the first request loads are looked through by no collection, which
+                # would stop all threads for some 30 ms.
+                self._is_loaded = True
+                gc.freeze()
             while self._idle:
                 number, oldest = next(iter(self._idle.items()))
                 if len(self._idle) <= self._limit and now - oldest.used < IDLE_SECONDS:

@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuemu_flow.cases.op_schema import schema_to_json
-from gpuemu_flow.cases.schema import fixed_shapes_schema
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
 from gpuemu_flow.config.slices import gradients_of, groups_of, masks_of, to_slice
 from gpuemu_flow.engine.graph import STAGES, Graph, Skip
 from gpuemu_flow.engine.overrides import Overrides
+from gpuemu_flow.engine.sampling import Sampling, samplings
 from gpuemu_flow.engine.snapshot import KernelBasis
 from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.kept_from import KeptFrom
 from gpuemu_flow.inputs.links import links_of
 from gpuemu_flow.inputs.sources import Closure, SourceIndex
 from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import EMULATED, Gradients, Program
 from gpuemu_flow.runners.off_limits import NOTHING, OffLimits
 from gpuemu_flow.runners.preloadable import FRAMEWORKS
@@ -44,42 +43,6 @@ from gpuemu_flow.value_rules import SCALAR
 if TYPE_CHECKING:
     from gpuemu_flow.engine.compile_kernels import KernelTasks
     from gpuemu_flow.engine.compile_rules import RuleTasks
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """The cases made by a mode of ``[ci]`` in place of those that the ops ask for.
-
-    Attributes
-    ----------
-    cases : int or None
-        Per op and dtype; None leaves each op its own number.
-    shapes : tuple of shape
-        Of ops without a schema; empty leaves them theirs.
-    seed : int or None
-        Master seed, 0 for one that is drawn; None: that of the configuration's ``[validation]``.
-    """
-
-    cases: int | None = None
-    shapes: tuple[tuple[int, ...], ...] = ()
-    seed: int | None = None
-
-    def of(self, op: OpConfig) -> OpConfig:
-        """Return the op with this sampling applied."""
-        schema = op.schema
-        if self.shapes and not op.has_schema:
-            schema = fixed_shapes_schema(op.input_names, self.shapes)
-        return replace(op, cases=self.cases or op.cases, schema=schema)
-
-
-def samplings(config: Config) -> dict[str, Sampling]:
-    """Map each value of `Overrides.ci` that changes the cases to its sampling."""
-    ci = config.ci
-    found = {
-        "quick": Sampling(ci.quick_fuzz_iterations, ci.quick_shapes, ci.seed),
-        "thorough": Sampling(ci.fuzz_iterations, seed=ci.seed),
-    }
-    return {mode: sampling for mode, sampling in found.items() if sampling != Sampling()}
 
 
 class Compiler:
@@ -112,7 +75,8 @@ class Compiler:
             config.root,
             tuple(map(str, wanted.writable)),
             str(user_cache_folder(os.environ) / "kernels"),
-            tuple(map(str, wanted.hidden)),
+            tuple(map(str, (*wanted.hidden, *_results(config)))),
+            wanted.apart,
         )
         self._kept_from = KeptFrom(config.root, cache.folder, config.files, self.sources)
         self._tasks: dict[str, TaskSpec] = {}
@@ -230,6 +194,8 @@ class Compiler:
             cases = _reads(stages.GENERATE, made)
             kept_away = self._kept_from.off_limits(op, program)
             fence: dict[str, Any] = {"sandbox": self._kept_from.key(self.fence, op, program)}
+            judge = "" if self._is_one(op, program) else f"{stages.REFERENCE}:{op.name}:{dtype}"
+            known = self._kept_from.known(op, program) if judge else ()
             ran, expected = (
                 self._spec(
                     stage,
@@ -250,6 +216,8 @@ class Compiler:
                     settings=self._program(
                         op, ref, kept_from, builds[ref.kernel], fenced=stage == stages.OP
                     ),
+                    judge=judge if stage == stages.OP else "",
+                    known=known if stage == stages.OP else (),
                 )
                 for stage, kind, ref, kept_from, extra in (
                     (stages.OP, OpParams, program, kept_away, fence),
@@ -271,6 +239,8 @@ class Compiler:
                 ),
                 params=CompareParams.from_json(parts["compare"]),
                 settings={"op": ran.settings, "reference": expected.settings},
+                judge=judge,
+                known=known,
             )
             for spec in (made, ran, expected, judged):
                 self._add(spec)
@@ -320,6 +290,8 @@ class Compiler:
         settings: Json = None,
         files: Closure = Closure((), ()),  # noqa: B008 - immutable
         inputs: tuple[TaskInput, ...] = (),
+        judge: str = "",
+        known: tuple[str, ...] = (),
     ) -> TaskSpec:
         target = self._cache.manifest_path(stage, op, dtype).relative_to(self._cache.folder)
         return TaskSpec(
@@ -334,7 +306,14 @@ class Compiler:
             settings=settings,
             target=target.as_posix(),
             packages=files.packages,
+            judge=judge,
+            known=known,
         )
+
+    @staticmethod
+    def _is_one(op: OpConfig, program: ProgramRef) -> bool:
+        """Tell whether op and reference share a file, or none of the user's code is in the op."""
+        return program.kind in EMULATED or bool({*program.files} & {*op.reference.files})
 
     def _program_files(self, op: OpConfig, *programs: ProgramRef) -> Closure:
         """Return files that decide a program's results: its imports and matches of ``depends``."""
@@ -381,7 +360,10 @@ class Compiler:
         if code is not None:
             path = str((self._cache.folder / code.inputs[0].path).with_suffix(".ptx"))
         emulated = ref.kind in EMULATED
-        sandbox = self.fence.around(kept_from, path, emulated=emulated) if fenced else None
+        sandbox = None
+        if fenced:
+            own = self._kept_from.own(op, ref)
+            sandbox = self.fence.around(kept_from, path, emulated=emulated, own=own)
         if emulated:
             kept_from = NOTHING  # nothing of the user's runs in that process
             arguments.append(json.dumps({t.name: t.dims for t in op.schema.inputs}))
@@ -476,6 +458,12 @@ def links_on_the_way(config: Config) -> list[list[str]]:
     }
     found = {link for path in paths for link in links_of(str(path))}
     return sorted([link, str(Path(link).readlink())] for link in found)
+
+
+def _results(config: Config) -> list[Path]:
+    """Return the folder of submissions' results where it lies outside of the cache."""
+    folder = config.storage.db_path
+    return [] if folder is None or config.root.is_relative_to(folder) else [folder]
 
 
 def _reads(role: str, spec: TaskSpec) -> TaskInput:

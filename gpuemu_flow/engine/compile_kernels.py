@@ -285,7 +285,8 @@ class _KernelCompiler:
             }
             version = triton_version(self._python)
             params = replace(params, triton=compiled, triton_version=version)
-        wall = self._fence.around(self._off_limits(kernel), "", emulated=False)
+        own = map(str, _own(kernel))
+        wall = self._fence.around(self._off_limits(kernel), "", emulated=False, own=own)
         maker = wall
         if wall is not None and kind == COMMAND:
             maker = self._with_outputs(wall, kernel)
@@ -317,9 +318,7 @@ class _KernelCompiler:
     def _off_limits(self, kernel: KernelConfig) -> OffLimits:
         """List the files of references, which a compiler must not touch."""
         references = [path for op in self._config.ops for path in op.reference.files]
-        places = (kernel.source, None if kernel.triton is None else kernel.triton.path)
-        own = [path for path in places if path is not None]
-        return off_limits_of(own, references, cache=self._cache.folder, root=self._root)
+        return off_limits_of(_own(kernel), references, cache=self._cache.folder, root=self._root)
 
     @staticmethod
     def _given_paths(kernel: KernelConfig) -> tuple[Path | None, Path | None]:
@@ -423,3 +422,9 @@ class _KernelCompiler:
             target=target.relative_to(self._cache.folder).as_posix(),
             packages=tuple(packages),
         )
+
+
+def _own(kernel: KernelConfig) -> list[Path]:
+    """Return the sources of a kernel."""
+    places = (kernel.source, None if kernel.triton is None else kernel.triton.path)
+    return [path for path in places if path is not None]

@@ -70,7 +70,10 @@ def rule_tasks(
         references = [path for op in config.ops for path in op.reference.files]
         own = [*outputs, *(config.root / name for name in files)]
         wall = fence.around(
-            off_limits_of(own, references, cache=cache.folder, root=config.root), "", emulated=False
+            off_limits_of(own, references, cache=cache.folder, root=config.root),
+            "",
+            emulated=False,
+            own=map(str, own),
         )
         if wall is not None:
             wall = with_outputs(wall, outputs, kept, config.root)

@@ -11,7 +11,7 @@ from doit.task import Task
 from gpuemu_flow.engine.durations import with_real_duration
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.store.keys import KeyParts
-from gpuemu_flow.tasks.base import TaskSpec
+from gpuemu_flow.tasks.base import StageResult, TaskSpec
 from gpuemu_flow.types import Json
 
 
@@ -44,20 +44,21 @@ class FlowDependency(Dependency):  # type: ignore[misc]
 
     def save_success(self, task: Task, result_hash: object = None) -> None:
         """Store the success of one task."""
-        result = task.values
-        before = self._states.record(task.name)
+        self.save(self._specs[task.name], StageResult(**task.values))
+
+    def save(self, spec: TaskSpec, result: StageResult) -> None:
+        """Store the success of one task under the key that is remembered for it."""
+        before = self._states.record(spec.name)
         values = with_real_duration(
-            result["values"],
-            {} if before is None else before.values,
-            executed=result["executed"],
+            result.values, {} if before is None else before.values, executed=result.executed
         )
         self._states.save(
-            self._specs[task.name],
-            self.parts[task.name],
-            result["digest"],
-            result["complete"],
+            spec,
+            self.parts[spec.name],
+            result.digest,
+            result.complete,
             values,
-            result["discovered"],
+            result.discovered,
         )
 
     def remove_success(self, task: Task) -> None:

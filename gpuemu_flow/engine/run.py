@@ -22,6 +22,7 @@ from gpuemu_flow.engine.deps import FlowDependency
 from gpuemu_flow.engine.durations import known_durations, longest_first
 from gpuemu_flow.engine.events import Listener, TaskEvent
 from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.revealed import as_inputs, hidden_by, kept_from, may_load
 from gpuemu_flow.engine.signals import WAKE_SECONDS, on_signals
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError, Problem, RunnerError
@@ -43,7 +44,7 @@ Action = Callable[[TaskSpec, StageContext, KeyParts], StageResult]
 def _consists_of(parts: KeyParts) -> dict[str, str]:
     """List the parts of a program: its sources, and code that another task compiled."""
     made = {role: digest for role, digest in parts.input.items() if stages.is_made(role)}
-    return {**parts.code, **made}
+    return {**parts.code, **made, **as_inputs(hidden_by(parts.input))}
 
 
 # The stages of kernels bring all lint rules: they are imported when a kernel is in the graph.
@@ -247,6 +248,7 @@ class Executor:
         self._forced = frozenset(forced)
         self._dependency = FlowDependency(states, graph.tasks, self._forced)
         self._runner: _Runner | None = None
+        self._repeated: set[str] = set()
 
     def run(self, names: set[str]) -> Execution:
         """Run those of `names` that are not current, in dependency order.
@@ -275,6 +277,7 @@ class Executor:
                 self._runner.run_all(control.task_dispatcher())
         except KeyboardInterrupt:
             self.interrupt()
+        execution.status.update(dict.fromkeys(self._repeated, "ran"))
         execution.interrupted = self._context.cancel.is_set()
         left = self._graph.downstream(self._dependency.left) if self._dependency.left else set()
         execution.not_kept = {name for name in left if execution.status.get(name) == "failed"}
@@ -297,11 +300,21 @@ class Executor:
             [functools.partial(self._act, spec)],
             targets=[spec.target],
             file_dep=[i.path for i in spec.inputs if i.task in names],
+            task_dep=self._before(spec, names),
             io={"capture": False},
         )
 
+    def _before(self, spec: TaskSpec, names: set[str]) -> list[str]:
+        """Return the reference that an op waits for, as it will tell what is hidden from the op."""
+        if spec.stage != stages.OP or spec.judge not in names:
+            return []
+        reference = self._graph.tasks[spec.judge]
+        return [spec.judge] if may_load(reference, self._context.root) else []
+
     def _act(self, spec: TaskSpec) -> dict[str, Json] | _Failed:
         try:
+            if spec.stage == stages.COMPARE:
+                self._run_again_if_revealed(spec)
             result = self._act_on_one_state(spec)
         except NotKept:
             self._dependency.left.add(spec.name)
@@ -324,6 +337,16 @@ class Executor:
             self._runner.stop()
         return dict(vars(result))
 
+    def _run_again_if_revealed(self, judging: TaskSpec) -> None:
+        """Run an op again that could read what its reference has meanwhile been seen to use."""
+        names = [source.task for source in judging.inputs if source.role == stages.OP]
+        for spec in map(self._graph.tasks.__getitem__, names):
+            record = self._states.record(spec.name)
+            now = hidden_by(self._states.static_parts(spec).input)
+            if record is not None and hidden_by(record.parts["input"]) != now:
+                self._dependency.save(spec, self._act_on_one_state(spec))
+                self._repeated.add(spec.name)
+
     def _act_on_one_state(self, spec: TaskSpec) -> StageResult:
         """Repeat the action until no source changes during it: the sources are in the key.
 
@@ -342,7 +365,11 @@ class Executor:
                 packages=self._states.packages(spec),
                 force=self._context.force or spec.name in self._forced,
             )
-            result = ACTIONS[spec.stage](spec, context, parts)
+            task = spec
+            if spec.judge:
+                kept = kept_from(spec.stage, spec.settings, parts, context.root)
+                task = replace(spec, settings=kept)
+            result = ACTIONS[spec.stage](task, context, parts)
             if not unchanged():
                 continue
             moved = self._context.inputs.moved(result.discovered, begun)

@@ -6,6 +6,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 
+from gpuemu_flow.engine.revealed import as_inputs, revealed
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.inputs.discovery import Discovery
 from gpuemu_flow.inputs.environment import package_version
@@ -134,6 +135,8 @@ class TaskStates:
     def static_parts(self, spec: TaskSpec) -> KeyParts:
         """Return the parts that are known without the observed inputs of its program."""
         runs_program = bool(spec.sources or spec.packages)
+        judge = self.record(spec.judge) if spec.judge else None
+        hidden = [] if judge is None else revealed(judge.discovered, spec.known, self._files.root)
         return KeyParts(
             stage=f"{spec.stage}/{spec.version}",
             code={path: self._files.digest(path) for path in spec.sources},
@@ -142,7 +145,8 @@ class TaskStates:
                 i.role: self._files.digest(self.manifest(i.path))
                 for i in spec.inputs
                 if not i.role.startswith(stages.AFTER)
-            },
+            }
+            | as_inputs(hidden),
             env={**self._environment, **self.packages(spec)} if runs_program else {},
         )
 

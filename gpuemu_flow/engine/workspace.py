@@ -357,11 +357,8 @@ class Workspace:
     def _compile(self, old: Snapshot | None) -> Snapshot:
         """Read the configuration and build the graph; reuse the valid parts of `old`."""
         # Most commands find the graph that the last one compiled.
-        from gpuemu_flow.engine.compile import (  # noqa: PLC0415
-            Compiler,
-            links_on_the_way,
-            samplings,
-        )
+        from gpuemu_flow.engine.compile import Compiler, links_on_the_way  # noqa: PLC0415
+        from gpuemu_flow.engine.sampling import samplings  # noqa: PLC0415
 
         config = self.config
         self.target = config.target_options

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+from gpuemu_flow.engine.revealed import revealed
 from gpuemu_flow.engine.signals import WAKE_SECONDS
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError
@@ -102,7 +103,8 @@ class Fuzzer:
         self._cancel = cancel or threading.Event()
         self._cluster = cluster
         self.subjects = [
-            op_subject(workspace, op, dtype) for dtype in dtypes_of(workspace, op, options.dtypes)
+            op_subject(workspace, op, dtype, learned=cluster is None)
+            for dtype in dtypes_of(workspace, op, options.dtypes)
         ]
         self._size_limit = workspace.settings.size_limit
         self._expected_cache = [self._expected(subject) for subject in self.subjects]
@@ -118,6 +120,15 @@ class Fuzzer:
         sources = subject.reference_sources
         about = SeenInputs(actions, key, self._workspace.inputs, sources, force=force)
         return ExpectedStore(self._cache, key, inputs=about, force=force)
+
+    def is_outdated(self) -> bool:
+        """Tell whether the op could read what its reference has just been seen to use."""
+        for subject, expected in zip(self.subjects, self._expected_cache, strict=True):
+            if subject.known is not None and expected.inputs is not None:
+                used = revealed(expected.inputs.used, subject.known, self._workspace.root)
+                if not set(subject.hidden).issuperset(used):
+                    return True
+        return False
 
     def run(self) -> FuzzOutcome:
         """Judge the cases.

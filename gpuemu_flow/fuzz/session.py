@@ -11,7 +11,7 @@ from threading import Event
 from gpuemu_flow.cases.cause import Cause, case_id
 from gpuemu_flow.cases.features import group
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import RunnerError
+from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.fuzz.causes import cause_budget, causes_of
 from gpuemu_flow.fuzz.coverage import add_fuzz_coverage
 from gpuemu_flow.fuzz.failures import FailureLog
@@ -28,6 +28,7 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Case, CheckResult, Verdict
 
 MINIMIZE_BUDGET = 1000
+_ATTEMPTS = 3
 
 
 def fuzz_ops(
@@ -112,16 +113,28 @@ def _fuzz_op(
             inputs=evaluated.inputs,
         )
 
-    fuzzer = Fuzzer(
-        workspace,
-        op,
-        options,
-        on_case=on_case,
-        on_failure=on_failure,
-        cancel=cancel,
-        cluster=cluster,
-    )
-    outcome = fuzzer.run()
+    for _ in range(_ATTEMPTS):
+        fuzzer = Fuzzer(
+            workspace,
+            op,
+            options,
+            on_case=on_case,
+            on_failure=on_failure,
+            cancel=cancel,
+            cluster=cluster,
+        )
+        outcome = fuzzer.run()
+        # It could read what the reference has just been seen to load: no verdict of these counts.
+        if outcome.interrupted or not fuzzer.is_outdated():
+            break
+    else:
+        raise RunnerError(
+            Problem(
+                "sources-changing",
+                f"{op}: its reference loads other files each time, {_ATTEMPTS} times",
+                "name what it loads with `depends`, or with `shared` in the op",
+            )
+        )
     causes = _causes(workspace, op, outcome, options, cancel)
     groups = _groups(log, op, outcome, causes)
     if minimize and not outcome.interrupted:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from gpuemu_flow.cases.op_schema import OpSchema, schema_from_json
 from gpuemu_flow.cases.samples import op_samples
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.prepare import build_code
+from gpuemu_flow.engine.revealed import as_inputs, revealed, without
 from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
@@ -15,7 +17,7 @@ from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.store.discovered import Discovered
+from gpuemu_flow.store.discovered import Discovered, KnownInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, program_of
@@ -101,6 +103,10 @@ class OpSubject:
         Digest of all that decides a verdict besides outputs.
     op_sources, reference_sources : Discovered
         The files that the two programs are known to consist of before they run.
+    hidden : tuple of str
+        Files of the workspace that the reference was seen to use, and the op is kept from.
+    known : tuple of str
+        Files to which that does not apply; None: to no file. See `TaskSpec.known`.
     """
 
     subject: Subject
@@ -113,6 +119,8 @@ class OpSubject:
     judge_key: str
     op_sources: Discovered
     reference_sources: Discovered
+    hidden: tuple[str, ...] = ()
+    known: tuple[str, ...] | None = None
 
 
 def op_names(workspace: Workspace) -> list[str]:
@@ -161,7 +169,9 @@ def dtypes_of(workspace: Workspace, op: str, wanted: Iterable[str] = ()) -> list
     return [d for d in known if not wanted or d in set(wanted)]
 
 
-def op_subject(workspace: Workspace, op: str, dtype: str, *, to_run: bool = True) -> OpSubject:
+def op_subject(
+    workspace: Workspace, op: str, dtype: str, *, to_run: bool = True, learned: bool = True
+) -> OpSubject:
     """Return one op in one dtype, ready to be tried; compiled code is built first.
 
     Parameters
@@ -170,6 +180,9 @@ def op_subject(workspace: Workspace, op: str, dtype: str, *, to_run: bool = True
     op, dtype : str
     to_run : bool
         False if only its keys are needed: then nothing is built, and no trust is required.
+    learned : bool
+        False if the op is kept from no file because its reference was seen to use it: machines of a
+        cluster have seen different runs.
 
     Raises
     ------
@@ -186,12 +199,26 @@ def op_subject(workspace: Workspace, op: str, dtype: str, *, to_run: bool = True
     params = params_of(GenerateParams, tasks.generate.params)
     states = workspace.states()
 
-    def key(part: Json, spec: TaskSpec) -> str:
+    def key(part: Json, spec: TaskSpec, hidden: Sequence[str] = ()) -> str:
         parts = states.static_parts(spec)
         made = {role: digest for role, digest in parts.input.items() if stages.is_made(role)}
+        made |= as_inputs(hidden)
         return digest_json(
             [part, parts.stage, dict(parts.code), made, parts.params, dict(parts.env)]
         )
+
+    reference_key = key("reference", tasks.reference)
+    hidden: list[str] = []
+    if learned and tasks.op.judge:
+        record = states.record(tasks.op.judge)
+        used = Discovered() if record is None else record.discovered
+        asked = params_of(ReferenceParams, tasks.reference.params).dtype
+        key_of_outputs = outputs_key(reference_key, dtype, asked)
+        for names in KnownInputs(workspace.cache.actions, key_of_outputs, workspace.inputs).sets():
+            used |= names
+        hidden = revealed(used, tasks.op.known, workspace.root)
+        settings = without(tasks.op.settings, hidden, workspace.root)
+        tasks = replace(tasks, op=replace(tasks.op, settings=settings))
 
     def sources(spec: TaskSpec) -> Discovered:
         paths = frozenset(str(workspace.root / path) for path in spec.sources)
@@ -205,8 +232,8 @@ def op_subject(workspace: Workspace, op: str, dtype: str, *, to_run: bool = True
         params.seed,
         tuple(params.strategies),
         tuple(params.layouts),
-        op_key=key("op", tasks.op),
-        reference_key=key("reference", tasks.reference),
+        op_key=key("op", tasks.op, hidden),
+        reference_key=reference_key,
         judge_key=digest_json(
             [
                 tasks.compare.version,
@@ -217,4 +244,11 @@ def op_subject(workspace: Workspace, op: str, dtype: str, *, to_run: bool = True
         ),
         op_sources=sources(tasks.op),
         reference_sources=sources(tasks.reference),
+        hidden=tuple(hidden),
+        known=tasks.op.known if learned and tasks.op.judge else None,
     )
+
+
+def outputs_key(reference_key: str, dtype: str, reference_dtype: str | None) -> str:
+    """Return the key of everything that decides a reference's outputs on a case."""
+    return digest_json([reference_key, dtype, reference_dtype])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from gpuemu_flow.fuzz.subjects import OpSubject
+from gpuemu_flow.fuzz.subjects import OpSubject, outputs_key
 from gpuemu_flow.judging.checks import FULL_CHECKS, PLAIN
 from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.store.discovered import Lookup, SeenInputs
@@ -27,8 +27,8 @@ def checks_for(number: int) -> Checks:
 
 def expected_key(subject: OpSubject) -> str:
     """Return the key of everything that decides the reference's outputs on a case."""
-    asked = [subject.subject.dtype, subject.subject.reference_dtype]
-    return digest_json([subject.reference_key, *asked])
+    asked = subject.subject
+    return outputs_key(subject.reference_key, asked.dtype, asked.reference_dtype)
 
 
 def verdict_key(subject: OpSubject) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,8 +63,39 @@ class KeptFrom:
         reference.
         """
         key = fence.key()
+        if key["level"] == OFF:
+            return key
         alone = self._alone(op, program)
-        return {**key, "hidden": list(alone)} if alone and key["level"] != OFF else key
+        own = fence.own_apart(self.off_limits(op, program), self.own(op, program))
+        return {
+            **key,
+            **({"hidden": list(alone)} if alone else {}),
+            **({"own": [self._sources.relative(Path(path)) for path in own]} if own else {}),
+        }
+
+    def known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
+        """List the files of which it is known whether the op may read them, before anything runs.
+
+        They are what op and reference import, what ``depends`` and ``shared`` name, and the
+        configuration; relative to the workspace.
+        """
+        _, found = self._judges(op)
+        starts = [*program.files, *op.reference.files, *(f for r in op.compares for f in r.files)]
+        found.update(f for start in starts for f in self._sources.closure(start).files)
+        found.update(map(self._sources.relative, (*self._config, *starts)))
+        for pattern in (*op.depends, *op.shared):
+            found.update(glob_files(self._root, pattern))
+        return tuple(sorted(found))
+
+    def own(self, op: OpConfig, *programs: ProgramRef) -> Iterator[str]:
+        """Yield the absolute paths of the files that the configuration names as the op's.
+
+        Not what the op imports: a stranger's op could import what it likes.
+        """
+        for ref in programs:
+            yield from map(str, ref.files)
+        for pattern in (*op.depends, *op.shared):
+            yield from (str(self._root / path) for path in glob_files(self._root, pattern))
 
     def _judges(self, op: OpConfig) -> tuple[tuple[Path, ...], set[str]]:
         """Return the files and modules of the reference and of other judging functions."""

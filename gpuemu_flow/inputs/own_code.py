@@ -46,6 +46,8 @@ _FILES = (
     "engine/evidence.py",
     "engine/graph.py",
     "engine/overrides.py",
+    "engine/revealed.py",
+    "engine/sampling.py",
     "engine/snapshot.py",
     "engine/states.py",
 )

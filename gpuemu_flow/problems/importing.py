@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from gpuemu_flow.problems.model import Candidate, Imported, Left, Taken
@@ -14,6 +14,11 @@ from gpuemu_flow.problems.toml_text import OpTable, workspace_text
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Json
+
+DATA = (".json", ".npz")
+"""Ends of names of what an import wrote about a problem, for the reference and the candidates."""
+APART = ("problems/*/candidates",)
+"""Globs of the candidates' files."""
 
 
 @dataclass(frozen=True)
@@ -97,18 +102,18 @@ def import_each(
             folder = f"problems/{attempt.name}"
             files |= {f"{folder}/{name}": content for name, content in own.items()}
             files[f"{folder}/op.py"] = collection.op_text.encode()
-            ops.append(_op_table(taken, collection, folder))
+            ops.append(_op_table(taken, collection, folder, own))
             if not taken.source.candidates:
                 left.append(Left(attempt.name, collection.no_candidate))
     files["gpuemu.toml"] = workspace_text(
-        collection.name, ops, options.cases, _originals(every, options.into)
+        collection.name, ops, options.cases, _originals(every, options.into), APART
     ).encode()
     return Imported(files, tuple(every), tuple(left))
 
 
 def _originals(taken: Iterable[Taken], into: Path) -> list[str]:
-    """Return the problems' own files as the workspace's configuration names them, each once."""
-    found = {one.source.path for one in taken}
+    """Return the files of problems and candidates as the workspace's configuration names them."""
+    found = {path for one in taken for path in (one.source.path, *_paths(one.source.candidates))}
     return sorted(
         Path(os.path.relpath(path.resolve(), into.resolve())).as_posix()
         for path in found
@@ -126,7 +131,12 @@ def candidate_files(candidates: Iterable[Candidate]) -> dict[str, bytes]:
     return {f"candidates/{one.name}.py": one.source for one in candidates}
 
 
-def _op_table(taken: Taken, collection: Collection, folder: str) -> OpTable:
+def _paths(candidates: Iterable[Candidate]) -> Iterator[Path]:
+    return (one.path for one in candidates)
+
+
+def _op_table(taken: Taken, collection: Collection, folder: str, files: Iterable[str]) -> OpTable:
+    """Return an op's table; `files` are those of its problem, by path in its own folder."""
     return OpTable(
         problem=taken.source.name,
         op=f"{folder}/op.py",
@@ -135,4 +145,9 @@ def _op_table(taken: Taken, collection: Collection, folder: str) -> OpTable:
         triton_if=collection.triton_if,
         skip_if=collection.skip_if,
         taken=taken,
+        shared=tuple(
+            f"{folder}/{name}"
+            for name in sorted(files)
+            if name.endswith(DATA) and not name.startswith("candidates/")
+        ),
     )

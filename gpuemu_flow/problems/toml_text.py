@@ -27,6 +27,8 @@ class OpTable:
         Words of candidates that need Triton's interpreter, or cannot run here.
     taken : Taken
         The problem.
+    shared : tuple of str
+        Files of the problem that candidates read besides their own.
     """
 
     problem: str
@@ -36,10 +38,15 @@ class OpTable:
     triton_if: tuple[str, ...]
     skip_if: tuple[str, ...]
     taken: Taken
+    shared: tuple[str, ...] = ()
 
 
 def workspace_text(
-    project: str, ops: Sequence[OpTable], cases: int, hidden: Sequence[str] = ()
+    project: str,
+    ops: Sequence[OpTable],
+    cases: int,
+    hidden: Sequence[str] = (),
+    apart: Sequence[str] = (),
 ) -> str:
     """Return the text of ``gpuemu.toml``.
 
@@ -49,7 +56,10 @@ def workspace_text(
     ops : sequence of OpTable
     cases : int
     hidden : sequence of str
-        Paths of files that no candidate may read: the problems' own, with their references.
+        Paths of files that no candidate may read: the problems' own, with their references, and
+        those that candidates were copied from.
+    apart : sequence of str
+        Globs of candidates' files, of which each reads its own alone.
     """
     parts = [
         "# Written by gpuemu-flow import; yours to change.\n"
@@ -60,10 +70,11 @@ def workspace_text(
         "# These problems promise their kernels contiguous tensors and finite values.\n"
         'layouts = ["contiguous"]\nstrategies = ["core"]\n'
     ]
-    if hidden:
+    if hidden or apart:
         lines = "".join(f"    {_text(path)},\n" for path in hidden)
         parts.append(
-            f"# The originals hold the references, too.\n[sandbox]\nhidden = [\n{lines}]\n"
+            "# No candidate reads another's files, nor the originals, which hold references, too.\n"
+            f"[sandbox]\napart = {_value(list(apart))}\nhidden = [\n{lines}]\n"
         )
     parts += [_op(one) for one in ops]
     return "\n".join(parts)
@@ -90,6 +101,7 @@ def _op(one: OpTable) -> str:
     ]
     if one.taken.dtype != "float32":
         lines.append(f"dtypes = [{_text(one.taken.dtype)}]")
+    lines += [f"shared = {_value(list(one.shared))}"] * bool(one.shared)
     lines.append("[ops.schema]")
     if one.taken.dims:
         lines.append(f"dims = {_value(one.taken.dims)}")

@@ -260,7 +260,7 @@ def _fence(workspace: Workspace | None) -> Fence:
         return Fence("auto", Path.cwd())
     wanted = workspace.config.sandbox
     writable, hidden = (tuple(map(str, paths)) for paths in (wanted.writable, wanted.hidden))
-    return Fence(wanted.mode, workspace.root, writable, hidden=hidden)
+    return Fence(wanted.mode, workspace.root, writable, hidden=hidden, apart=wanted.apart)
 
 
 def _bytes(path: Path | None) -> bytes | None:

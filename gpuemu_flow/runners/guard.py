@@ -35,7 +35,7 @@ from gpuemu_flow.runners.stand_in import StandIn, StandInFinder
 
 _HINT = (
     "compute without it; a module that op and reference share has to stand in an import statement "
-    "of the op, or under the op's `shared`"
+    "of the op, or under the op's `shared`, as every other file has to that both read"
 )
 _RECORD_BYTES = 4096
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

@@ -74,6 +74,12 @@ class TaskSpec:
         Import names of the packages that `sources` import.
     outputs : tuple of str
         Workspace files that it makes besides its manifest, relative to the workspace.
+    judge : str
+        Name of the task whose program is the op's reference: what that one is seen to use is hidden
+        from the op. Empty where this task runs no op, or where they share a file.
+    known : tuple of str
+        Workspace files to which that does not apply: it is known before anything runs whether the
+        op may read them.
     """
 
     name: str
@@ -88,6 +94,8 @@ class TaskSpec:
     target: str
     packages: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    judge: str = ""
+    known: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
@@ -98,6 +106,7 @@ class TaskSpec:
             "params": self.params.to_json(),
             "packages": list(self.packages),
             "outputs": list(self.outputs),
+            "known": list(self.known),
         }
 
     @classmethod
@@ -111,6 +120,7 @@ class TaskSpec:
                 "inputs": tuple(TaskInput(**i) for i in data["inputs"]),
                 "packages": tuple(data["packages"]),
                 "outputs": tuple(data["outputs"]),
+                "known": tuple(data["known"]),
             }
         )
 

@@ -1,7 +1,7 @@
 """Large tensors passed as files when both sides share a machine, without base64.
 
-The daemon owns one private folder, in shared memory where the system has it. A message names a file
-in it by a random name and never by a path; whoever takes a file deletes it.
+The daemon owns one private folder. A message names a file in it by a random name and never by a
+path; whoever takes a file deletes it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ FROM_BYTES = 1 << 20
 """Smaller tensors travel in the message."""
 LEFT_SECONDS = 300.0
 _NAME = re.compile(r"[0-9a-f]{32}")
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - only a folder of our own below it is used
 
 
 def exchange_folder(private: Path, stem: str) -> Path:
-    """Return the folder of a daemon's exchange: in shared memory, else the user's private one."""
-    if os.access(_SHARED_MEMORY, os.W_OK):
-        return _SHARED_MEMORY / f"gpuemu-flow-{os.getuid()}-{stem}"
+    """Return the folder of a daemon's exchange.
+
+    It does not lie in shared memory, which ops may write.
+    """
     return private / f"{stem}.exchange"
 
 

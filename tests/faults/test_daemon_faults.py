@@ -276,6 +276,7 @@ def test_modes(daemon: Served) -> None:
     with daemon.client() as client:
         exchange = Path(client.ping()["exchange"])
     assert stat.S_IMODE(exchange.stat().st_mode) == 0o700
+    assert not exchange.is_relative_to("/dev/shm"), "ops may write there"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

@@ -47,6 +47,18 @@ class ModelNew(space["Model"]):
 get_inputs, get_init_inputs = space["get_inputs"], space["get_init_inputs"]
 """
 """A candidate that takes the model from the file that was imported."""
+RIVALS = {"of_original": "candidates/right.py", "of_copy": "right.py"}
+"""Candidates that take their rival's model: from the file that was imported, and from its copy."""
+RIVAL = """
+import io
+import os
+
+here = {folder}
+space = {{"__file__": here + "/x.py", "__name__": "taken"}}
+exec(io.FileIO(os.path.join(here, {name!r})).read(), space)
+class ModelNew(space["ModelNew"]):
+    pass
+"""
 WRONG = {
     "no_bias": "torch.relu(x @ self.linear.weight.T)",
     "no_relu": "self.linear(x)",
@@ -64,17 +76,22 @@ def test_a_right_candidate_is_told_from_four_wrong_ones(tmp_path: Path) -> None:
         path = theirs / "candidates" / f"{name}.py"
         path.write_text(LINEAR.format(name="ModelNew", result=result))
     (theirs / "candidates/thief.py").write_text(THIEF.format(original=str(problem)))
+    for name, path in RIVALS.items():
+        folder = repr(str(theirs)) if name == "of_original" else "os.path.dirname(__file__)"
+        (theirs / f"candidates/{name}.py").write_text(RIVAL.format(folder=folder, name=path))
     before = {path: path.read_bytes() for path in theirs.rglob("*.py")}
     said = command(tmp_path, "import", "kernelbench", "theirs", "--into", "work", "--cases", "6")
-    assert "took 1_Linear_ReLU: absolute, half, no_bias, no_relu, right, thief" in said
+    assert (
+        "took 1_Linear_ReLU: absolute, half, no_bias, no_relu, of_copy, of_original, right, thief"
+        in said
+    )
     assert "varied: batch_size in [1, 3, 7" in said
     assert {path: path.read_bytes() for path in theirs.rglob("*.py")} == before
     copy = (work / "problems/1_Linear_ReLU/reference.py").read_bytes()
     assert copy.startswith(before[problem])
     scores = json.loads(command(work, "score", "--no-confirm", "--format", "json"))["scores"]
     verdicts = {one["candidate"]: one["verdict"] for one in scores}
-    assert verdicts == {"right": "correct", **dict.fromkeys([*WRONG, "thief"], "wrong")}
-    assert 'hidden = [\n    "../theirs/1_Linear_ReLU.py",\n]' in (work / "gpuemu.toml").read_text()
+    assert verdicts == {"right": "correct", **dict.fromkeys([*WRONG, *RIVALS, "thief"], "wrong")}
     assert all(one["cause"] for one in scores if one["verdict"] == "wrong")
 
 

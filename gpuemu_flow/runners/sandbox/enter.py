@@ -6,12 +6,13 @@ import ctypes
 import os
 import struct
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from gpuemu_flow.let_through import USER_CACHE, keep_user_cache
 from gpuemu_flow.runners.sandbox import filters, landlock, syscalls
-from gpuemu_flow.runners.sandbox.rules import outermost, rules_for
+from gpuemu_flow.runners.sandbox.rules import Rules, outermost, rules_for
 from gpuemu_flow.runners.sandbox.spec import NONE, SCRATCH, Sandbox, has_seccomp, landlock_version
 
 CACHES = {
@@ -44,6 +45,7 @@ COMPILED_BELOW_HOME = {
     "TRITON_CACHE_DIR": ".triton/cache",
 }
 """Those of `CACHES` that lie in the home folder, which trusted programs go on to use."""
+_OF_KERNELS = frozenset(CACHES) - {"MPLCONFIGDIR"}
 _KEPT_CAPABILITIES = (1 << 1) | (1 << 3)  # files of others: read and written, and their modes
 _CAPABILITIES_VERSION = 0x20080522
 _HIGHEST_CAPABILITY = 63
@@ -113,7 +115,7 @@ def enter(sandbox: Sandbox, scratch: str, home: str) -> None:
         for path in outermost(sandbox.writable):
             if not os.path.lexists(path):
                 make(path)
-        _point_to(scratch, sandbox)
+        compiled = _point_to(scratch, sandbox, home)
         if sandbox.level == NONE:
             _make_inner(sandbox)
             return
@@ -123,7 +125,8 @@ def enter(sandbox: Sandbox, scratch: str, home: str) -> None:
         _drop_capabilities(libc)
         syscalls.prctl(libc, syscalls.NO_NEW_PRIVS, 1)
         if known:
-            _restrict_files(libc, sandbox, scratch, home, known)
+            rules = rules_for(sandbox, scratch, home, compiled)
+            _restrict_files(libc, rules, known)
         if has_seccomp(sandbox.level):
             filters.enforce(libc)
         _make_inner(sandbox)
@@ -148,8 +151,7 @@ def _make_inner(sandbox: Sandbox) -> None:
                 make(path)
 
 
-def _restrict_files(libc: Any, sandbox: Sandbox, scratch: str, home: str, known: int) -> None:
-    rules = rules_for(sandbox, scratch, home)
+def _restrict_files(libc: Any, rules: Rules, known: int) -> None:
     ruleset = landlock.Ruleset(libc, known)
     # Names, unlike what is in a file, can be listed everywhere: a folder on the way to something
     # hidden could else hold no module.
@@ -167,14 +169,33 @@ def _use_for_temporary_files(folder: str) -> None:
     tempfile.tempdir = None
 
 
-def _point_to(scratch: str, sandbox: Sandbox) -> None:
-    """Direct frameworks' compiler caches to a writable folder."""
+def _point_to(scratch: str, sandbox: Sandbox, home: str) -> list[str]:
+    """Direct frameworks' compiler caches to a writable folder.
+
+    Returns
+    -------
+    list of str
+        The folders that trusted programs use in their place: what a reference was compiled to.
+    """
     writable = tuple(os.path.realpath(path) for path in sandbox.writable)
+    usual = (
+        {f"{home}/{COMPILED_BELOW_HOME[name]}" for name in _OF_KERNELS & {*COMPILED_BELOW_HOME}}
+        if home
+        else set()
+    )
+    found = {real for real in map(os.path.realpath, usual) if not _is_at(real, writable)}
     for name, folder in CACHES.items():
         given = os.environ.get(name, "")
         real = os.path.realpath(given) if given else ""
-        if not any(real == path or real.startswith(path + "/") for path in writable):
+        if not _is_at(real, writable):
             os.environ[name] = f"{scratch}/{folder}"
+            if real and name in _OF_KERNELS:
+                found.add(real)
+    return [path for path in found if not _is_at(sandbox.root, (path,))]
+
+
+def _is_at(path: str, places: Iterable[str]) -> bool:
+    return any(path == place or path.startswith(f"{place.rstrip('/')}/") for place in places)
 
 
 def _drop_capabilities(libc: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
@@ -27,6 +28,8 @@ class Fence:
         Folder in which the emulator keeps what it makes of kernels.
     hidden : tuple of str
         Absolute paths that the configuration hides from ops.
+    apart : tuple of str
+        Globs, relative to the workspace, of files and folders that an op reads of its own alone.
     """
 
     def __init__(
@@ -36,12 +39,14 @@ class Fence:
         writable: tuple[str, ...] = (),
         compiled: str = "",
         hidden: tuple[str, ...] = (),
+        apart: tuple[str, ...] = (),
     ) -> None:
         self._mode = mode
         self._compiled = compiled
         self._root = str(root)
         self._writable = writable
         self._hidden = hidden
+        self._apart = apart
 
     @cached_property
     def level(self) -> str:
@@ -59,9 +64,41 @@ class Fence:
         }
         if self._hidden:
             key["also_hidden"] = sorted(os.path.relpath(path, self._root) for path in self._hidden)
+        if self._apart:
+            key["apart"] = list(self._apart)
         return key
 
-    def around(self, kept_from: OffLimits, path: str, *, emulated: bool) -> Sandbox | None:
+    @cached_property
+    def _set_apart(self) -> tuple[str, ...]:
+        """Return the files and folders that lie apart now, without links."""
+        found = {
+            os.path.realpath(path)
+            for pattern in self._apart
+            # One is absolute where the configuration may name files outside.
+            for path in Path("/" if pattern[0] == "/" else self._root).glob(pattern.lstrip("/"))
+        }
+        return tuple(sorted(found - {self._root}))
+
+    def own_apart(self, kept_from: OffLimits, own: Iterable[str]) -> tuple[str, ...]:
+        """Return those of an op's own files that lie apart, and that it may read there.
+
+        A link is none of them: it might lead to a rival's file.
+        """
+        if not self._apart:
+            return ()
+        closed = (*kept_from["forbidden"], *self._hidden)
+        found = {path for path in own if not os.path.islink(path)}  # noqa: PTH114
+        return tuple(
+            sorted(
+                path
+                for path in map(os.path.realpath, found)
+                if _is_below(path, self._set_apart) and not _is_below(path, closed)
+            )
+        )
+
+    def around(
+        self, kept_from: OffLimits, path: str, *, emulated: bool, own: Iterable[str] = ()
+    ) -> Sandbox | None:
         """Return the sandbox of an op; None if there is none.
 
         Parameters
@@ -71,16 +108,27 @@ class Fence:
             The op's own file, which may lie in the cache.
         emulated : bool
             The op is a compiled kernel, which our emulator runs.
+        own : iterable of str
+            Absolute paths of the op's own files, which it reads even where they lie apart.
         """
         if self.level == OFF:
             return None
+        mine = self.own_apart(kept_from, own)
         return Sandbox(
             level=self.level,
             root=self._root,
-            hidden=(*kept_from["forbidden"], *self._hidden),
-            shown=(path,) if path else (),
+            hidden=(
+                *kept_from["forbidden"],
+                *self._hidden,
+                *(p for p in self._set_apart if p not in mine),
+            ),
+            shown=(*((path,) if path else ()), *mine),
             kept=kept_from["read_only"],
             writable=(*self._writable, *([self._compiled] if emulated and self._compiled else [])),
             required=self._mode in ("require", STRICT),
             strict=self._mode == STRICT,
         )
+
+
+def _is_below(path: str, places: Iterable[str]) -> bool:
+    return any(path == place or path.startswith(f"{place.rstrip('/')}/") for place in places)

@@ -18,10 +18,12 @@ from gpuemu_flow.runners.sandbox import syscalls
 _SET_MODE_FILTER, _IS_KNOWN = 1, 2
 _ALL_THREADS = 1
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _NUMBER, _PROCESSOR, _ARGUMENTS = 0, 4, 16
 _OTHER_ABI = 0x40000000  # x32
 _NEW_NAMESPACES = 0x7E020080
+_SIBLING = 0x8000  # the child is the fork server's, not the op's
+_UNIX, _STREAM, _PACKETS, _KIND = 1, 1, 5, 0xF
 _PUSH_INPUT, _LINUX_CONSOLE = 0x5412, 0x541C
 _INSTRUCTION = struct.Struct("<HBBI")
 
@@ -62,6 +64,7 @@ class _Machine:
     column: int
     audit: int
     socket: int
+    pair: int
     clone: int
     clone3: int
     ioctl: int
@@ -69,8 +72,8 @@ class _Machine:
 
 
 _MACHINES = {
-    "x86_64": _Machine(0, 0xC000003E, 41, 56, 435, 16, 302),
-    "aarch64": _Machine(1, 0xC00000B7, 198, 220, 435, 29, 261),
+    "x86_64": _Machine(0, 0xC000003E, 41, 53, 56, 435, 16, 302),
+    "aarch64": _Machine(1, 0xC00000B7, 198, 199, 220, 435, 29, 261),
 }
 
 _Code = list[tuple[int, int, int, int]]
@@ -98,8 +101,9 @@ def _on_argument(number: int, position: int, code: _Code) -> _Code:
 def program(processor: str) -> bytes:
     """Return the filter program for a processor.
 
-    All sockets but socket pairs are refused: a service that listens on a named Unix socket may
-    start programs on request, outside of the sandbox.
+    All sockets but connected pairs are refused: a service that listens on a named Unix socket may
+    start programs on request, outside of the sandbox. One of a pair for datagrams could still be
+    used to send them to any name.
     """
     machine = _MACHINES[processor]
     allow = (_RETURN, 0, 0, _ALLOW)
@@ -119,8 +123,21 @@ def program(processor: str) -> bytes:
     # Its flags lie behind a pointer; the C library takes `clone` where it is not there.
     code += [(_EQUAL, 0, 1, machine.clone3), _refuse(errno.ENOSYS)]
     code += _on_argument(
-        machine.clone, 0, [(_ANY_BIT, 0, 1, _NEW_NAMESPACES), _refuse(errno.EPERM), allow]
+        machine.clone,
+        0,
+        [(_ANY_BIT, 0, 1, _NEW_NAMESPACES | _SIBLING), _refuse(errno.EPERM), allow],
     )
+    kind = [
+        (_EQUAL, 1, 0, _UNIX),
+        _refuse(errno.EACCES),
+        (_LOAD, 0, 0, _ARGUMENTS + 8),
+        (_AND, 0, 0, _KIND),
+        (_EQUAL, 2, 0, _STREAM),
+        (_EQUAL, 1, 0, _PACKETS),
+        _refuse(errno.EACCES),
+        allow,
+    ]
+    code += _on_argument(machine.pair, 0, kind)
     typed_in = [(_EQUAL, 1, 0, _PUSH_INPUT), (_EQUAL, 0, 1, _LINUX_CONSOLE)]
     code += _on_argument(machine.ioctl, 1, [*typed_in, _refuse(errno.EPERM), allow])
     # The limits of other processes: 0 means one's own.

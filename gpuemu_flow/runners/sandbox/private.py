@@ -6,9 +6,11 @@ cannot be complete.
 
 from __future__ import annotations
 
+import glob
 import os
 import pwd
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 OF_USER = (
@@ -129,23 +131,56 @@ def copies_of(path: str, root: str) -> Iterator[str]:
         f".{name}.swp", f".{name}.swo", f".{name}.un~", f"#{name}#", f".#{name}", f"{stem}.pyc",
         f".ipynb_checkpoints/{stem}-checkpoint{file.suffix}",
     ]  # fmt: skip
-    yield from (str(folder / other) for other in beside if os.path.lexists(folder / other))
+    names = _names_in(str(folder))
+    yield from (
+        f"{folder}/{other}"
+        for other in beside
+        if (not names or other.partition("/")[0] in names) and os.path.lexists(f"{folder}/{other}")
+    )
     if not _is_below(path, root):
         yield from _histories(file.parents)  # a checkout from which the workspace was made
         return
     yield from _histories(above for above in file.parents if _is_below(str(above), f"{root}/"))
+    yield from _built_copies(file.relative_to(root), Path(root))
     for tree in _working_trees(Path(root)):
         other = str(tree[0] / os.path.relpath(path, tree[1]))
         if os.path.lexists(other):
             yield other
 
 
-def _working_trees(root: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield the other working trees of the workspace's repository, each with this one's folder."""
+def _built_copies(file: Path, root: Path) -> Iterator[str]:
+    """Yield what builders of packages and reports of coverage made of a file of the workspace."""
+    names = _names_in(str(root))
+    if "build" in names:
+        for at in range(len(file.parts)):
+            inner = glob.escape(str(Path(*file.parts[at:])))
+            yield from map(str, (root / "build").glob(f"lib*/{inner}"))
+    if "dist" in names:
+        for pattern in ("*.whl", "*.tar.gz", "*.zip"):
+            yield from map(str, (root / "dist").glob(pattern))
+    if "htmlcov" in names:
+        yield str(root / "htmlcov")
+
+
+@lru_cache(maxsize=4096)
+def _names_in(folder: str) -> frozenset[str]:
+    """Return the names in a folder; empty where it cannot be listed.
+
+    A process that is to be fenced asks once.
+    """
+    try:
+        return frozenset(os.listdir(folder))  # noqa: PTH208
+    except OSError:
+        return frozenset()
+
+
+@lru_cache(maxsize=16)
+def _working_trees(root: Path) -> tuple[tuple[Path, Path], ...]:
+    """Return the other working trees of the workspace's repository, each with this one's folder."""
     above = (root, *root.parents)
     here = next((folder for folder in above if os.path.lexists(folder / ".git")), None)
     if here is None:
-        return
+        return ()
     pointed = [Path(path) for path in _worktree(here / ".git")]
     common = Path(os.path.normpath(pointed[-1])) if pointed else here / ".git"
     found = {common.parent} if common.name == ".git" else set()
@@ -159,17 +194,24 @@ def _working_trees(root: Path) -> Iterator[tuple[Path, Path]]:
                 found.add(Path(os.fsdecode(stream.read(_MOST_BYTES)).strip()).parent)
         except (OSError, ValueError):
             continue
-    yield from ((tree, here) for tree in sorted(found - {here}))
+    return tuple((tree, here) for tree in sorted(found - {here}))
 
 
 def _histories(folders: Iterable[Path]) -> Iterator[str]:
     """Yield the version control folders that lie in these folders."""
     for folder in folders:
-        for name in _VERSION_CONTROL:
-            path = folder / name
-            if os.path.lexists(path):
-                yield str(path)
-                yield from _worktree(path)
+        yield from _history(folder)
+
+
+@lru_cache(maxsize=4096)
+def _history(folder: Path) -> tuple[str, ...]:
+    """Return the version control folders that lie in a folder, which may not be listable."""
+    found: list[str] = []
+    for name in _VERSION_CONTROL:
+        path = folder / name
+        if os.path.lexists(path):
+            found += [str(path), *_worktree(path)]
+    return tuple(found)
 
 
 def _worktree(path: Path) -> Iterator[str]:

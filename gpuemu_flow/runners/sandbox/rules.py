@@ -19,6 +19,8 @@ DEVICES = ("null", "zero", "full", "random", "urandom")
 PROCESSORS = ("nvidia", "dri", "kfd", "dxg", "accel")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - semaphores and shared arrays lie there
 _MOST_LOOKED = 200_000
+_OF_TRUSTED = (SCRATCH, "torchinductor_", "gpuemu-flow-")
+"""Beginnings of names in the folder of temporary files."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Rules:
     devices: tuple[str, ...]
 
 
-def rules_for(sandbox: Sandbox, scratch: str, home: str) -> Rules:
+def rules_for(sandbox: Sandbox, scratch: str, home: str, compiled: Iterable[str] = ()) -> Rules:
     """List the rights of a program for the files that exist now.
 
     Parameters
@@ -46,26 +48,42 @@ def rules_for(sandbox: Sandbox, scratch: str, home: str) -> Rules:
         The worker's own folder.
     home : str
         The value of ``HOME``.
+    compiled : iterable of str
+        Folders of what frameworks compiled for references, without links.
     """
-    private = (*private_paths(sandbox.root, home), *_others_scratch(scratch), "/dev")
+    private = (*private_paths(sandbox.root, home), *_others_scratch(scratch), "/dev", *compiled)
     hidden = _Excluded([*_with_copies(sandbox), *private])
     kept = _Excluded(sandbox.kept, hidden.paths)
-    read = [*hidden.rest("/")]
+    below = frozenset(path for path in hidden.paths if _is_in_memory(path))
+    in_memory = _Excluded((), below)
+    read = [*hidden.rest("/"), *in_memory.rest(_SHARED_MEMORY)]
     for path in _needed():
         # A home folder that is another's, or that cannot be listed, may hold the interpreter.
         read += hidden.without_own(path)
-    write = [p for start in outermost(sandbox.writable) for p in kept.rest(os.path.realpath(start))]
-    devices, below_dev = _devices()
+    starts = map(os.path.realpath, outermost(sandbox.writable))
+    kept_in_memory = _Excluded(sandbox.kept, below)
+    write = [
+        path
+        for start in starts
+        for path in (kept_in_memory if _is_in_memory(start) else kept).rest(start)
+    ]
+    # A workspace, or scratch folders, may lie there.
+    owned = _Excluded((sandbox.root, *sandbox.kept, *_others_scratch(scratch)), below)
     return Rules(
-        read=(*read, *below_dev, *map(os.path.realpath, sandbox.shown)),
-        write=(scratch, _SHARED_MEMORY, *write),
-        devices=devices,
+        read=(*read, *map(os.path.realpath, sandbox.shown)),
+        write=(scratch, *owned.rest(_SHARED_MEMORY), *write),
+        devices=_devices(),
     )
+
+
+def _is_in_memory(path: str) -> bool:
+    return path.startswith(f"{_SHARED_MEMORY}/")
 
 
 def _others_scratch(scratch: str) -> list[str]:
     """Return the folders that hold the scratch folders of all workers, the reference's too.
 
+    Beside them lie what a reference had compiled, and a daemon's files where there is no home.
     Entries that appear beside them later are hidden as well, since allowed ones are listed by name.
     """
     folder, name = os.path.split(os.path.dirname(scratch))  # noqa: PTH120
@@ -75,7 +93,7 @@ def _others_scratch(scratch: str) -> list[str]:
         names = os.listdir(folder)  # noqa: PTH208
     except OSError:
         names = [name]
-    return [f"{folder}/{n}" for n in names if n.startswith(SCRATCH)]
+    return [f"{folder}/{n}" for n in names if n.startswith(_OF_TRUSTED)]
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
@@ -92,8 +110,8 @@ def _needed() -> list[str]:
     return sorted({os.path.realpath(p) for p in (sys.prefix, sys.base_prefix, *sys.path) if p})
 
 
-def _devices() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return devices that anyone may use, and folders below /dev that may be read.
+def _devices() -> tuple[str, ...]:
+    """Return devices that anyone may use.
 
     Not the disks, which hold every file, nor terminals, whose input could be forged.
     """
@@ -101,8 +119,7 @@ def _devices() -> tuple[tuple[str, ...], tuple[str, ...]]:
         names = sorted(os.listdir("/dev"))  # noqa: PTH208
     except OSError:
         names = []
-    devices = [f"/dev/{n}" for n in names if n in DEVICES or n.startswith(PROCESSORS)]
-    return tuple(devices), (_SHARED_MEMORY,)
+    return tuple(f"/dev/{n}" for n in names if n in DEVICES or n.startswith(PROCESSORS))
 
 
 def _with_copies(sandbox: Sandbox) -> Iterator[str]:

@@ -1,0 +1,80 @@
+"""Keep an op from files that its reference was seen to use when it ran.
+
+What a reference imports by computed names, or opens, is known only once it has run. Where its
+source looks as if it did so, the op waits for it. An op whose results were computed while such a
+file was open to it all the same is run again before it is judged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpuemu_flow.store.discovered import Discovered
+from gpuemu_flow.store.keys import KeyParts
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskSpec
+from gpuemu_flow.types import Json
+
+_ROLE = "hidden "
+_HIDDEN = "hidden"
+_LOADS = re.compile(
+    rb"open|load|read|import_module|importlib|__import__|exec|eval|compile|runpy|[Pp]ath|glob|from"
+    rb"file|genfromtxt|memmap|ctypes|process|system|connect"
+)
+"""Words of a source that may load a file; the reference is trusted, and hides nothing."""
+
+
+def may_load(reference: TaskSpec, root: Path) -> bool:
+    """Tell whether a reference looks as if it loaded files while it runs."""
+    sources = [root / name for name in reference.sources if name.endswith(".py")]
+    try:
+        return not sources or any(_LOADS.search(path.read_bytes()) for path in sources)
+    except OSError:
+        return True
+
+
+def revealed(used: Discovered, known: Sequence[str], root: Path) -> list[str]:
+    """Return the workspace's files that a reference used, and of which nothing else says whose.
+
+    Parameters
+    ----------
+    used : Discovered
+    known : sequence of str
+        Files of which it is known before anything runs whether the op may read them.
+    root : Path
+        The workspace.
+    """
+    inside = {name for name in used.files if not name.startswith(("/", "<", ".."))}
+    return sorted(name for name in inside - {*known} if (root / name).is_file())
+
+
+def as_inputs(hidden: Sequence[str]) -> dict[str, str]:
+    """Return the part of a key's inputs that names hidden files."""
+    return {_ROLE + name: _HIDDEN for name in hidden}
+
+
+def hidden_by(inputs: Mapping[str, str]) -> list[str]:
+    """Return the files that a key's inputs name as hidden."""
+    return [role.removeprefix(_ROLE) for role in inputs if role.startswith(_ROLE)]
+
+
+def without(settings: Json, hidden: Sequence[str], root: Path) -> Json:
+    """Return the settings of a program that is kept from further files of the workspace."""
+    if not hidden:
+        return settings
+    paths = [str(root / name) for name in hidden]
+    found = {**settings, "forbidden": [*settings["forbidden"], *paths]}
+    if settings.get("sandbox") is not None:
+        fence = settings["sandbox"]
+        found["sandbox"] = {**fence, "hidden": [*fence["hidden"], *paths]}
+    return found
+
+
+def kept_from(stage: str, settings: Json, parts: KeyParts, root: Path) -> Json:
+    """Return a task's settings in which the op is kept from the files that its key names."""
+    hidden = hidden_by(parts.input)
+    if stage == stages.OP:
+        return without(settings, hidden, root)
+    return {**settings, "op": without(settings["op"], hidden, root)} if hidden else settings
