@@ -41,8 +41,8 @@ def test_documented_snippets(
     assert stored and all(result.passed for result in stored)
 
 
-def test_two_snippets_were_found() -> None:
-    assert len(SNIPPETS) == 2
+def test_all_snippets_were_found() -> None:
+    assert len(SNIPPETS) == 3
 
 
 def test_a_context_judges_what_was_set(daemon: Served) -> None:
