@@ -31,6 +31,7 @@ def causes(mini: Mini, *options: str) -> list[dict]:
     return found
 
 
+@pytest.mark.long
 def test_a_stated_cause_is_confirmed_by_new_cases_and_the_same_in_every_command(
     buggy: Mini,
 ) -> None:

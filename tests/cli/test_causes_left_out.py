@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from mini_workspace import Mini
 
 from gpuemu_flow.fuzz.causes import MOST_OPS
@@ -44,6 +45,7 @@ def left_out(report: dict[str, Any]) -> set[str]:
     return {name for text in named for name in text.split(", ")}
 
 
+@pytest.mark.long
 def test_a_report_uses_so_many_budgets_and_the_next_goes_on(mini: Mini) -> None:
     many(mini)
     before, rounds = {f"op{n}" for n in range(COUNT)}, 0

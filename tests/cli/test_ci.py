@@ -53,6 +53,7 @@ def validate(report: dict[str, Any]) -> None:
     Draft7Validator(schema).validate(report)
 
 
+@pytest.mark.long
 def test_all_files_tell_the_same(checked: Mini) -> None:
     out = checked.root / "out"
     report = json.loads((out / "r.json").read_text())

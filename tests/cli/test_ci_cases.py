@@ -37,6 +37,7 @@ def counts(report: dict[str, Any]) -> dict[tuple[str, str], int]:
     return {(r["op"], r["dtype"]): r["cases"] for r in report["results"] if r["cases"]}
 
 
+@pytest.mark.long
 def test_iterations_stand_in_place_of_cases(mini: Mini) -> None:
     add(mini, "\n[ci]\nfuzz_iterations = 6\nquick.fuzz_iterations = 3\n")
     ops = [("scale", "float32"), ("total", "float32"), ("total", "float16"), ("relu", "float32")]

@@ -92,6 +92,7 @@ def test_start_status_restart_stop(place: Place) -> None:
     assert place.pid() == 0
 
 
+@pytest.mark.long
 def test_the_workspace_status_names_the_daemon(place: Place) -> None:
     """Its first line is what an editor extension reads."""
     first, second, *_ = place.run("status", group="").splitlines()

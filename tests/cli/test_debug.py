@@ -41,6 +41,7 @@ def answers(
     return out, err
 
 
+@pytest.mark.long
 def test_listing_and_selecting(failing: Mini) -> None:
     known = records(failing)
     assert len(known) > 2
@@ -94,6 +95,7 @@ def test_tensors_slices_and_the_map(failing: Mini) -> None:
     assert err.startswith("debug-shapes-differ")
 
 
+@pytest.mark.long
 def test_shrinking_and_exporting(mini: Mini) -> None:
     mini.edit("scripts/total.py", "x.shape[1], 16", "x.shape[1] // 16 * 16, 16")
     mini.run("total", "--dtype", "float32", code=1)

@@ -194,6 +194,7 @@ def _kept(mini: Mini) -> int:
         cache.close()
 
 
+@pytest.mark.long
 def test_failures_of_a_run_are_recorded_too(mini: Mini) -> None:
     mini.without_causes()
     plant(mini)

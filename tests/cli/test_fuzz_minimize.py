@@ -70,6 +70,7 @@ def test_killed_workers_exceptions_and_hangs_are_told_apart_and_minimised(mini: 
     }
 
 
+@pytest.mark.long
 def test_a_shrunk_crash_stays_a_crash(mini: Mini) -> None:
     """Smaller cases raise an exception: another failure, though its kind is the same."""
     mini.write(
@@ -107,6 +108,7 @@ def forgetful(mini: Mini) -> Mini:
     return mini
 
 
+@pytest.mark.long
 def test_a_failure_that_needs_an_earlier_call_is_reproduced_and_minimised(
     forgetful: Mini,
 ) -> None:
@@ -176,6 +178,7 @@ def neighbours(x: np.ndarray) -> Iterator[np.ndarray]:
         yield zeroed
 
 
+@pytest.mark.long
 def test_the_shrunk_case_is_one_minimal(mini: Mini) -> None:
     """Sums of more than one tile of 16 lose all but the last."""
     mini.edit("scripts/total.py", "acc +=", "acc =")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tomli
 from mini_workspace import Mini
 
@@ -54,6 +55,7 @@ def with_numpy_alone(path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_an_exported_failure_runs_with_numpy_alone_and_by_pytest(mini: Mini) -> None:
     failure = plant(mini)["failures"][0]
     written = mini.command("failures", "export", failure["id"], "--pytest", "-o", "test_sum.py")
@@ -77,6 +79,7 @@ def test_an_exported_failure_runs_with_numpy_alone_and_by_pytest(mini: Mini) -> 
     assert passing.returncode == 0, passing.stdout
 
 
+@pytest.mark.long
 def test_what_a_strategy_shrinks(mini: Mini) -> None:
     failure = plant(mini)["failures"][0]
 

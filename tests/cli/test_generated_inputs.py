@@ -114,6 +114,7 @@ def test_an_edit_of_a_helper_runs_the_op_anew_where_values_change(mini: Mini) ->
     assert not mini.run()["results"][0]["cached"]
 
 
+@pytest.mark.long
 def test_a_file_that_it_reads_belongs_to_its_key(mini: Mini) -> None:
     mini.write("low.txt", "0")
     mini.write("scripts/low.py", "def lowest():\n    return int(open('low.txt').read())\n")

@@ -111,6 +111,7 @@ def test_a_bug_at_the_edge_is_found_shrunk_and_made_again(mini: Mini, tmp_path: 
         assert "still fails" in again
 
 
+@pytest.mark.long
 def test_a_case_with_scalars_is_exported(mini: Mini) -> None:
     mini.run(code=1)
     failure = mini.command("failures").stdout.split()[0]

@@ -44,6 +44,7 @@ def test_a_profile_lies_over_the_file_and_a_setting_over_both(few: Mini) -> None
     assert not executed & programs, "the results of both lie in the cache"
 
 
+@pytest.mark.long
 def test_no_answer_is_given_for_other_settings(few: Mini) -> None:
     """A run that passed under its own settings is no plan for a run without them."""
     few.warm = False

@@ -139,6 +139,7 @@ def test_what_changed_since_is_no_pass_in_any_format(mini: Mini) -> None:
 
 
 @pytest.mark.parametrize("name", ["text", "markdown", "junit", "sarif", "json"])
+@pytest.mark.long
 def test_programs_cannot_command_the_log_of_a_job(mini: Mini, name: str) -> None:
     mini.edit("gpuemu.toml", "cases = 4", "cases = 1")
     (mini.root / "scripts/relu.py").write_text(NOISE.replace("20000", "5000"))
@@ -158,6 +159,7 @@ def test_programs_cannot_command_the_log_of_a_job(mini: Mini, name: str) -> None
     assert not {"\x1b", "\x9b"} & set(done.stdout + done.stderr)
 
 
+@pytest.mark.long
 def test_a_megabyte_on_standard_error_leaves_files_that_are_valid_and_small(mini: Mini) -> None:
     mini.edit("gpuemu.toml", "cases = 4", "cases = 1")
     (mini.root / "scripts/relu.py").write_text(NOISE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from mini_workspace import Mini
 
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -78,6 +79,7 @@ schema = {{ dims = {{}}, inputs = {{ x = [] }}, output = [] }}
 """  # noqa: E501
 
 
+@pytest.mark.long
 def test_every_dtype_empty_and_without_dims(mini: Mini) -> None:
     mini.write("gpuemu.toml", ALL_DTYPES.format(dtypes=json.dumps(list(DTYPES))))
     mini.write(

@@ -62,6 +62,7 @@ def result_of(report: dict[str, Any], op: str) -> dict[str, Any]:
     return next(dict(r) for r in report["results"] if r["op"] == op)
 
 
+@pytest.mark.long
 def test_each_kind_of_trouble_is_an_error_and_the_run_goes_on(troubled: Mini) -> None:
     report = troubled.run(code=3)
     for op in ("scale", "total", "relu"):

@@ -39,6 +39,7 @@ def test_patterns_select_what_they_fit(mini: Mini) -> None:
     assert "unknown-task: 'compare:z*'" in refused.stderr
 
 
+@pytest.mark.long
 def test_the_habits_of_make(mini: Mini, tmp_path: Path) -> None:
     """`-C`, `-f` (from that folder), `-B` and `-k`; a folder or file that is not there says so."""
     elsewhere = tmp_path / "elsewhere"

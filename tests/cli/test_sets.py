@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from mini_workspace import Mini
 
 
@@ -20,6 +21,7 @@ def test_an_op_in_one_dtype(mini: Mini) -> None:
     assert "unknown-task: 'total:float23'" in refused
 
 
+@pytest.mark.long
 def test_sets_hold_what_changed_failed_and_is_new(mini: Mini) -> None:
     mini.without_causes()
     every = listed(mini)

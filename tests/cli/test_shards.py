@@ -85,6 +85,7 @@ SAME = (
 )  # fmt: skip
 
 
+@pytest.mark.long
 def test_merged_reports_say_what_one_run_says(mini: Mini) -> None:
     mini.edit("scripts/total.py", "acc +=", "acc =")
     codes = sharded(mini, 4)
@@ -145,6 +146,7 @@ def test_a_merge_is_whole_or_an_error(mini: Mini) -> None:
     assert "differ in their split" in merge("--merge", "out")
 
 
+@pytest.mark.long
 def test_types_of_all_that_is_read_are_checked(mini: Mini) -> None:
     """A value of another type, wherever it stands, is an error with a place, never a traceback."""
     mini.without_causes()

@@ -73,6 +73,7 @@ def dry_run(mini: Mini) -> str:
     return mini.command("run", "--since", "main", "-n", "--format", "json").stdout
 
 
+@pytest.mark.long
 def test_what_a_program_was_seen_to_use_counts(seen: Mini) -> None:
     assert "op:" not in dry_run(seen)
     for name, change in CHANGES.items():

@@ -92,6 +92,7 @@ def test_profile_dtypes_until_and_config_of_a_target(targets: Mini) -> None:
     assert cases(targets.run(*everything, "--profile", "few")) == {"total": 2}
 
 
+@pytest.mark.long
 def test_a_verdict_stands_for_the_options_it_was_reached_with(targets: Mini) -> None:
     """A run that passed as a target's options have it is no plan for one without them."""
     targets.warm = False

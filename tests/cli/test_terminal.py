@@ -85,6 +85,7 @@ _FUZZED = re.compile(
 )
 
 
+@pytest.mark.long
 def test_fuzz_shows_its_speed_failures_margin_and_coverage(fuzzing: Mini) -> None:
     with terminal(fuzzing, "fuzz", "scale", "-n", "400", "-j", "1", columns=160) as screen:
         screen.wait_for(lambda text: _FUZZED.search(text) is not None)
@@ -153,6 +154,7 @@ def test_verdicts_are_coloured(mini: Mini) -> None:
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", "GPUEMU_NO_COLOR"])
+@pytest.mark.long
 def test_who_refuses_colours_gets_plain_lines(mini: Mini, variable: str) -> None:
     mini.edit("scripts/scale.py", "* 3", "* 2")
     for arguments, code in (

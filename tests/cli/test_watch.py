@@ -34,6 +34,7 @@ def save(mini: Mini, name: str, old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize("how", [EVENTS, pytest.param(("--poll",), id="polling")])
+@pytest.mark.long
 def test_a_save_runs_what_it_affects(mini: Mini, how: tuple[str, ...]) -> None:
     with watching(mini, *how) as it:
         assert "19 tasks: 19 ran" in "\n".join(it.until(READY))
@@ -68,6 +69,7 @@ def test_only_what_was_asked_for_is_watched(mini: Mini) -> None:
         assert "failed scale" in said
 
 
+@pytest.mark.long
 def test_a_broken_configuration_is_shown_and_watching_goes_on(mini: Mini) -> None:
     with watching(mini, "relu") as it:
         it.until(READY)
@@ -166,6 +168,7 @@ def test_a_new_match_of_depends_is_noticed(mini: Mini) -> None:
         assert "0 ran" not in said
 
 
+@pytest.mark.long
 def test_workers_are_there_before_the_save_and_again_when_they_are_lost(mini: Mini) -> None:
     """The half second is kept by not starting them for each run."""
     mini.write(
@@ -209,6 +212,7 @@ def test_workers_are_there_before_the_save_and_again_when_they_are_lost(mini: Mi
         assert it.errors() == ""
 
 
+@pytest.mark.long
 def test_another_numpy_makes_it_start_again(mini: Mini) -> None:
     """Or results of the one that it has loaded would be kept as results of the new one."""
     packages = mini.root.parent / "packages"

@@ -82,6 +82,7 @@ def test_kill_9_at_random_moments(mini: Mini) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.long
 def test_a_signal_ends_a_run_in_good_order(mini: Mini, number: signal.Signals) -> None:
     mini.write(
         "scripts/scale.py",
@@ -150,6 +151,7 @@ def compare_anew(mini: Mini) -> None:
     mini.edit("gpuemu.toml", "cases = 4", 'cases = 4\nnan_policy = "strict"')
 
 
+@pytest.mark.long
 def test_a_flipped_byte_in_any_cache_file_is_never_believed(mini: Mini) -> None:
     undisturbed = verdicts(mini.run())
     cache = mini.root / ".gpuemu-cache"

@@ -144,6 +144,7 @@ def assembled(
     return built
 
 
+@pytest.mark.long
 def test_ptxas_and_cubin_agree_for_every_target(
     assembled: dict[tuple[str, str], tuple[Path, PtxasReport]],
 ) -> None:

@@ -184,6 +184,7 @@ def test_workflows_pass_actionlint(tmp_path: Path) -> None:
     assert all(found[len(texts) :])
 
 
+@pytest.mark.long
 def test_a_fresh_project_is_green_and_a_bug_makes_it_red(project: Mini) -> None:
     project.command("init", "--with-examples", "--ci", "github")
     project.edit("gpuemu.toml", "cases = 24", "cases = 4")
@@ -217,6 +218,7 @@ def test_a_fresh_project_is_green_and_a_bug_makes_it_red(project: Mini) -> None:
 
 
 @pytest.mark.parametrize("included", [False, True])
+@pytest.mark.long
 def test_gitlab_s_job_is_green_and_then_red(project: Mini, included: bool) -> None:
     project.command("init", "--ci", "gitlab")
     project.edit("gpuemu.toml", "cases = 24", "cases = 4")
@@ -274,6 +276,7 @@ def before(job: Any, project: Mini, given: dict[str, str]) -> subprocess.Complet
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_action_is_right_and_its_steps_work(project: Mini) -> None:
     path = REPOSITORY / "action.yml"
     lint("vendor.github-actions", path)

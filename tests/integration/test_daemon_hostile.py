@@ -219,6 +219,7 @@ def test_a_hundred_megabytes_of_nothing(daemon: Served) -> None:
     assert daemon.ask(b"x" * 100_000_000)["code"] == "InvalidRequest"
 
 
+@pytest.mark.long
 def test_a_hundred_megabytes_of_tensor(unserved: Served) -> None:
     """Without a configured time limit, the limit grows with the size of the tensors."""
     path = unserved.root / "gpuemu.toml"

@@ -103,6 +103,7 @@ def test_the_whole_workspace(daemon: Served, client: Client) -> None:
     assert caught.value.code == "BaselineNotFound"
 
 
+@pytest.mark.long
 def test_what_a_daemon_counts_is_what_the_command_counts(unserved: Served) -> None:
     unserved.write(
         "gpuemu.toml",

@@ -45,6 +45,7 @@ def fuzzed(mini: Mini, op: str, options: FuzzOptions, **hooks: object) -> FuzzOu
 
 
 @pytest.mark.parametrize("shapes", [(), ((3, 5), (2, 17))])
+@pytest.mark.long
 def test_the_same_cases_and_verdicts_whatever_the_number_of_jobs(
     mini: Mini, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
@@ -88,6 +89,7 @@ def _proportional(pid: int, parents: dict[int, int]) -> int:
     return own * 1024 + sum(_proportional(child, parents) for child in children)
 
 
+@pytest.mark.long
 def test_memory_stays_flat(mini: Mini) -> None:
     """A case's inputs, outputs and expected values are 2 MB: 150 cases must not keep 20 of them.
 
@@ -108,6 +110,7 @@ def test_memory_stays_flat(mini: Mini) -> None:
     assert late - early < 40e6
 
 
+@pytest.mark.long
 def test_an_interrupted_fuzz_keeps_its_failures_and_goes_on(mini: Mini) -> None:
     mini.edit("scripts/scale.py", "* 3", "* (3 if len(x) < 7 else 4)")
     process = mini.popen("fuzz", "scale", "-n", "1000000", "-j", "1", "--minimize")

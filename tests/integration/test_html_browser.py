@@ -142,6 +142,7 @@ def shown(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Shown:
     return Shown(browser, report, (mini.root / "r.html").as_uri())
 
 
+@pytest.mark.long
 def test_the_page_shows_what_the_json_says(shown: Shown) -> None:
     shown.open()
     report = shown.report
@@ -234,6 +235,7 @@ def test_ops_can_be_found_and_commands_copied(shown: Shown) -> None:
     assert waiting.WebDriverWait(shown.browser, 10).until(lambda _: button.text == "Copied")
 
 
+@pytest.mark.long
 def test_it_can_be_used_by_keyboard(shown: Shown) -> None:
     keys = webdriver.Keys
     shown.open()

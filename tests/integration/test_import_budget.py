@@ -84,6 +84,7 @@ def loaded(found: set[str], parts: tuple[str, ...]) -> set[str]:
     return {name for name in found if any(name == b or name.startswith(f"{b}.") for b in begins)}
 
 
+@pytest.mark.long
 def test_commands_with_nothing_to_do_load_nothing_that_works(mini: Mini) -> None:
     """No numbers, no engine of tasks, no workers, no other command; parsing only where it counts.
 

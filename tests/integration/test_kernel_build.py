@@ -78,6 +78,7 @@ def test_figures_come_from_the_cubin_for_every_architecture(built: Mini) -> None
     assert {k["metric_source"] for k in kernels} == {"cubin"}
 
 
+@pytest.mark.long
 def test_an_edited_header_rebuilds_its_kernel_alone(built: Mini) -> None:
     assert executed(built) == set()
     built.write("include/factor.cuh", "#define FACTOR 4.0f\n")
@@ -90,12 +91,14 @@ def test_an_edited_header_rebuilds_its_kernel_alone(built: Mini) -> None:
     assert not [t for t in tasks if "other" in t]
 
 
+@pytest.mark.long
 def test_a_rebuild_of_the_same_code_runs_no_lint(built: Mini) -> None:
     (built.root / "k/scaled.cu").write_text(SOURCE + "// a comment\n")
     assert executed(built) == {"build:scaled:sm_80", "build:scaled:sm_90"}
     assert executed(built) == set()
 
 
+@pytest.mark.long
 def test_a_header_that_is_included_later_counts_from_then_on(built: Mini) -> None:
     built.write("k/more.cuh", "#define MORE 1.0f\n")
     (built.root / "k/other.cu").write_text('#include "more.cuh"\n' + OTHER.replace("1.0f", "MORE"))
@@ -104,6 +107,7 @@ def test_a_header_that_is_included_later_counts_from_then_on(built: Mini) -> Non
     assert "build:other:sm_80" in executed(built)
 
 
+@pytest.mark.long
 def test_an_include_by_macro_is_never_taken_for_current(built: Mini) -> None:
     built.write("k/more.cuh", "#define MORE 1.0f\n")
     text = '#define WHICH "more.cuh"\n#include WHICH\n' + OTHER.replace("1.0f", "MORE")
@@ -114,6 +118,7 @@ def test_an_include_by_macro_is_never_taken_for_current(built: Mini) -> None:
     assert "lint:other:sm_80" in executed(built)
 
 
+@pytest.mark.long
 def test_a_source_that_does_not_compile_is_named_and_the_others_go_on(built: Mini) -> None:
     (built.root / "k/other.cu").write_text("// first\nint x = ;\n")
     built.write("include/factor.cuh", "#define FACTOR 5.0f\n")
@@ -128,6 +133,7 @@ def test_a_source_that_does_not_compile_is_named_and_the_others_go_on(built: Min
     assert named(built.run(), "other")["verdict"] == "passed"
 
 
+@pytest.mark.long
 def test_a_missing_header_is_named_and_built_once_it_is_there(built: Mini) -> None:
     (built.root / "k/other.cu").write_text('#include "late.cuh"\n' + OTHER)
     report = built.run(code=3)
@@ -138,6 +144,7 @@ def test_a_missing_header_is_named_and_built_once_it_is_there(built: Mini) -> No
     assert "build:other:sm_80" in executed(built)
 
 
+@pytest.mark.long
 def test_flags_reach_the_compiler_and_the_key(built: Mini) -> None:
     built.edit("gpuemu.toml", '["-Iinclude"]', '["-Iinclude", "-DUNUSED=1"]')
     assert executed(built) == {"build:scaled:sm_80", "build:scaled:sm_90"}
@@ -146,12 +153,14 @@ def test_flags_reach_the_compiler_and_the_key(built: Mini) -> None:
     assert "no-such-flag" in report["problems"][0]["message"]
 
 
+@pytest.mark.long
 def test_variables_that_would_change_a_build_do_not(built: Mini) -> None:
     built.env["NVCC_APPEND_FLAGS"] = "-DFACTOR=9.0f -maxrregcount=16"
     (built.root / "k/scaled.cu").write_text(SOURCE + "// again\n")
     assert executed(built) == {"build:scaled:sm_80", "build:scaled:sm_90"}
 
 
+@pytest.mark.long
 def test_a_violation_points_into_the_source(built: Mini) -> None:
     (built.root / "k/other.cu").write_text(
         '#include <cstdio>\nextern "C" __global__ void other(int *x) {\n'

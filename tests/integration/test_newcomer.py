@@ -98,6 +98,7 @@ def commands(workflow: Path, event: str) -> list[str]:
     return [s["run"] for s in job["steps"] if "run" in s and s.get("if") in (None, event)]
 
 
+@pytest.mark.long
 def test_from_a_clone_to_green_and_with_a_bug_to_red(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.publish()

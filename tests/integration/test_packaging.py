@@ -70,6 +70,7 @@ def wheel(built: Path) -> Path:
     return found
 
 
+@pytest.mark.long
 def test_the_wheel_holds_all_of_the_package_and_nothing_else(built: Path, wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -117,6 +118,7 @@ def installed(product: Path, mini: Mini) -> tuple[Path, Path]:
     return environment, python
 
 
+@pytest.mark.long
 def test_a_source_zip_installs_a_whole_product(mini: Mini, tmp_path: Path) -> None:
     """In a zip, as in a checkout without links, a link is a small file that names its target."""
     if not (REPOSITORY / ".git").exists() or shutil.which("git") is None:
@@ -133,6 +135,7 @@ def test_a_source_zip_installs_a_whole_product(mini: Mini, tmp_path: Path) -> No
     assert "relu" in checked(environment / "bin" / "gpuemu-flow", "run", cwd=mini.root)
 
 
+@pytest.mark.long
 def test_it_works_installed_and_from_another_folder(wheel: Path, mini: Mini) -> None:
     environment, python = installed(wheel, mini)
     where = checked(python, "-c", "import gpuemu_flow; print(gpuemu_flow.__file__)", cwd=mini.root)

@@ -111,6 +111,7 @@ def extension() -> Iterator[Extension]:
         yield found
 
 
+@pytest.mark.long
 def test_only_a_failed_check_is_no_breakdown(extension: Extension) -> None:
     """And the other command keeps the exit codes that a CI needs."""
     plain = Extension(extension.mini, "gpuemu-flow")
@@ -176,6 +177,7 @@ def test_the_status_bar_follows_the_daemon(extension: Extension) -> None:
     assert "running" not in extension.call("status")
 
 
+@pytest.mark.long
 def test_the_terminal_commands_are_understood(extension: Extension, tmp_path: Path) -> None:
     extension.call("fuzz", "--iterations", "2", "--op", "total")
     extension.call("fuzz", "--iterations", "1")

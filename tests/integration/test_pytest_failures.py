@@ -21,6 +21,7 @@ def test_double(gpuemu_case):
 """
 
 
+@pytest.mark.long
 def test_a_failure_names_its_seed_and_is_recorded(tested: Place) -> None:
     ran = tested.pytest(WRONG, "--gpuemu-seed", "7")
     assert ran.code == 1

@@ -57,6 +57,7 @@ def test_an_item_per_case_with_its_figures(tested: Place) -> None:
     assert not (tested.folder / ".gpuemu-cache" / "failures").exists()
 
 
+@pytest.mark.long
 def test_workers_of_xdist_agree(tested: Place) -> None:
     pytest.importorskip("xdist")
     config = (tested.folder / "gpuemu.toml").read_text()
@@ -75,6 +76,7 @@ def test_workers_of_xdist_agree(tested: Place) -> None:
     assert {f.dtype for f in tested.failures()} == {"float32", "float16"}
 
 
+@pytest.mark.long
 def test_a_forked_process_judges_by_programs_of_its_own(tested: Place) -> None:
     ran = tested.pytest(
         """
@@ -97,6 +99,7 @@ def test_a_forked_process_judges_by_programs_of_its_own(tested: Place) -> None:
     assert ran.counts == {"passed": 6}, ran.text
 
 
+@pytest.mark.long
 def test_options_choose(tested: Place) -> None:
     tests = """
         @pytest.mark.gpuemu("double", cases=9, seed=5)

@@ -76,6 +76,7 @@ def test_the_schema_is_one(schema: dict[str, Any]) -> None:
     jsonschema.Draft7Validator.check_schema(schema)
 
 
+@pytest.mark.long
 def test_all_verdicts_of_a_real_run_satisfy_it(mixed: Mini, schema: dict[str, Any]) -> None:
     report = mixed.run(code=1)
     validate(report, schema)

@@ -105,6 +105,7 @@ def test_a_hostile_callable_costs_one_case(ws: Workspace, name: str) -> None:
         assert ws.outputs(outcome)["result"].shape == (3, 4)
 
 
+@pytest.mark.long
 def test_a_c_stack_overflow_costs_one_case(ws: Workspace) -> None:
     """A crash, or an exception from Python 3.12 on."""
     body = """sys.setrecursionlimit(10**9)

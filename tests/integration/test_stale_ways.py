@@ -365,6 +365,7 @@ def fuzzed(mini: Mini) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("ways", [OWN, VARIABLES, LOOKS], ids=["own", "variables", "looks"])
+@pytest.mark.long
 def test_no_pass_is_left_after_an_edit(ways: dict[str, Way], tmp_path: Path) -> None:
     if shutil.which("gcc") is None:
         ways = {name: way for name, way in ways.items() if not way.needs}
@@ -397,6 +398,7 @@ exec "{python}" "$@"
 
 
 @pytest.mark.parametrize("change", ["configured", "linked", "edited"])
+@pytest.mark.long
 def test_another_interpreter_is_another_op(change: str, tmp_path: Path) -> None:
     """Its packages are those that the op imports, whichever way it became another one."""
     way = Way("import dep\nv = dep.F", lambda _: None)

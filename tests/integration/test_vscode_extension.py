@@ -52,6 +52,7 @@ def npm(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_the_types_are_right_and_it_builds_and_loads(installed: Path) -> None:
     for step in ("check", "build"):
         done = npm(installed, "run", step)
