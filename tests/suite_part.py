@@ -1,4 +1,4 @@
-"""Which part of the suite a command runs: a sample, what the sample leaves out, or all."""
+"""Choose the tests that a command runs: a sample, those that the sample leaves out, or all."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def choose_part(config: pytest.Config) -> None:
 
     A path, ``-k`` and ``-m`` ask for tests by name: then all of these run.
     """
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    if hasattr(config, "workerinput"):
         return
     named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
     if config.getoption("left_out"):

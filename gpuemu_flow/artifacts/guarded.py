@@ -1,13 +1,14 @@
 """Run a command that ends with who started it: ``guarded.py FD LC_CTYPE PROGRAM ARGUMENT...``.
 
-FD is the reading end of a pipe whose other end only that process holds. When it dies, even by
-SIGKILL, the whole process group is killed: a command that went on would write its outputs while the
-next run has them made. LC_CTYPE is that variable's value, which an interpreter may change as it
-starts. Runs as a script, without the package: it is started for each command.
+FD is the reading end of a pipe whose other end only that process holds. When it closes it, or dies,
+even by SIGKILL, the command's process group is killed: a command that went on would write its
+outputs while the next run has them made. LC_CTYPE is that variable's value, which an interpreter
+may change as it starts. Runs as a script, without the package: it is started for each command.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import select
@@ -19,7 +20,7 @@ NOT_STARTED = 127
 
 
 def main() -> NoReturn:
-    """Start the command as a child in this process's group, and end as it ends."""
+    """Start the command in a process group of its own, and end as it ends."""
     lifeline, locale, words = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     os.set_inheritable(lifeline, False)
     ended, ended_end = os.pipe()
@@ -27,6 +28,8 @@ def main() -> NoReturn:
     signal.set_wakeup_fd(ended_end, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     pid = os.fork()
+    with contextlib.suppress(OSError):  # who comes second may find it ended, or another program
+        os.setpgid(pid, pid)
     if pid == 0:
         _become(locale, words)
     for stream in (0, 1, 2):  # who reads the command's output waits for its end, not for ours
@@ -37,7 +40,9 @@ def main() -> NoReturn:
         if found:
             _end_as(os.waitstatus_to_exitcode(status))
         if lifeline in ready:
-            os.killpg(0, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+            _end_as(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         os.read(ended, 4096)
 
 

@@ -6,7 +6,6 @@ import os
 import re
 import selectors
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -330,13 +329,8 @@ def run_tool(
     with process:
         try:
             output, stopped = _collect(process, timeout, max_output, cancel)
-        except BaseException:  # Ctrl-C: the program has a group of its own and would go on
-            _kill_group(process)
-            raise
-        finally:
+        finally:  # on Ctrl-C, too: the program has a group of its own and would go on
             os.close(own_end)
-        if stopped:
-            _kill_group(process)
         status = process.wait()
     stdout, stderr = output
     return ToolRun(None if stopped else status, bytes(stdout), bytes(stderr), stopped)
@@ -372,10 +366,3 @@ def _collect(
     except subprocess.TimeoutExpired:
         return (stdout, stderr), f"stopped after {timeout:g} s"
     return (stdout, stderr), ""
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        process.kill()

@@ -20,6 +20,7 @@ from gpuemu_flow.emulator.tensor_maps import TensorMap
 from gpuemu_flow.emulator.types import DTYPES, Array
 from gpuemu_flow.quick_dataclass import dataclass
 
+_BARRIER_BYTES = 8
 _COME = AtomicForm("mbarrier.arrive", "b64")
 _ALIGNMENT = 16
 
@@ -180,6 +181,8 @@ class Bulk(Mbarriers):
             offset, row = (int(x[lane]) for x in places)
             there, there_row = (-1, row) if barriers is None else (int(x[lane]) for x in barriers)
             copy = BulkCopy(lane, nothing, nothing, into_shared, -1, int(groups[lane]), step)
+            if barriers is not None and not self.is_shared_memory(copy, there, _BARRIER_BYTES):
+                continue
             for target in [row] if blocks is None else self._named_rows(copy, blocks):
                 if self._may_target(copy, target, there_row if blocks is None else target):
                     end = -1 if barriers is None else there + target * self.shared_stride

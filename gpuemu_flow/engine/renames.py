@@ -126,7 +126,8 @@ def _nameless(specs: Iterable[TaskSpec]) -> list[bytes]:
     found = []
     for spec in specs:
         inputs = (replace(i, task="", path="") if i.task in own else i for i in spec.inputs)
-        shown = replace(spec, name="", subject="", target="", inputs=tuple(inputs))
+        judge = "" if spec.judge in own else spec.judge
+        shown = replace(spec, name="", subject="", target="", judge=judge, inputs=tuple(inputs))
         found.append(canonical(shown.to_json()))
     return found
 

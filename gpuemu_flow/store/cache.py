@@ -220,13 +220,13 @@ class JsonStore:
                     self._set_aside(self._folder, f"damaged database: {error}")
             self._drop()
 
-    def _unwritable(self, reason: str) -> Problem:
+    def _unwritable(self, text: str) -> Problem:
         """Return the diagnosis of SQLite's words for a disk that does not take what is written."""
-        if _FAILED in reason:
-            return io_problem(self._folder, reason)
+        if _FAILED in text:  # Python 3.10 passes no number of the error on
+            return io_problem(self._folder, text)
         return Problem(
-            "cache-disk-full" if "full" in reason else "cache-not-writable",
-            f"cannot write {self._folder}: {reason}",
+            "cache-disk-full" if "full" in text else "cache-not-writable",
+            f"cannot write {self._folder}: {text}",
             "free some space, or check the folder's mode; what was finished is kept",
         )
 

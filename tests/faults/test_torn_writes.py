@@ -22,7 +22,7 @@ from gpuemu_flow.inputs import plan
 from gpuemu_flow.reporting import history
 from gpuemu_flow.store.baselines import BaselineStore
 from gpuemu_flow.store.cache import seal, unseal
-from gpuemu_flow.store.results import Judged, ResultStore
+from gpuemu_flow.store.results import Judged, NewResult, ResultStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Verdict
 
@@ -126,7 +126,9 @@ def test_submissions(tmp_path: Path) -> None:
     """The database's journal ends anywhere: the results are those up to some moment."""
     store = ResultStore(WorkspaceCache(tmp_path / "cache"))
     keys = [
-        store.add("op", n, "float32", Judged(Verdict.PASSED), {"n": n}, source="submit").key
+        store.add(
+            NewResult("op", n, "float32", Judged(Verdict.PASSED), {"n": n}, source="submit")
+        ).key
         for n in range(6)
     ]
     journal = (tmp_path / "cache" / "results" / "cache.db-wal").read_bytes()
@@ -144,7 +146,9 @@ def test_submissions(tmp_path: Path) -> None:
         again = ResultStore(WorkspaceCache(copy))
         found = [result.key for result in reversed(again.newest(10))]
         assert found == keys[: len(found)]
-        later = again.add("op", 9, "float32", Judged(Verdict.FAILED), {}, source="submit")
+        later = again.add(
+            NewResult("op", 9, "float32", Judged(Verdict.FAILED), {}, source="submit")
+        )
         assert again.newest(1) == [later]
         again.close()
         seen.add(len(found))

@@ -440,14 +440,22 @@ FILES = {
     "scripts/mm.py": "def multiply(a, b, tile, order):\n    return a @ b\n",
     "scripts/mm_ref.py": "def multiply(a, b, tile, order):\n    return a @ b\n",
     "ops/one.toml": "",
+    "candidates/fast.py": "def softmax(x):\n    return x\n",
+    "softmax_ref.py": "def softmax(x):\n    return x\n",
+    "adapter.py": "def load(path):\n    return abs\n",
 }
 PROJECT = '[project]\nname = "page"\n'
+TEMPLATE = """[[ops]]
+name = "softmax/{candidate}"
+foreach.candidate = { files = "candidates/*.py" }
+reference = "softmax_ref.py:softmax"
+"""
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
 
 
 def test_the_examples_of_the_page_are_sound(tmp_path: Path) -> None:
     found = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    assert len(found) == 5
+    assert len(found) == 7
     for number, block in enumerate(found):
         page = Mini(tmp_path / str(number))
         for path, text in FILES.items():
@@ -457,6 +465,8 @@ def test_the_examples_of_the_page_are_sound(tmp_path: Path) -> None:
         elif block.startswith("name"):
             programs = 'op = "scripts/mm.py:multiply"\nreference = "scripts/mm_ref.py:multiply"\n'
             config = PROJECT + "[[ops]]\n" + block + programs
+        elif block.startswith("[ops.op]"):
+            config = PROJECT + TEMPLATE + block
         else:
             config = PROJECT + block
         assert check_config(page.write("gpuemu.toml", config), strict=True) == [], block

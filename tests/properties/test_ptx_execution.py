@@ -212,7 +212,10 @@ def run_one(kernel: Kernel, rng: random.Random) -> None:
                 if v.constant and not v.pointers}  # fmt: skip
     checks = rng.choice((DEFAULT_CHECKS, DEFAULT_CHECKS, (), ("mem",)))
     try:
-        result = kernel.launch([2], [threads], arguments, shared=1024, budget=BUDGET, checks=checks)
+        grid = kernel.program.required_cluster or (2,)
+        result = kernel.launch(
+            grid, [threads], arguments, shared=1024, budget=BUDGET, checks=checks
+        )
         assert result.instructions <= BUDGET
     finally:
         check_nothing_outside_changed(Watched.latest, constant)

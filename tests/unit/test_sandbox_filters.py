@@ -33,6 +33,8 @@ def run(processor: str, number: int, *arguments: int, audit: int | None = None) 
         place += 1
         if operation == 0x20:
             (held,) = struct.unpack_from("<I", call, operand)
+        elif operation == 0x54:
+            held &= operand
         elif operation == 0x06:
             assert operand == ALLOW or operand >> 16 == 5
             return 0 if operand == ALLOW else operand & 0xFFFF
@@ -45,7 +47,8 @@ def run(processor: str, number: int, *arguments: int, audit: int | None = None) 
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_calls_of_every_program_are_let_through(processor: str) -> None:
     assert run(processor, OPEN_AT[processor]) == 0
-    assert run(processor, SOCKETPAIR[processor], 1) == 0
+    assert run(processor, SOCKETPAIR[processor], 1, 1) == 0
+    assert run(processor, SOCKETPAIR[processor], 1, 5 | 0x80800) == 0, "packets, with flags"
     assert run(processor, CLONE[processor], 0x11) == 0
     assert run(processor, CLONE[processor], 0x3D0F00) == 0, "a thread"
     assert run(processor, IOCTL[processor], 0, 0x5401) == 0
@@ -68,6 +71,9 @@ def test_refused_calls(processor: str) -> None:
 def test_what_arguments_decide(processor: str) -> None:
     for flag in (0x10000000, 0x00020000, 0x40000000, 0x20000000, 0x02000000):
         assert run(processor, CLONE[processor], 0x11 | flag) == errno.EPERM
+    assert run(processor, CLONE[processor], 0x11 | 0x8000) == errno.EPERM, "a sibling"
+    for family, kind in ((1, 2), (1, 3), (2, 1), (16, 3), (1, 2 | 0x80000)):
+        assert run(processor, SOCKETPAIR[processor], family, kind) == errno.EACCES
     assert run(processor, IOCTL[processor], 0, 0x5412) == errno.EPERM
     assert run(processor, IOCTL[processor], 0, 0x5412 | 1 << 32) == errno.EPERM, "the high half"
     assert run(processor, LIMITS[processor], 1, 7) == errno.EPERM
