@@ -64,6 +64,7 @@ def test_an_iteration_more_judges_that_case_only(mini: Mini) -> None:
     assert len(more) == 6
 
 
+@pytest.mark.long
 def test_a_bug_that_only_more_cases_show_is_found_and_reproduced(mini: Mini) -> None:
     plain = judged(mini, "ci", "quick", "scale")
     largest = max(case["shapes"]["x"][0] for case in plain["cases"])

@@ -79,6 +79,7 @@ def test_every_format_and_the_history_tell_the_seed(mini: Mini) -> None:
     assert re.search(r"^seed: \d+, drawn for this run", tested, re.M)
 
 
+@pytest.mark.long
 def test_every_failure_can_be_reproduced_in_a_fresh_clone(mini: Mini) -> None:
     mini.edit("scripts/scale.py", *WRONG)
     report = checked(mini, "--seed", "random", code=1)
@@ -90,6 +91,7 @@ def test_every_failure_can_be_reproduced_in_a_fresh_clone(mini: Mini) -> None:
     mini.command(*shlex.split(lines[0])[1:], code=0)
 
 
+@pytest.mark.long
 def test_an_op_that_learned_the_usual_cases_by_heart_fails(mini: Mini) -> None:
     """Memorising: it has the answers to the cases of the file's seed, and to no others."""
     mini.edit(

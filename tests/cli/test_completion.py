@@ -64,6 +64,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Mini:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.long
 def test_a_person_types_and_presses_tab(used: Mini, shell: str) -> None:
     """The shell completes the beginning that was typed and runs the whole word."""
     if shutil.which(shell) is None:

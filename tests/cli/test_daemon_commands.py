@@ -135,6 +135,7 @@ def test_in_the_foreground_until_it_is_interrupted(place: Place, number: signal.
     assert place.pid() == 0
 
 
+@pytest.mark.long
 def test_logs(place: Place) -> None:
     assert "daemon-no-log" in place.run("logs", code=2)
     place.run("start", "-b")

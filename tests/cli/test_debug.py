@@ -130,6 +130,7 @@ def test_one_failure_at_once(failing: Mini) -> None:
         assert sign in done.stdout
 
 
+@pytest.mark.long
 def test_an_op_that_crashes_has_a_pipeline_too(mini: Mini) -> None:
     mini.edit("scripts/total.py", "acc = np", "raise ValueError('\\x1b[2Jno')\n    acc = np")
     mini.run("total", "--dtype", "float32", code=3)
@@ -231,6 +232,7 @@ def test_completion_and_history_at_a_terminal(failing: Mini, history: Path) -> N
         assert screen.finish() == 0
 
 
+@pytest.mark.long
 def test_interrupting_a_command_leads_back_to_the_prompt(mini: Mini, tmp_path: Path) -> None:
     mini.env = {"XDG_STATE_HOME": str(tmp_path / "state")}
     mini.unfence()

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from mini_workspace import Mini, make_one_op
 
 from gpuemu_flow.reports.failure_text import failure_row, render_list
@@ -29,6 +30,7 @@ def test_ids_come_first_and_serve_as_arguments(mini: Mini) -> None:
     assert published[0].startswith(f"{first['seed']} total [{first['kind']}] ")
 
 
+@pytest.mark.long
 def test_mended_failures_stand_apart(mini: Mini) -> None:
     mini.without_causes()
     mini.edit("scripts/total.py", "acc +=", "acc =")

@@ -35,6 +35,7 @@ def test_without_names_all_ops_are_fuzzed(mini: Mini) -> None:
     assert all(r["passed"] == 9 for r in reports)
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_cases_whatever_the_number_of_jobs(mini: Mini) -> None:
     mini.without_causes()
     plant(mini)
@@ -147,6 +148,7 @@ def test_bad_arguments_say_what_is_wrong(
     assert done.stdout == ""
 
 
+@pytest.mark.long
 def test_shapes_strategies_layouts_and_dtypes_are_obeyed(mini: Mini) -> None:
     mini.write("scripts/total.py", "def total(x):\n    return x[:, 0] + 1e9\n")
     report = fuzz(
@@ -169,6 +171,7 @@ def test_fail_fast_and_time_stop_early(mini: Mini) -> None:
     assert timed["iterations"] > 0
 
 
+@pytest.mark.long
 def test_an_interrupted_fuzz_keeps_what_it_found(mini: Mini) -> None:
     process = mini.popen("fuzz", "scale", "-n", "1000000", "-j", "1")
     actions = mini.root / ".gpuemu-cache/actions/cache.db"

@@ -126,6 +126,7 @@ def test_a_failure_that_needs_an_earlier_call_is_reproduced_and_minimised(
     assert "nothing to minimise" in forgetful.command("minimize", cause["smallest"], code=1).stdout
 
 
+@pytest.mark.long
 def test_a_failure_between_guard_zones_is_reproduced_and_minimised(mini: Mini) -> None:
     mini.write(
         "scripts/scale.py",
@@ -147,6 +148,7 @@ def test_a_failure_between_guard_zones_is_reproduced_and_minimised(mini: Mini) -
         assert "only between guard zones" in again
 
 
+@pytest.mark.long
 def test_the_minimised_case_has_no_sentence_about_the_cases_it_came_from(mini: Mini) -> None:
     mini.edit("scripts/scale.py", "* 3", "* (3 if len(x) < 7 else 4)")
     report = fuzz(mini, "-n", "40", code=1)
@@ -155,6 +157,7 @@ def test_the_minimised_case_has_no_sentence_about_the_cases_it_came_from(mini: M
     assert record(mini, cause["minimized"])["cause"] == ""
 
 
+@pytest.mark.long
 def test_a_case_that_is_minimal_already_stays_as_it_is(mini: Mini) -> None:
     mini.edit("scripts/scale.py", "* 3", "* (3 if len(x) < 7 else 4)")
     cause = fuzz(mini, "-n", "24", code=1)["causes"][0]

@@ -143,6 +143,7 @@ def test_coverage_counts_what_was_judged_and_names_the_gaps(mini: Mini) -> None:
     assert codecov["coverage"]["gpuemu/relu.op"] == {"1": 1}
 
 
+@pytest.mark.long
 def test_how_often_it_fails_is_told_with_its_interval_and_by_shape_class(mini: Mini) -> None:
     found = plant(mini)
     rate = found["failure_rate"]

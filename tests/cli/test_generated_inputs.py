@@ -88,6 +88,7 @@ def test_a_right_op_passes_run_and_fuzz(mini: Mini) -> None:
     assert "20 passed" in fuzzed
 
 
+@pytest.mark.long
 def test_a_wrong_op_is_found_shrunk_and_made_again_elsewhere(mini: Mini, tmp_path: Path) -> None:
     mini.edit("scripts/op.py", "np.take_along_axis(x, routes, axis=1)", BOUNDED)
     shown = mini.command("run", code=1).stdout
@@ -183,6 +184,7 @@ def test_what_is_wrong_with_it_costs_the_case_an_error(
     ],
     ids=["result", "crash"],
 )
+@pytest.mark.long
 def test_a_case_without_inputs_is_recorded_and_passes_once_they_are_made(
     mini: Mini, body: str, slug: str
 ) -> None:

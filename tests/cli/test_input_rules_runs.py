@@ -93,6 +93,7 @@ def mini(tmp_path: Path) -> Mini:
     return made
 
 
+@pytest.mark.long
 def test_a_bug_at_the_edge_is_found_shrunk_and_made_again(mini: Mini, tmp_path: Path) -> None:
     (found,) = mini.run(code=1)["results"]
     assert found["verdict"] == "failed"
@@ -157,6 +158,7 @@ def test_errors_name_key_line_and_mend(mini: Mini) -> None:
     assert "table" in text
 
 
+@pytest.mark.long
 def test_another_range_runs_anew(mini: Mini) -> None:
     mini.edit("scripts/gather.py", "np.minimum(index, table.shape[0] - 2)", "index")
     mini.run()

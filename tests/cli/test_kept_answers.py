@@ -131,6 +131,7 @@ def test_an_answer_whose_run_did_not_pass_or_warned_is_not_kept(kept: Mini) -> N
     assert answers(kept) == []
 
 
+@pytest.mark.long
 def test_answers_do_not_pile_up(kept: Mini) -> None:
     tasks = [
         task["task"]

@@ -293,6 +293,7 @@ def test_a_workspace_without_kernels_says_so(mini: Mini) -> None:
     assert "no kernels are configured" in mini.command("lint", code=4).stdout
 
 
+@pytest.mark.long
 def test_a_source_without_a_compiler_is_skipped_and_counted(kernels: Mini, tmp_path: Path) -> None:
     kernels.edit("gpuemu.toml", 'ptx = "k/softmax.ptx"\ncubin = "k/softmax.cubin"\n', "")
     kernels.env["PATH"] = str(tmp_path)

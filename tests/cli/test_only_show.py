@@ -71,6 +71,7 @@ def marked(mini: Mini) -> Path:
     return mark
 
 
+@pytest.mark.long
 def test_what_only_shows_runs_nothing_that_the_workspace_names(mini: Mini) -> None:
     mark = marked(mini)
     mini.command("list")  # compiles the graph, for which tools are looked for
@@ -87,6 +88,7 @@ def test_what_only_shows_runs_nothing_that_the_workspace_names(mini: Mini) -> No
         assert not mark.exists(), f"{words}: {mark.read_text()}"
 
 
+@pytest.mark.long
 def test_a_report_shows_the_drawings_that_ci_made(mini: Mini) -> None:
     mini.edit("scripts/scale.py", "def scale(x):\n", "def scale(x):\n    return widen(x)\n")
     mini.command("run", code=1)

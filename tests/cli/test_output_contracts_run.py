@@ -131,6 +131,7 @@ def test_an_op_cannot_reach_the_function_that_judges_it(tmp_path: Path) -> None:
     assert result_of(mini, 3)["verdict"] == "error"
 
 
+@pytest.mark.long
 def test_minimising_and_exporting_know_of_contracts(tmp_path: Path) -> None:
     said = 'dims = ["M"], dtype = "int32", ties = "any", of = "x", axis = "N"'
     op = "i = x.argmax(1).astype(np.int32); i[2:] = 0; return i"

@@ -111,6 +111,7 @@ def test_a_report_runs_no_op_and_says_when_nothing_is_known(mini: Mini) -> None:
         assert "Invalid value" in mini.command("report", "--since-hours", number, code=2).stderr
 
 
+@pytest.mark.long
 def test_what_changed_since_is_no_pass_in_any_format(mini: Mini) -> None:
     """An old failure is one still, and says that it is old."""
     mini.without_causes()

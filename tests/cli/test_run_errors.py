@@ -84,6 +84,7 @@ def test_each_kind_of_trouble_is_an_error_and_the_run_goes_on(troubled: Mini) ->
     assert "op" in stages, "errors may not come again, so they are tried again"
 
 
+@pytest.mark.long
 def test_wrong_shape_and_dtype_are_errors(mini: Mini) -> None:
     mini.write("scripts/scale.py", "def scale(x):\n    return (x * 3).reshape(1, -1)\n")
     mini.write(

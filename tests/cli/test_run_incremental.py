@@ -142,6 +142,7 @@ def test_more_cases_run_only_the_new_ones(done: Mini) -> None:
     assert "op:scale:float32" not in executed(done.run("scale"))
 
 
+@pytest.mark.long
 def test_switching_back_is_served_from_the_action_cache(done: Mini) -> None:
     path = done.root / "scripts/total.py"
     original = path.read_text()

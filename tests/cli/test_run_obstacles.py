@@ -47,6 +47,7 @@ def test_an_interrupt_while_starting_is_an_interrupt(mini: Mini) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.long
 def test_nobody_listens(mini: Mini) -> None:
     """A job of cron may have no standard output at all."""
     for _ in range(2):  # the second is answered from the plan
@@ -71,6 +72,7 @@ def test_nothing_of_the_cache_is_offered_to_version_control(mini: Mini) -> None:
         assert (mini.root / folder / "CACHEDIR.TAG").exists()
 
 
+@pytest.mark.long
 def test_an_output_that_cannot_be_written(mini: Mini) -> None:
     """The device is always full; the run itself is not lost."""
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device

@@ -81,6 +81,7 @@ def test_each_trigger_alone_lets_its_own_changes_count(
     assert mini.run("--rerun-triggers", trigger, op)["executed"] != []
 
 
+@pytest.mark.long
 def test_the_number_of_jobs_changes_no_result(mini: Mini) -> None:
     one = mini.run("-j", "1")
     first = manifests(mini)

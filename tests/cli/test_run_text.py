@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from mini_workspace import Mini
 
 
@@ -35,6 +36,7 @@ def test_a_line_per_op_and_dtype_holds_its_figures(mini: Mini) -> None:
     assert text.rstrip().splitlines()[-1].startswith("19 tasks: 1 ran, 0 restored, 18 current")
 
 
+@pytest.mark.long
 def test_failures_are_folded_to_what_they_have_in_common(mini: Mini) -> None:
     mini.edit("scripts/total.py", "acc +=", "acc =")
     mini.edit("gpuemu.toml", "cases = 4", "cases = 12")

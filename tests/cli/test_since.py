@@ -58,6 +58,7 @@ def test_what_happened_on_the_other_side_is_no_part_of_a_change(kept: Mini) -> N
     assert ops(kept, "main") == {"relu"}
 
 
+@pytest.mark.long
 def test_the_configuration_counts_by_its_parts(kept: Mini) -> None:
     kept.edit("gpuemu.toml", "M = [1, 3, 8]", "M = [1, 3, 9]")
     assert ops(kept, "main") == {"total"}

@@ -87,6 +87,7 @@ def test_what_a_program_was_seen_to_use_counts(seen: Mini) -> None:
 
 
 @pytest.mark.parametrize("change", ["a file that is gone", "a file looked for in vain"])
+@pytest.mark.long
 def test_it_counts_after_a_run_too(change: str, seen: Mini) -> None:
     """The set of inputs is another then: a file that was missed is there, or the other way."""
     CHANGES[change](seen.root)

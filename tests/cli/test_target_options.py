@@ -117,6 +117,7 @@ def test_ci_takes_the_options_of_a_target(targets: Mini) -> None:
     assert not targets.run("nightly")["executed"]
 
 
+@pytest.mark.long
 def test_a_target_may_stop_at_the_first_failure(targets: Mini) -> None:
     path = targets.root / "gpuemu.toml"
     stops = '[targets.stops]\ntasks = ["all"]\njobs = 1\nkeep_going = false\n'

@@ -46,6 +46,7 @@ def test_the_display_shows_what_runs_and_how_far_it_is(waiting: Mini) -> None:
         assert re.search(r"^scale +float32 +passed +4 of 4", screen.screen, re.MULTILINE)
 
 
+@pytest.mark.long
 def test_interrupting_leaves_the_terminal_in_order(waiting: Mini) -> None:
     with terminal(waiting, "run", "scale") as screen:
         screen.wait_for(lambda text: re.search(r"op +scale:float32 +[1-9]/4", text) is not None)
@@ -142,6 +143,7 @@ def _until(path: Path) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.long
 def test_verdicts_are_coloured(mini: Mini) -> None:
     mini.edit("scripts/scale.py", "* 3", "* 2")
     with terminal(mini, "run", "scale", "relu") as screen:
@@ -199,6 +201,7 @@ def test_json_stays_json_on_a_terminal(mini: Mini) -> None:
         assert screen.text.lstrip().startswith("{") and screen.text.rstrip().endswith("}")
 
 
+@pytest.mark.long
 def test_what_a_script_prints_cannot_steer_the_terminal(mini: Mini) -> None:
     mini.write(
         "scripts/scale.py",

@@ -219,6 +219,7 @@ def test_ptx_that_calls_functions_of_other_files_is_assembled_all_the_same(
     assert list(kernels(made.cubin or b"")[1]) == ["k"]
 
 
+@pytest.mark.long
 def test_committed_artifacts_are_those_of_their_sources(toolchain: Toolchain) -> None:
     nvcc = toolchain.first("nvcc")
     if not isinstance(nvcc, Tool) or nvcc.release != (13, 0):

@@ -165,6 +165,7 @@ def actionlint(folder: Path, *texts: str) -> list[list[str]]:
     return [[problem["message"] for problem in found] for found in json.loads(done.stdout)]
 
 
+@pytest.mark.long
 def test_workflows_pass_actionlint(tmp_path: Path) -> None:
     make = CI_FILES["github"][1]
     texts = [

@@ -243,6 +243,7 @@ def test_other_commands_build_what_they_run(softmax: Path) -> None:
     assert planted.returncode == 0 and "planted bugs found" in planted.stdout
 
 
+@pytest.mark.long
 def test_an_error_of_the_compiler_is_told_once_and_by_line(softmax: Path) -> None:
     source = softmax / "k/matrices.cu"
     source.write_text(source.read_text().replace("v = s[0];", "v = s[0]"))

@@ -84,6 +84,7 @@ def test_kernels_of_the_whole_workspace(unserved: Served) -> None:
         assert [d["local_memory_delta"] for d in diffs["diffs"]] == [32]
 
 
+@pytest.mark.long
 def test_the_whole_workspace(daemon: Served, client: Client) -> None:
     daemon.open_gate()
     summary = client.run_ci()

@@ -76,6 +76,7 @@ def test_a_right_kernel_passes_and_is_current_then(workspace: Path) -> None:
     assert fuzzed.returncode == 0 and "8 passed" in fuzzed.stdout
 
 
+@pytest.mark.long
 def test_a_race_is_a_failure_of_its_own_kind(workspace: Path) -> None:
     ptx = workspace / "k.ptx"
     ptx.write_text(without_barriers(ptx.read_text(), "softmax_rows"))

@@ -13,6 +13,7 @@ from pytest_problems import PYTEST
 
 
 @pytest.mark.parametrize("name", chosen(PYTEST, "embedding", "ragged_heads"))
+@pytest.mark.long
 def test_a_file_of_tests_is_scored(tmp_path: Path, name: str) -> None:
     library = PYTEST[name].library
     if library != "numpy":

@@ -69,6 +69,7 @@ def test_an_edited_op_is_judged_without_its_reference(slow: Mini) -> None:
     assert not list((slow.root / ".gpuemu-cache/staging").iterdir())
 
 
+@pytest.mark.long
 def test_a_wrong_op_fails_on_kept_outputs_as_on_fresh_ones(slow: Mini) -> None:
     fuzzed(slow)
     slow.edit("scripts/scale.py", "* 3", "* 3.01")

@@ -338,6 +338,7 @@ def test_kernels_and_trends_are_as_the_json_says(shown: Shown) -> None:
 
 @pytest.mark.parametrize("width", [400, 1280])
 @pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.long
 def test_a_checker_of_accessibility_finds_nothing(shown: Shown, width: int, colours: str) -> None:
     package = pytest.importorskip("axe_core_python", reason="axe-core-python is not installed")
     shown.open(width, colours)

@@ -68,6 +68,7 @@ def named(report: dict[str, Any], kernel: str) -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.mark.long
 def test_figures_come_from_the_cubin_for_every_architecture(built: Mini) -> None:
     kernels = built.run()["kernels"]
     assert [(k["name"], k["arch"]) for k in kernels] == [
@@ -178,6 +179,7 @@ def test_a_violation_points_into_the_source(built: Mini) -> None:
     assert call["allowed"] == "wanted here"
 
 
+@pytest.mark.long
 def test_ptx_is_assembled_for_each_wanted_architecture(built: Mini) -> None:
     need("ptxas")
     committed = Path(__file__).resolve().parent.parent.parent / "scripts/kernels/sm_90/softmax.ptx"
@@ -194,6 +196,7 @@ def test_ptx_is_assembled_for_each_wanted_architecture(built: Mini) -> None:
     assert broken == ["portability"]
 
 
+@pytest.mark.long
 def test_damaged_ptx_is_named_with_its_line(built: Mini) -> None:
     need("ptxas")
     text = ".version 8.0\n.target sm_80\n.address_size 64\n.entry k(){\nadd.s32 %r1, %r2, 1;\n}\n"

@@ -153,6 +153,7 @@ def test_run_reproduce_and_minimize_from_the_text(editor: Editor) -> None:
     assert "still fails" in mini.command(*command, code=1).stdout
 
 
+@pytest.mark.long
 def test_results_follow_the_op_in_the_text_and_the_files_on_disk(editor: Editor) -> None:
     mini = editor.mini
     mini.edit("scripts/scale.py", "* 3", "* 3.01")
@@ -305,6 +306,7 @@ def test_a_goodbye_alone_ends_the_server(mini: Mini) -> None:
         raise InterruptedError
 
 
+@pytest.mark.long
 def test_commands_are_about_the_saved_file_and_say_so(editor: Editor) -> None:
     editor.open()
     assert "differs" not in editor.execute(RUN, editor.uri(), "relu")["message"]

@@ -140,6 +140,7 @@ def test_tests_fail_and_pass_as_they_should(extension: Extension) -> None:
         assert problems and {match[1] for match in problems} == {"scale"}
 
 
+@pytest.mark.long
 def test_failures_are_read_whole_and_each_can_be_reproduced(extension: Extension) -> None:
     found = extension.failures(100)
     assert len(found) == 4 and len(extension.failures(2)) == 2
@@ -163,6 +164,7 @@ def test_an_index_in_a_message_is_not_taken_for_the_kind(extension: Extension) -
     assert {f["kind"] for f in found} == {"ToleranceExceeded"}
 
 
+@pytest.mark.long
 def test_the_status_bar_follows_the_daemon(extension: Extension) -> None:
     assert "running" not in extension.call("status")
     extension.call("daemon", "start", "--background")

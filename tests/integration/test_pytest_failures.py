@@ -167,6 +167,7 @@ def swallow(case, way, op):
 
 
 @pytest.mark.parametrize("per", ["case", "op"])
+@pytest.mark.long
 def test_a_failed_check_fails_the_test_whatever_becomes_of_the_exception(
     tested: Place, per: str
 ) -> None:

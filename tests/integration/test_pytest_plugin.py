@@ -183,6 +183,7 @@ def test_tests_without_cases_load_nothing_of_it(tested: Place) -> None:
     assert ran.counts == {"passed": 1}, ran.text
 
 
+@pytest.mark.long
 def test_the_client_fixture(tested: Place) -> None:
     """It starts a daemon for the workspace; the test ends it."""
     ran = tested.pytest(
@@ -198,6 +199,7 @@ def test_the_client_fixture(tested: Place) -> None:
     assert ran.counts == {"passed": 1}, ran.text
 
 
+@pytest.mark.long
 def test_it_loads_as_an_installed_plugin(tested: Place) -> None:
     """By the entry point that the package declares, without being named."""
     info = tested.folder / "site" / "installed-1.dist-info"
@@ -220,6 +222,7 @@ def test_it_loads_as_an_installed_plugin(tested: Place) -> None:
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_the_documented_test(tested: Place) -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "pytest.md"
     (snippet,) = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)

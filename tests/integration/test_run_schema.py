@@ -102,6 +102,7 @@ def test_a_dry_run_satisfies_it(mini: Mini, schema: dict[str, Any]) -> None:
     validate(mini.run("--dry-run"), schema)
 
 
+@pytest.mark.long
 def test_changes_satisfy_it(mini: Mini, schema: dict[str, Any]) -> None:
     mini.run()
     mini.edit("scripts/scale.py", "* 3", "* 2")

@@ -110,6 +110,7 @@ definition."""
 
 
 @pytest.mark.parametrize("name", SPOILT)
+@pytest.mark.long
 def test_what_is_printed_satisfies_the_schema_alone(
     printed: dict[str, list[Any]], tmp_path: Path, name: str
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -136,6 +137,7 @@ json_like = st.recursive(
 
 @settings(max_examples=500, deadline=None)
 @given(value=json_like, names=st.lists(st.sampled_from(["x", "y", "M"]), max_size=2, unique=True))
+@pytest.mark.long
 def test_any_value_is_parsed_or_reported_and_nothing_is_raised(value: object, names: list[str]):
     found: list[str] = []
 
