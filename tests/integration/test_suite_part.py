@@ -68,6 +68,7 @@ def _count(names: set[str], word: str) -> int:
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.long
 def test_both_parts_together_are_all(project: Path, workers: str) -> None:
     sample, text = _run(project, "-n", workers)
     rest, _ = _run(project, "-n", workers, "--left-out")

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+import pytest
+
 from gpuemu_flow.cases.features import MOST_PASSING
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import iterate_cases
@@ -81,6 +83,7 @@ def test_the_passing_cases_that_are_kept_come_from_the_whole_run() -> None:
     assert min(quarters.values()) > MOST_PASSING / 5
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_cases_that_pass() -> None:
     passing = (judged for judged in cases(10**9) if judged.number % 10)
     outcome = FuzzOutcome("op", 5)
