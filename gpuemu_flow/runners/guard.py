@@ -34,8 +34,8 @@ from gpuemu_flow.runners.plain_paths import lexists, realpath
 from gpuemu_flow.runners.stand_in import StandIn, StandInFinder
 
 _HINT = (
-    "compute without it; a module that op and reference share has to stand in an import statement "
-    "of the op, or under the op's `shared`, as every other file has to that both read"
+    "compute without it; if both need the file, name it in the op's `shared` (for a module, an "
+    "import statement of the op will do)"
 )
 _RECORD_BYTES = 4096
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
