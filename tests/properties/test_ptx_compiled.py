@@ -58,7 +58,8 @@ def test_mutated_kernels_give_the_same_bits_or_none(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     rng = random.Random(f"compiled{SEED}")
-    sources = [data for path in FILES for data in kernels_of(path)]
+    files = [path for path in FILES if path.stem != "clusters"]  # numpy alone runs these
+    sources = [data for path in files for data in kernels_of(path)]
     compiled = 0
     for _ in range(EXECUTIONS):
         data = altered(rng.choice(sources), rng)
