@@ -21,4 +21,4 @@ def test_mutated_requests_and_slow_connections_leave_nothing_behind() -> None:
     assert found["unanswered"] == 0
     assert sum(found["answers"].values()) == 400
     assert "InternalError" not in found["answers"]
-    assert found["ping_ms_slow"]["pings"] > 0
+    assert found["ping_slow_ms"]["pings"] > 0
