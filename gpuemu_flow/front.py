@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -66,6 +67,10 @@ def _answer() -> int:
     """Run the command line, and return the exit code."""
     if sys.stdin is None or sys.stdout is None or sys.stderr is None:
         _fill_standard_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A path may hold bytes that are no text, and the locale may lack our signs.
+            stream.reconfigure(errors="backslashreplace")
     if sys.argv[1:] == ["run"] and "GPUEMU_CONFIG" not in os.environ:
         from gpuemu_flow.inputs import plan  # noqa: PLC0415 - only the fast path needs it
 

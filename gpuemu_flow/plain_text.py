@@ -13,7 +13,9 @@ import re
 LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 """All that ends a line for somebody: for terminals, for logs, for `str.splitlines`."""
 
-_FOREIGN_END = re.compile(f"[{LINE_ENDS[1:]}]")
+# No encoding has a sign for half of a surrogate pair, which stands for a byte of a path that is no
+# text.
+_NOT_SHOWN = re.compile(f"[{LINE_ENDS[1:]}\ud800-\udfff]")
 _UNUSUAL = re.compile(r"[^\x20-\x7e\n\t]")
 # At a line's begin blanks and colours do not count; blanks without line ends, or many empty lines
 # would take quadratic time.
@@ -40,9 +42,10 @@ def printable(text: str) -> str:
 def inert(document: str) -> str:
     """Return a document in which no line is a command, also where a part was not `printable`.
 
-    Colours stay. Only newlines end lines, and no line is a command.
+    Colours stay. Only newlines end lines, and no line is a command. Bytes of a path that are no
+    text are shown by their number.
     """
-    return _without_commands(_FOREIGN_END.sub(_by_number, document))
+    return _without_commands(_NOT_SHOWN.sub(_by_number, document))
 
 
 def inert_markup(markup: str) -> str:
@@ -65,8 +68,8 @@ def inert_json(text: str) -> str:
 
 
 def with_newlines(text: str) -> str:
-    """Return text in which only newlines break lines; show other line breaks as numbers."""
-    return _FOREIGN_END.sub(_by_number, text.replace("\r\n", "\n"))
+    """Return text in which only newlines break lines, and which UTF-8 can hold."""
+    return _NOT_SHOWN.sub(_by_number, text.replace("\r\n", "\n"))
 
 
 def _without_commands(text: str) -> str:
@@ -78,4 +81,5 @@ def _first_sign_by_number(command: re.Match[str]) -> str:
 
 
 def _by_number(found: re.Match[str]) -> str:
-    return f"\\x{ord(found[0]):02x}"
+    number = ord(found[0])
+    return f"\\x{number - 0xDC00 if 0xDC80 <= number <= 0xDCFF else number:02x}"

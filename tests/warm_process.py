@@ -154,6 +154,15 @@ def digest_what_all_need():
         table.digest(path)
 
 
+def stream_as_started(stream):
+    """Return a text stream for what its descriptor is now, which was the null device before."""
+    number = stream.fileno()
+    return open(
+        number, "w", encoding=stream.encoding, errors=stream.errors, closefd=False,
+        buffering=1 if number == 2 or os.isatty(number) else -1,
+    )  # fmt: skip
+
+
 def run():
     """Wait, load, and become each process that is asked for."""
     module, fd, lent = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
@@ -174,6 +183,8 @@ def run():
     file = Path(main.__file__)
     if module == "gpuemu_flow":
         file = file.with_name("__main__.py")
+        sys.stdout = stream_as_started(sys.stdout)
+        sys.stderr = stream_as_started(sys.stderr)
     sys.argv[:] = [str(file), *wanted["arguments"]]
     main.main()
 

@@ -55,6 +55,16 @@ def test_the_results_are_the_same(
     assert mini.run("it", code=1)["results"][0]["verdict"] == "failed"
 
 
+@pytest.mark.parametrize("encoding", ["utf-8:strict", "ascii:strict", "iso-8859-1:strict"])
+def test_a_terminal_that_cannot_show_the_path(tmp_path: Path, encoding: str) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + NAMES[2]))
+    mini = make_mini(folder)
+    mini.env |= {"HOME": str(tmp_path), "PYTHONIOENCODING": encoding}
+    mini.run("scale")
+    for _ in range(2):  # the second answer is a cached one, which is printed in another way
+        assert "no UTF-8 \\xe9\\xff" in mini.command("status").stdout
+
+
 def test_a_folder_that_is_renamed(tmp_path: Path, plain: list[tuple[object, ...]]) -> None:
     mini = make_mini(tmp_path / "before")
     first = mini.run("scale")
