@@ -119,47 +119,57 @@ def _others_homes(own: set[str], root: str) -> Iterator[str]:
             yield folder
 
 
-def copies_of(path: str, root: str) -> Iterator[str]:
-    """Yield existing files that are copies of a hidden file of the workspace.
+def copies_of(paths: Iterable[str], root: str) -> Iterator[str]:
+    """Yield existing files that are copies of hidden files of the workspace.
 
     Copies are backups by editors, bytecode, the history of a repository inside of the workspace,
     and the same file in other working trees of the workspace's repository.
     """
-    file = Path(path)
-    folder, name, stem = file.parent, file.name, file.stem
-    beside = [f"{name}{end}" for end in _BACKUP_ENDS] + [
-        f".{name}.swp", f".{name}.swo", f".{name}.un~", f"#{name}#", f".#{name}", f"{stem}.pyc",
-        f".ipynb_checkpoints/{stem}-checkpoint{file.suffix}",
-    ]  # fmt: skip
-    names = _names_in(str(folder))
-    yield from (
-        f"{folder}/{other}"
-        for other in beside
-        if (not names or other.partition("/")[0] in names) and os.path.lexists(f"{folder}/{other}")
-    )
-    if not _is_below(path, root):
-        yield from _histories(file.parents)  # a checkout from which the workspace was made
-        return
-    yield from _histories(above for above in file.parents if _is_below(str(above), f"{root}/"))
-    yield from _built_copies(file.relative_to(root), Path(root))
-    for tree in _working_trees(Path(root)):
-        other = str(tree[0] / os.path.relpath(path, tree[1]))
-        if os.path.lexists(other):
-            yield other
+    names_of = dict[str, list[str]]()
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        names_of.setdefault(folder, []).append(name)
+    for folder, names in names_of.items():
+        yield from _copies_beside(folder, names)
+        above = (Path(folder), *Path(folder).parents)
+        if not _is_below(f"{folder}/", f"{root}/"):
+            yield from _histories(above)  # a checkout from which the workspace was made
+            continue
+        yield from _histories(outer for outer in above if _is_below(str(outer), root))
+        yield from _built_copies([f"{folder}/{name}" for name in names], root)
+        for tree, here in _working_trees(Path(root)):
+            other = f"{tree}/{os.path.relpath(folder, here)}"
+            yield from filter(os.path.lexists, (f"{other}/{name}" for name in names))
 
 
-def _built_copies(file: Path, root: Path) -> Iterator[str]:
-    """Yield what builders of packages and reports of coverage made of a file of the workspace."""
-    names = _names_in(str(root))
-    if "build" in names:
-        for at in range(len(file.parts)):
-            inner = glob.escape(str(Path(*file.parts[at:])))
-            yield from map(str, (root / "build").glob(f"lib*/{inner}"))
+def _copies_beside(folder: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield backups and bytecode of files of a folder."""
+    there = _names_in(folder)
+    for name in names:
+        stem, suffix = os.path.splitext(name)  # noqa: PTH122
+        for other in (
+            *(f"{name}{end}" for end in _BACKUP_ENDS),
+            f".{name}.swp", f".{name}.swo", f".{name}.un~", f"#{name}#", f".#{name}", f"{stem}.pyc",
+            f".ipynb_checkpoints/{stem}-checkpoint{suffix}",
+        ):  # fmt: skip
+            path = f"{folder}/{other}"
+            if (not there or other.partition("/")[0] in there) and os.path.lexists(path):
+                yield path
+
+
+def _built_copies(paths: Iterable[str], root: str) -> Iterator[str]:
+    """Yield what builders of packages and reports of coverage made of files of the workspace."""
+    names = _names_in(root)
+    for path in paths if "build" in names else ():
+        parts = os.path.relpath(path, root).split("/")
+        for at in range(len(parts)):
+            inner = glob.escape("/".join(parts[at:]))
+            yield from map(str, Path(root, "build").glob(f"lib*/{inner}"))
     if "dist" in names:
         for pattern in ("*.whl", "*.tar.gz", "*.zip"):
-            yield from map(str, (root / "dist").glob(pattern))
+            yield from map(str, Path(root, "dist").glob(pattern))
     if "htmlcov" in names:
-        yield str(root / "htmlcov")
+        yield f"{root}/htmlcov"
 
 
 @lru_cache(maxsize=4096)

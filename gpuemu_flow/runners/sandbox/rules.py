@@ -125,11 +125,11 @@ def _devices() -> tuple[str, ...]:
 def _with_copies(sandbox: Sandbox) -> Iterator[str]:
     """Return hidden files with their bytecode and their other names on the disk."""
     linked: set[tuple[int, int]] = set()
+    yield from sandbox.hidden
+    yield from copies_of(sandbox.hidden, sandbox.root)
+    for folder in {os.path.dirname(path) for path in sandbox.hidden if path.endswith(".py")}:  # noqa: PTH120
+        yield from (f"{folder}/__pycache__", _bytecode_folder(folder))
     for path in sandbox.hidden:
-        yield path
-        yield from copies_of(path, sandbox.root)
-        if path.endswith(".py"):
-            yield from {os.path.dirname(path) + "/__pycache__", _bytecode_folder(path)}  # noqa: PTH120
         found = _stat(path)
         if found is not None and found.st_nlink > 1 and not os.path.isdir(path):  # noqa: PTH112
             linked.add((found.st_dev, found.st_ino))
@@ -137,12 +137,12 @@ def _with_copies(sandbox: Sandbox) -> Iterator[str]:
         yield from _other_names(sandbox.root, linked)
 
 
-def _bytecode_folder(path: str) -> str:
-    """Return the folder of bytecode under ``PYTHONPYCACHEPREFIX``."""
+def _bytecode_folder(folder: str) -> str:
+    """Return the folder of bytecode of a folder's modules under ``PYTHONPYCACHEPREFIX``."""
     try:
-        return os.path.dirname(importlib.util.cache_from_source(path))  # noqa: PTH120
+        return os.path.dirname(importlib.util.cache_from_source(f"{folder}/module.py"))  # noqa: PTH120
     except (NotImplementedError, ValueError):
-        return path
+        return f"{folder}/__pycache__"
 
 
 def _stat(path: str) -> os.stat_result | None:
@@ -166,6 +166,20 @@ def _other_names(root: str, wanted: set[tuple[int, int]]) -> Iterator[str]:
             return
 
 
+def _real_paths(paths: Iterable[str]) -> Iterator[str]:
+    """Resolve links as `os.path.realpath` does, each folder once."""
+    folders = dict[str, str]()
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if not folder.startswith("/") or name in ("", ".", ".."):
+            yield os.path.realpath(path)
+            continue
+        if folder not in folders:
+            folders[folder] = os.path.realpath(folder)
+        found = f"{folders[folder].rstrip('/')}/{name}"
+        yield os.path.realpath(found) if os.path.islink(found) else found  # noqa: PTH114
+
+
 class _Excluded:
     """Paths that are excluded from the allowed ones.
 
@@ -177,7 +191,7 @@ class _Excluded:
     """
 
     def __init__(self, paths: Iterable[str], resolved: frozenset[str] = frozenset()) -> None:
-        self.paths = resolved.union(map(os.path.realpath, paths))
+        self.paths = resolved.union(_real_paths(paths))
         self._above = {above for path in self.paths for above in _above(path)}
 
     def rest(self, start: str) -> Iterator[str]:
