@@ -100,7 +100,7 @@ def _answer() -> int:
 def _kept_answer() -> Answer | None:
     """Print a command's cached answer and end, or return a recorder for its new answer."""
     arguments = sys.argv[1:]
-    if arguments[:1] not in (["run"], ["list"], ["status"], ["explain"]):
+    if arguments[:1] not in (["run"], ["list"], ["status"], ["explain"], ["ci"]):
         return None
     from time import perf_counter  # noqa: PLC0415
 
@@ -108,7 +108,7 @@ def _kept_answer() -> Answer | None:
     from gpuemu_flow.engine import answers  # noqa: PLC0415
     from gpuemu_flow.inputs import plan  # noqa: PLC0415
 
-    if "GPUEMU_CONFIG" in os.environ or not answers.may_be_kept(arguments):
+    if "GPUEMU_CONFIG" in os.environ or not answers.may_be_kept(arguments, os.environ):
         return None
     root = plan.find_workspace(os.getcwd())  # noqa: PTH109
     if root is None:

@@ -17,6 +17,7 @@ from gpuemu_flow.cli.options import (
     seed_overrides,
     wants_color,
 )
+from gpuemu_flow.cli.plan_saving import save_plan
 from gpuemu_flow.cli.report_output import (
     FORMATS,
     check_outputs,
@@ -26,6 +27,7 @@ from gpuemu_flow.cli.report_output import (
     tell_ci,
     wants_pictures,
 )
+from gpuemu_flow.engine import answers
 
 if TYPE_CHECKING:
     from gpuemu_flow.cli.options import Executor
@@ -113,7 +115,9 @@ def ci(
         make_listener(live=wants_color() and output_format == "text") as listener,
     ):
         request = replace(request, elsewhere=cluster)
-        report = check(workspace, request, listener, announce=say_looking)
+        report = check(workspace, request, listener, announce=say_looking, conclude=save_plan)
+    if answers.recording is not None and not workspace.has_plain_cases:
+        answers.recording.spoil()  # the plan says nothing about its cases
     publish(
         report,
         outputs,

@@ -18,6 +18,7 @@ from gpuemu_flow.cli.options import (
     part_options,
     wants_color,
 )
+from gpuemu_flow.cli.plan_saving import save_plan
 from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
@@ -103,7 +104,6 @@ def run(
     from gpuemu_flow.reporting import history  # noqa: PLC0415
     from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
-    from gpuemu_flow.results.model import STANDING  # noqa: PLC0415
 
     if force or forcerun:
         executor.check_forced()
@@ -161,23 +161,13 @@ def run(
         say(str(problem), err=True)
     if outcome.executed:
         history.append(workspace.cache, report)
-    code = report.exit_code
-    # The plan answers a plain `run`, whose cases are those of the file's own seed.
-    own_seed = (
-        replace(overrides, given=frozenset()) == Overrides()
-        and workspace.settings.drawn_seed is None
-    )
-    everything = outcome.everything and outcome.all_current(workspace)
-    standing = [p for p in report.problems if p.slug in STANDING]
-    if code == 0 and len(standing) == len(report.problems) and own_seed and everything:
-        lines = [text.up_to_date_line(report), *(text.printable(str(p)) for p in standing)]
-        workspace.save_plan("\n".join(lines))
+    save_plan(workspace, outcome, report)
     if output_format == "json":
         say(json_writer.dumps(json_writer.run_to_json(report)))
     else:
         warn = workspace.settings.warn_threshold
         say(text.render_run(report, style, warn_threshold=warn))
-    raise SystemExit(code)
+    raise SystemExit(report.exit_code)
 
 
 def _show_summary(workspace: Workspace, options: RunOptions, output_format: str) -> None:

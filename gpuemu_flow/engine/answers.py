@@ -21,9 +21,11 @@ MOST = 32
 _JSON = ("--format", "json")
 _COMMANDS = frozenset({
     ("run", *_JSON), ("list",), ("list", *_JSON), ("list", "--status"), ("status",),
-    ("status", *_JSON), ("explain",), ("explain", *_JSON),
+    ("status", *_JSON), ("explain",), ("explain", *_JSON), ("ci",), ("ci", "quick"),
 })  # fmt: skip
 _VARIABLES = ("NO_COLOR", "GPUEMU_NO_COLOR", "TERM", "XDG_RUNTIME_DIR", "TMPDIR", "TEMP", "TMP")
+_OF_SERVICES = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
+"""Variables for which `ci` writes more than it prints."""
 _DURATION = '\n  "duration_s": '
 
 
@@ -138,9 +140,11 @@ recording: Answer | None = None
 """The present command's answer, if it may be kept."""
 
 
-def may_be_kept(arguments: Sequence[str]) -> bool:
-    """Tell whether a command only looks, so that its answer may be repeated."""
+def may_be_kept(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Tell whether a command only looks if nothing changed, so that its answer may be repeated."""
     words = tuple(arguments)
+    if words[:1] == ("ci",) and any(environ.get(name) for name in _OF_SERVICES):
+        return False
     if words in _COMMANDS:
         return True
     tasks = words[1:-2] if words[-2:] == _JSON else words[1:]

@@ -218,6 +218,13 @@ class Workspace:
             WorkspaceCache(self._snapshot_path.parent).create()
         snapshot.save(self._snapshot_path, self.snapshot)
 
+    @property
+    def has_plain_cases(self) -> bool:
+        """Tell whether no option and no setting of ``[ci]`` changes the cases of a plain run."""
+        own = replace(self._overrides, ci="", given=frozenset())
+        sampled = self._overrides.ci in self.settings.samplings
+        return own == Overrides() and self.settings.drawn_seed is None and not sampled
+
     def save_plan(self, summary: str) -> None:
         """Store the plan by which the next plain ``run`` answers at once if nothing changed.
 

@@ -29,6 +29,7 @@ from gpuemu_flow.types import Verdict
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.elsewhere import Elsewhere
+    from gpuemu_flow.engine.session import RunOutcome
     from gpuemu_flow.engine.shards import Shard
 
 QUICK = "quick"
@@ -92,11 +93,12 @@ def check(
     listener: Listener | None = None,
     environ: Mapping[str, str] = os.environ,
     announce: Callable[[str], None] = lambda _: None,
+    conclude: Callable[[Workspace, RunOutcome, RunReport], None] = lambda *_: None,
 ) -> Report:
     """Bring the requested tasks up to date and report on them.
 
     Failing cases and the history are recorded. `announce` is called with an op's name before new
-    cases are run to find the cause of its failures.
+    cases are run to find the cause of its failures, and `conclude` after a run that was not quick.
 
     Raises
     ------
@@ -116,6 +118,7 @@ def check(
     ).under(workspace.target)
     if options.jobs is None:
         options = replace(options, jobs=ci.parallel_jobs)
+    outcome: RunOutcome | None = None
     if request.quick:
         run, status, timed_out = _quick(workspace, options, listener)
     else:
@@ -127,7 +130,10 @@ def check(
         budget = cause_budget(workspace, confirm=request.confirm)
         run = with_causes(workspace, run, budget=budget, announce=announce)
     run = replace(run, problems=(*run.problems, *record_run(workspace, run)))
-    history.append(workspace.cache, run)
+    if outcome is not None:
+        conclude(workspace, outcome, run)
+    if not history.ends_with(workspace.cache, run):
+        history.append(workspace.cache, run)
     limited = bool(request.since) or request.shard is not None
     partial = bool(options.words) or request.quick or limited
     worse, shown = against(workspace, baseline, run, partial=partial)

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpuemu_flow.results.document import HistoryPoint
@@ -34,7 +34,7 @@ def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) 
     StoreError
         When the disk refuses.
     """
-    results = [_short(r) for r in report.results if r.verdict is not Verdict.SKIPPED]
+    results = _shorts(report)
     if not results or report.interrupted:
         return
     line: dict[str, Json] = {"version": VERSION, "time": round(when or time.time(), 3)}
@@ -46,6 +46,16 @@ def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) 
     torn = _ends_torn(cache, path)
     cache.files.append(path, b"\n" + data if torn else data)
     _prune(cache, path)
+
+
+def ends_with(cache: WorkspaceCache, report: RunReport) -> bool:
+    """Tell whether the last line holds just the results of a run that executed nothing."""
+    lines = () if report.executed else _lines(cache)
+    last = next(iter(lines[-1:]), b"")
+    try:
+        return bool(json.loads(last)["results"] == _shorts(report))
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def read(cache: WorkspaceCache) -> list[HistoryPoint]:
@@ -66,6 +76,10 @@ def _ends_torn(cache: WorkspaceCache, path: Path) -> bool:
         return False
 
 
+def _shorts(report: RunReport) -> list[list[Json]]:
+    return [_short(r) for r in report.results if r.verdict is not Verdict.SKIPPED]
+
+
 def _short(result: OpResult) -> list[Json]:
     return [
         result.op,
@@ -76,7 +90,7 @@ def _short(result: OpResult) -> list[Json]:
     ]
 
 
-def _lines(cache: WorkspaceCache) -> Iterable[bytes]:
+def _lines(cache: WorkspaceCache) -> Sequence[bytes]:
     path = cache.folder / NAME
     with contextlib.suppress(OSError):
         if path.lstat().st_size <= MAX_BYTES:

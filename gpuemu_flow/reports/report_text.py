@@ -15,6 +15,7 @@ from gpuemu_flow.reports.text import (
     printable,
     render_run,
     share,
+    time_taken,
 )
 from gpuemu_flow.results.document import Report
 from gpuemu_flow.results.model import Absence, KernelResult, OpResult
@@ -115,8 +116,7 @@ def _after(report: Report) -> Iterator[str]:
 def totals_line(report: Report) -> str:
     """Return the verdict, and cases by verdict."""
     words = ", ".join(f"{n} {word}" for word, n in counts(report.totals)) or "nothing checked"
-    took = f" in {duration(report.run.duration_s)}" if report.run.duration_s else ""
-    return f"{report.verdict.upper()}: {words}{took}"
+    return f"{report.verdict.upper()}: {words}{time_taken(report.run)}"
 
 
 def counts(totals: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -375,8 +375,15 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
     lines += _problem_lines(report)
     if report.interrupted:
         lines.append("interrupted: what was finished is kept; run again to go on")
-    lines.append(f"{totals_line(report)} in {duration(report.duration_s)}")
+    lines.append(f"{totals_line(report)}{time_taken(report)}")
     return "\n".join(lines)
+
+
+def time_taken(report: RunReport) -> str:
+    """Return how long a run took, to end a line with; nothing if it had nothing to do."""
+    counts = report.tasks
+    worked = counts.total == 0 or counts.current < counts.total
+    return f" in {duration(report.duration_s)}" if worked and report.duration_s else ""
 
 
 def _problem_lines(report: RunReport) -> list[str]:

@@ -15,15 +15,16 @@ from gpuemu_flow.inputs import plan
 
 STATUS, LIST, EXPLAIN = ("status",), ("list", "--status"), ("explain",)
 RUN = ("run", "--format", "json")
+CI = ("ci",)
 
 
 @pytest.fixture
 def kept(checked_mini: Mini) -> Mini:
     """A workspace in which each answer is kept."""
     checked_mini.command("run")
-    for command in (RUN, STATUS, LIST, EXPLAIN):
+    for command in (CI, RUN, STATUS, LIST, EXPLAIN):
         checked_mini.command(*command)
-    assert len(answers(checked_mini)) == 4
+    assert len(answers(checked_mini)) == 5
     return checked_mini
 
 
@@ -41,7 +42,7 @@ def mark(mini: Mini) -> None:
 
 
 def test_kept_answers_are_what_the_full_program_says(kept: Mini) -> None:
-    first = {command: kept.command(*command).stdout for command in (STATUS, LIST, EXPLAIN)}
+    first = {command: kept.command(*command).stdout for command in (CI, STATUS, LIST, EXPLAIN)}
     report = kept.run()
     for path in answers(kept):
         path.unlink()
@@ -53,7 +54,7 @@ def test_kept_answers_are_what_the_full_program_says(kept: Mini) -> None:
     assert kept.run()["tasks"]["total"] == 9119, "else this file would test the full program"
 
 
-@pytest.mark.parametrize("command", [RUN, STATUS, LIST, EXPLAIN], ids=" ".join)
+@pytest.mark.parametrize("command", [CI, RUN, STATUS, LIST, EXPLAIN], ids=" ".join)
 def test_no_answer_outlives_a_change(command: tuple[str, ...], kept: Mini) -> None:
     mark(kept)
     assert "9119" in kept.command(*command).stdout
@@ -73,8 +74,34 @@ def test_an_answer_is_for_its_words_and_its_variables_alone(kept: Mini) -> None:
     assert "9119" not in kept.command("explain", "op:scale:float32").stdout
     assert "9119" not in kept.command("status", "--config", "validation.cases=4").stdout
     assert "9119" not in kept.command("-C", ".", "status").stdout
+    assert "9119" in kept.command("ci").stdout
+    kept.env["GITHUB_STEP_SUMMARY"] = str(kept.root / "summary.md")
+    assert "9119" not in kept.command("ci").stdout
+    assert (kept.root / "summary.md").exists()
     kept.env["NO_COLOR"] = "1"
     assert "9119" not in kept.command("status").stdout
+    assert "9119" not in kept.command("ci", "--seed", "random").stdout
+
+
+@pytest.mark.parametrize("setting", ['seed = "random"', "fuzz_iterations = 3"])
+def test_ci_with_cases_of_its_own_is_not_kept(setting: str, checked_mini: Mini) -> None:
+    config = checked_mini.root / "gpuemu.toml"
+    config.write_text(f"{config.read_text()}\n[ci]\n{setting}\n")
+    for _ in range(2):
+        checked_mini.command("run")
+        checked_mini.command("ci")
+    assert answers(checked_mini) == []
+
+
+def test_ci_alone_makes_the_plan_and_the_history_stays(checked_mini: Mini) -> None:
+    history = checked_mini.root / ".gpuemu-cache" / "history.jsonl"
+    checked_mini.command("ci")
+    length = len(history.read_bytes())
+    told = [checked_mini.command("ci").stdout for _ in range(2)]
+    assert len(answers(checked_mini)) == 1 and told[0] == told[1]
+    assert "PASSED" in told[0] and " ms" not in told[0].splitlines()[-1]
+    assert len(history.read_bytes()) == length
+    assert "up to date" in checked_mini.command("run").stdout
 
 
 def test_status_sees_the_cache_grow_and_a_daemon_live(kept: Mini) -> None:

@@ -46,6 +46,15 @@ def test_skipped_ops_and_interrupted_runs_leave_nothing(cache: WorkspaceCache) -
     assert not (cache.folder / history.NAME).exists()
 
 
+def test_a_run_that_executed_nothing_may_repeat_the_last_line(cache: WorkspaceCache) -> None:
+    idle = replace(run_with(math.inf), executed=())
+    assert not history.ends_with(cache, idle)
+    history.append(cache, idle)
+    assert history.ends_with(cache, idle)
+    assert not history.ends_with(cache, replace(idle, executed=("op:softmax:float32",)))
+    assert not history.ends_with(cache, replace(run_with(2.0), executed=()))
+
+
 @pytest.mark.parametrize(
     "rubbish",
     [b"{", b"[]\n", b'{"version": 2, "time": 1, "results": []}\n', b"\xff\xfe\n", b"null\n",
