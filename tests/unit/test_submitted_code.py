@@ -13,7 +13,9 @@ PASSED, FAILED = Verdict.PASSED, Verdict.FAILED
 def verdicts(client: dict[str, Json], *stored: tuple[str, Verdict]) -> list[Verdict]:
     """Return the verdicts that count of submissions for one case: who judged each, and how."""
     submissions = [
-        StoredResult(f"{key:03}", "softmax", 7, "float32", "submit", by, Judged(verdict), {}, client)
+        StoredResult(
+            f"{key:03}", "softmax", 7, "float32", "submit", by, Judged(verdict), {}, client
+        )
         for key, (by, verdict) in enumerate(stored)
     ]
     return [one.judged.verdict for one in newest_judged_by(submissions, "now")]
