@@ -129,6 +129,11 @@ class Workspace:
                 continue
             absolute = os.path.normpath(self.base.joinpath(pattern))
             relative = os.path.relpath(absolute, self.root)
+            if relative == "." or absolute == "/":
+                what = "the whole workspace" if relative == "." else "the root folder"
+                text = f"{dotted(here)} = {shown(pattern)} is {what}"
+                out.add("config-value", here, text, 'name files or folders in it: "data/*.json"')
+                continue
             globs.append(absolute if relative.startswith("..") else relative)
         return tuple(dict.fromkeys(globs))
 

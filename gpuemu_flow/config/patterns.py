@@ -22,8 +22,12 @@ def plain_glob(written: str) -> tuple[PurePosixPath, str]:
         The end of a sentence about the glob; empty where nothing is wrong.
     """
     path = PurePosixPath(os.path.normpath(written))
+    if not written.isprintable():
+        return path, "holds control characters"
     if path.is_absolute() or ".." in PurePosixPath(written).parts:
         return path, "leads out of the workspace"
+    if not path.parts:
+        return path, "is the workspace itself"
     if any("**" in part and part != "**" for part in path.parts):
         return path, "has a '**' that does not stand alone between slashes"
     return path, ""

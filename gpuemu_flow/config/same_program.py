@@ -17,8 +17,12 @@ def is_same_program(op: ProgramRef, reference: ProgramRef) -> bool:
 
     Links are followed, and within one file names that stand for another function: ``fast = slow``
     and ``fast = partial(slow)``. A partial with arguments is another function: a flag may choose
-    another way to compute.
+    another way to compute. A function that makes another of a file (``loads``) stands for that
+    file. Which of the file's functions it gives is not known, so that the reference's own file is
+    the reference.
     """
+    if op.loads is not None or reference.loads is not None:
+        return _made_of(op) == _made_of(reference)
     if op.path is None or reference.path is None:
         return op.path is reference.path and _identity(op) == _identity(reference)
     if os.path.realpath(op.path) != os.path.realpath(reference.path):
@@ -30,6 +34,12 @@ def is_same_program(op: ProgramRef, reference: ProgramRef) -> bool:
         return op.kind != "torch" or op.argv == reference.argv
     names = _other_names(os.path.realpath(op.path))
     return _last(op.function, names) == _last(reference.function, names)
+
+
+def _made_of(program: ProgramRef) -> str:
+    """Return the file that holds the function that runs, or its module where that is installed."""
+    path = program.loads or program.path
+    return os.path.realpath(path) if path is not None else program.module
 
 
 def _identity(program: ProgramRef) -> tuple[str, str, str, tuple[str, ...]]:

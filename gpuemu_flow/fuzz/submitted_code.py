@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.results import StoredResult
+from gpuemu_flow.types import BAD
 
 
 @dataclass
@@ -49,6 +50,32 @@ def newest_of_each(stored: Iterable[StoredResult]) -> list[StoredResult]:
     The same case by other code is another result: one that passes must not hide one that fails.
     """
     found = {(one.op, one.dtype, one.seed, one.origin): one for one in stored}
+    return list(found.values())
+
+
+def newest_judged_by(stored: Iterable[StoredResult], now: str) -> list[StoredResult]:
+    """Return the newest result that was judged by `now`, of each op, dtype, case and code.
+
+    A later one that was judged otherwise, by a tolerance of its own or by another reference, says
+    nothing of this judgement, so that it hides no failure. It does hide a pass of code that did not
+    identify itself: that code may have changed in between.
+
+    Parameters
+    ----------
+    stored : iterable of StoredResult
+        Oldest first.
+    now : str
+        Digest of what decides a verdict at present.
+    """
+    found: dict[tuple[str, str, int, str], StoredResult] = {}
+    for one in stored:
+        case = (one.op, one.dtype, one.seed, one.origin)
+        if one.judged_by == now:
+            found[case] = one
+        elif not (one.origin and one.client.get("code")):
+            known = found.get(case)
+            if known is not None and known.judged.verdict not in BAD:
+                del found[case]
     return list(found.values())
 
 

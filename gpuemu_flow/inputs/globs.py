@@ -8,17 +8,20 @@ from gpuemu_flow.inputs.plan import CACHE_NAME
 
 
 def glob_files(root: Path, pattern: str) -> list[str]:
-    """Return the files below `root` that `pattern` matches, relative to it, sorted.
+    """Return the files that `pattern` matches, sorted: relative to `root`, absolute outside of it.
 
     Files in our own cache are left out, since they change with every run. After a pattern that ends
-    in a slash, what matches the rest counts whatever it is: folders, and links to nowhere.
+    in a slash, what matches the rest counts whatever it is: folders, and links to nowhere. The
+    pattern is absolute where the configuration may name files outside of `root`.
     """
     anything = pattern.endswith("/")
-    return sorted(
-        path.relative_to(root).as_posix()
-        for path in root.glob(pattern.rstrip("/"))
-        if (anything or path.is_file()) and CACHE_NAME not in path.relative_to(root).parts
-    )
+    base = Path("/") if pattern.startswith("/") else root
+    found = []
+    for path in base.glob(pattern.strip("/")):
+        name = path.relative_to(root) if path.is_relative_to(root) else path
+        if (anything or path.is_file()) and CACHE_NAME not in name.parts:
+            found.append(name.as_posix())
+    return sorted(found)
 
 
 def glob_folders(root: Path, pattern: str) -> set[Path]:

@@ -8,9 +8,12 @@ from gpuemu_flow.judging.verdicts import reason
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.causes import causes
 from gpuemu_flow.results.model import OpResult, RunReport
-from gpuemu_flow.types import Json, Verdict
+from gpuemu_flow.types import FailureKind, Json, Verdict
 
 SCORE_VERSION = 1
+_JUDGES = (FailureKind.REFERENCE, FailureKind.GENERATOR)
+_LACKING = frozenset({"framework-missing", "triton-missing"})
+"""Errors of a machine on which the candidate cannot run; they say nothing of the candidate."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +108,17 @@ def _score(op: str, results: list[OpResult]) -> Score:
 
 
 def _correct(results: list[OpResult], verdicts: set[Verdict]) -> bool | None:
-    """Return the verdict, in which errors of the op itself count as wrong."""
+    """Return the verdict, in which errors of the op itself count as wrong.
+
+    Those of the reference or of a function that makes inputs do not, nor does what this machine
+    lacks.
+    """
     if Verdict.FAILED in verdicts:
         return False
     if Verdict.ERROR in verdicts:
         cases = [failure for result in results for failure in result.failures]
         blamed = [f for case in cases for f in case.result.failures]
-        theirs = [f for f in blamed if f.kind.value != "reference"]
+        theirs = [f for f in blamed if f.kind not in _JUDGES and f.why not in _LACKING]
         return False if theirs else None
     return True if verdicts == {Verdict.PASSED} else None
 

@@ -12,7 +12,7 @@ from gpuemu_flow.engine.graph import Skip
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzz.results_folder import results_folder
-from gpuemu_flow.fuzz.submitted_code import newest_of_each, of_current_code
+from gpuemu_flow.fuzz.submitted_code import newest_judged_by, newest_of_each, of_current_code
 from gpuemu_flow.inputs.files import stamp_of
 from gpuemu_flow.judging.summary import WORST, tallied
 from gpuemu_flow.quick_dataclass import dataclass
@@ -41,8 +41,8 @@ def submitted_results(
 
     A submission counts if it was judged by the present reference, configuration and environment,
     without a tolerance or arguments of its own, if no newer state of its code has replaced it, and
-    if the files of its code are unchanged. For each case and code only the newest counts. An op and
-    dtype without such a submission stays skipped, with a reason that says so.
+    if the files of its code are unchanged. For each case and code only the newest such one counts.
+    An op and dtype without any stays skipped, with a reason that says so.
     """
     return {
         (one.op, one.dtype): _result(workspace, one) if one.valid else _outdated(one)
@@ -128,7 +128,8 @@ def _submissions(workspace: Workspace, skips: Iterable[Skip]) -> list[_Submitted
         everything = store.everything()
         names = new_names(workspace, subjects, everything)
         everything = [replace(s, op=names[s.op]) if s.op in names else s for s in everything]
-        latest = newest_of_each(of_current_code(everything))
+        current = of_current_code(everything)
+        latest = newest_of_each(current)
         lost = _of_no_op(workspace, latest)
         code = ClientCode(workspace, store)
         found = []
@@ -140,7 +141,8 @@ def _submissions(workspace: Workspace, skips: Iterable[Skip]) -> list[_Submitted
                 continue
             now = subjects.judged_by(Query(skip.op, skip.dtype, {}))
             workspace.watch(subjects.stamps(skip.op, skip.dtype))
-            judged = [(s, code.moved(s)) for s in stored if s.judged_by == now]
+            mine = [s for s in current if (s.op, s.dtype) == (skip.op, skip.dtype)]
+            judged = [(s, code.moved(s)) for s in newest_judged_by(mine, now)]
             valid = [s for s, moved in judged if not moved]
             moved = [pair for pair in judged if pair[1]]
             found.append(_Submitted(skip.op, skip.dtype, valid, moved, len(stored) - len(judged)))

@@ -288,6 +288,8 @@ class Observer:
         self._trace()
 
     def _on_database(self, path: object, *_: object) -> None:
+        """Record a database, and trace what SQLite opens by itself: of a URI, by ``ATTACH``."""
+        self._trace()
         text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
         if text and not text.startswith((":", "file:")):
             name = absolute(text)

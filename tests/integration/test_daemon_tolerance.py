@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from daemon_workspace import Served, normal
 
-from gpuemu_flow.types import Json
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.reporting.submissions import submitted_results
+from gpuemu_flow.results.model import OpResult
+from gpuemu_flow.types import Json, Verdict
 
 PROJECT = """\
 [project]
@@ -110,3 +113,23 @@ reference = "scripts/says.py:reference"
 input_names = ["x"]
 execution_mode = "client_side"
 """
+
+
+def test_a_tolerance_of_the_clients_own_hides_no_failure(unserved: Served) -> None:
+    """Cases that had failed were left out of the count, and the op passed on the others."""
+    serve(unserved, more=DIMS)
+    with unserved.client() as client:
+        cases = client.get_test_batch("product", 3, seed=1)
+        right = [plain(case.inputs) for case in cases]
+        wrong = [right[0], *(output + 1 for output in right[1:])]
+        client.submit_outputs("product", cases, wrong)
+        client.submit_outputs("product", cases[1:], wrong[1:], atol=1e9)
+        result = submitted(unserved)
+        assert (result.verdict, result.passed, result.failed) == (Verdict.FAILED, 1, 2)
+        client.submit_outputs("product", cases, right)
+    assert submitted(unserved).verdict is Verdict.PASSED
+
+
+def submitted(served: Served) -> OpResult:
+    workspace = Workspace(served.root, environ=served.environ)
+    return submitted_results(workspace, workspace.graph.skips)["product", "float32"]

@@ -31,6 +31,10 @@ READS = {
     "mmap": "import mmap; f = open('d.bin'); mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)",
     "tomllib": "import tomli\ntry:\n    tomli.load(open('d.bin', 'rb'))\nexcept ValueError: pass",
     "sqlite3": "import sqlite3; sqlite3.connect('d.bin').close()",
+    "sqlite3, URI": "import sqlite3\ns = sqlite3.connect('file:d.bin?mode=ro', uri=True)\n"
+    "s.execute('PRAGMA schema_version').fetchall()",
+    "sqlite3, attached": "import sqlite3\ns = sqlite3.connect(':memory:')\n"
+    "s.execute('ATTACH ? AS d', ['d.bin'])\ns.execute('PRAGMA d.schema_version').fetchall()",
     "read and written": "open('d.bin', 'r+b').close()",
     "after chdir": "import os; os.makedirs('in/x'); os.chdir('in/x'); open('../../d.bin').close()",
     "folder descriptor": "import os; f = os.open('.', os.O_RDONLY); os.open('./d.bin', 0)",
@@ -45,7 +49,7 @@ def test_each_way_to_a_file(ws: Workspace, read: str) -> None:
     data = ws.folder / "d.bin"
     with data.open("wb") as stream:
         np.save(stream, np.arange(3))
-    if read == "sqlite3":
+    if read.startswith("sqlite3"):
         data.write_bytes(b"")
     seen = observe(ws, ws.program("callable", _body(READS[read])))
     assert {_plain(path) for path in seen.files} == {"program.py", "d.bin"}

@@ -37,7 +37,7 @@ schema = {{ dims = {{ N = [3] }}, inputs = {{ x = ["N"] }}, output = ["N"] }}
 def slugs(folder: Path, op: str, reference: str = '"s/ref.py:f"') -> list[str]:
     (folder / "s").mkdir()
     (folder / "s/ref.py").write_text(REFERENCE)
-    (folder / "s/script.py").write_text("print()\n")
+    (folder / "s/script.py").write_text("print()\n\ndef load(path): ...\n")
     (folder / "s/link.py").symlink_to("ref.py")
     (folder / "s/script_link.py").symlink_to("script.py")
     (folder / "tool").write_text("#!/bin/sh\n")
@@ -45,6 +45,27 @@ def slugs(folder: Path, op: str, reference: str = '"s/ref.py:f"') -> list[str]:
     path = folder / "gpuemu.toml"
     path.write_text(CONFIG.format(op=op, reference=reference))
     return [problem.slug for problem in check_config(path, strict=True)]
+
+
+LOADED = '{{ kind = "callable", path = "s/script.py", function = "load", loads = "s/{name}.py" }}'
+
+
+@pytest.mark.parametrize("loaded", ["ref", "link"])
+@pytest.mark.parametrize("reference", ['"s/ref.py:f"', LOADED.format(name="ref")])
+def test_nothing_is_loaded_of_the_reference(tmp_path: Path, loaded: str, reference: str) -> None:
+    """It passed, as the function of the reference's file that it gave was the reference."""
+    assert slugs(tmp_path, LOADED.format(name=loaded), reference) == ["config-op-is-reference"]
+
+
+def test_two_files_that_one_function_loads_are_two_programs(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("def g(x):\n    return x + x\n")
+    other = LOADED.format(name="../other")
+    assert slugs(tmp_path, other) == []
+
+
+def test_an_op_and_a_reference_may_be_loaded_alike(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("def g(x):\n    return x + x\n")
+    assert slugs(tmp_path, LOADED.format(name="../other"), LOADED.format(name="ref")) == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""Test what counts as a wrong candidate, and what says nothing of it."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from gpuemu_flow.cases.op_schema import default_schema
+from gpuemu_flow.cases.plan import iterate_cases
+from gpuemu_flow.judging.verdicts import run_error_result
+from gpuemu_flow.problems.score import scores_of
+from gpuemu_flow.results.model import CaseFailure, OpResult, RunReport, TaskCounts
+from gpuemu_flow.runners.api import RunError
+from gpuemu_flow.types import FailureKind, Verdict
+
+OP, REFERENCE, GENERATOR = (
+    FailureKind.EXECUTION,
+    FailureKind.REFERENCE,
+    FailureKind.GENERATOR,
+)
+
+
+def score(*errors: tuple[FailureKind, str]) -> tuple[bool | None, int]:
+    """Return the score and exit code of a candidate with these errors, one in each case."""
+    plan = iterate_cases(
+        default_schema(["x"]),
+        seed=1,
+        dtype="float32",
+        strategies=("normal",),
+        layouts=("contiguous",),
+    )
+    failures = tuple(
+        CaseFailure("p/a", case, run_error_result(kind, RunError(slug, "no")))
+        for case, (kind, slug) in zip(islice(plan, len(errors)), errors, strict=True)
+    )
+    result = OpResult("p/a", "float32", Verdict.ERROR, cases=4, errors=2, failures=failures)
+    scores = scores_of(RunReport(TaskCounts(), (), (result,)))
+    return scores.rows[0].correct, scores.exit_code
+
+
+@pytest.mark.parametrize("slug", ["op-crashed", "op-not-loadable", "ValueError"])
+def test_errors_of_the_candidate_make_it_wrong(slug: str) -> None:
+    assert score((OP, slug)) == (False, 0)
+    assert score((REFERENCE, "op-crashed"), (OP, slug)) == (False, 0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        (REFERENCE, "op-crashed"),
+        (GENERATOR, "generate-failed"),
+        (OP, "framework-missing"),
+        (OP, "triton-missing"),
+    ],
+)
+def test_other_errors_say_nothing_of_it(error: tuple[FailureKind, str]) -> None:
+    assert score(error) == (None, 4)
