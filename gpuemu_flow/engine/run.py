@@ -122,7 +122,7 @@ class Execution:
     not_kept: set[str] = field(default_factory=set)
 
 
-class _Reporter(ZeroReporter):  # type: ignore[misc]
+class _Reporter(ZeroReporter):  # type: ignore[misc]  # doit has no types
     """Hand doit's events to our listener."""
 
     def __init__(
@@ -184,7 +184,7 @@ class _WakingQueue(queue.Queue[Any]):
         return super().get(block, timeout)
 
 
-class _Runner(MThreadRunner):  # type: ignore[misc]
+class _Runner(MThreadRunner):  # type: ignore[misc]  # doit has no types
     """doit's thread runner; threads only wait for worker processes."""
 
     Queue = _WakingQueue
@@ -198,7 +198,7 @@ class _Runner(MThreadRunner):  # type: ignore[misc]
         return int(self.final_result)
 
 
-class _Failed(TaskFailed):  # type: ignore[misc]
+class _Failed(TaskFailed):  # type: ignore[misc]  # doit has no types
     """A task that could not do its work, with the problems as data."""
 
     def __init__(self, name: str, problems: tuple[Problem, ...]) -> None:
