@@ -22,7 +22,7 @@ from gpuemu_flow.problems.model import (
     Source,
     Taken,
 )
-from gpuemu_flow.problems.options import SEED, Options
+from gpuemu_flow.problems.options import SEED, Options, halved
 from gpuemu_flow.problems.probing import ProbeError, Prober, open_prober
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import DTYPES, Json
@@ -183,7 +183,7 @@ def _scaled(
     if not options.small or _elements(definition, axes.spread()) <= MOST_ELEMENTS:
         return {}
     for cap in _CAPS:
-        consts = {name: _halved(value, cap) for name, value in axes.consts.items()}
+        consts = {name: halved(value, cap) for name, value in axes.consts.items()}
         smaller = replace(axes, consts=consts)
         if _elements(definition, smaller.spread()) > MOST_ELEMENTS:
             continue
@@ -197,12 +197,6 @@ def _scaled(
     if _elements(definition, axes.spread()) > MOST_ELEMENTS << 5:
         raise ProbeError("its inputs are too large for a CPU, and smaller ones do not run")
     return {}
-
-
-def _halved(value: int, cap: int) -> int:
-    while value > cap:
-        value //= 2
-    return value
 
 
 def _elements(definition: Definition, sizes: Mapping[str, int]) -> int:
