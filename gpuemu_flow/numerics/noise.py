@@ -92,7 +92,7 @@ class Doubting(_Noisy):
 def doubting(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
     """Return arrays as `noisy` does, but also perturb quotients that a reciprocal would change.
 
-    A half that comes from a rounded scale is moved; a half that comes from exact numbers is not.
+    A tie (such as 2.5) that comes from a rounded scale is moved; one of exact numbers is not.
     """
     return wrapped(inputs, Doubting, rng=rng, unit=unit)
 

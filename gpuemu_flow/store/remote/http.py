@@ -55,7 +55,7 @@ class _Watch:
                 self._thread.start()
 
     def end(self, connection: http.client.HTTPConnection) -> bool:
-        """Stop watching; return False where the time was over."""
+        """Stop watching; return False if the deadline had passed."""
         with self._lock:
             return self._until.pop(connection, 0.0) > time.monotonic()
 
