@@ -173,7 +173,7 @@ def _try(
     answer = prober.ask_json({"inputs": inputs, "outputs": list(definition.outputs), "seed": SEED})
     wanted = [_shape(one, sizes) for one in definition.outputs.values()]
     if answer.get("shapes") != wanted:
-        raise ProbeError("its reference gives outputs of other shapes than it says")
+        raise ProbeError("its reference gives outputs whose shapes are not those of the definition")
 
 
 def _scaled(
