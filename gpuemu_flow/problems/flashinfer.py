@@ -104,7 +104,7 @@ def _take(
         scaled = _scaled(prober, definition, axes, options)
         axes.consts.update({const: new for const, (_, new) in scaled.items()})
         tops = _ranges(prober, definition, axes)
-        dims = _dims(prober, definition, axes, tops, options)
+        dims = _dims(prober, definition, axes, options)
     arguments, dtype = _arguments(definition, axes, tops)
     outputs = tuple(_output(key, one, axes) for key, one in definition.outputs.items())
     scalars = {
@@ -232,7 +232,7 @@ def _ranges(prober: Prober, definition: Definition, axes: Axes) -> dict[str, str
 
 
 def _dims(
-    prober: Prober, definition: Definition, axes: Axes, tops: Mapping[str, str], options: Options
+    prober: Prober, definition: Definition, axes: Axes, options: Options
 ) -> dict[str, tuple[int, ...] | str]:
     """Return the sizes of the variable axes with which the reference runs."""
     found: dict[str, tuple[int, ...] | str] = {}
