@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from types import ModuleType
+from typing import Any
 
 MODULES = (
     "gpuemu_flow.client",
@@ -55,10 +56,10 @@ def public_names(module: ModuleType) -> list[str]:
     )
 
 
-def signature(value: object) -> str:
+def signature(value: Any) -> str:
     """Parameters with their defaults; their types stand in the docstring."""
     try:
-        found = inspect.signature(value)  # type: ignore[arg-type]
+        found = inspect.signature(value)
     except (TypeError, ValueError):
         return ""
     bare = [
@@ -89,10 +90,10 @@ def markdown(docstring: str | None, takes: Mapping[str, str] | None = None) -> l
     return lines
 
 
-def parameters(value: object) -> dict[str, str]:
+def parameters(value: Any) -> dict[str, str]:
     """Names of what a class or function takes, with their types as they are annotated."""
     try:
-        found = inspect.signature(value)  # type: ignore[arg-type]
+        found = inspect.signature(value)
     except (TypeError, ValueError):
         return {}
     stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}

@@ -75,7 +75,7 @@ def _first_init(cls: type, frozen: bool) -> Callable[..., None]:
 
     def __init__(self: object, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         _finish(cls)
-        cls.__init__(self, *args, **kwargs)  # type: ignore[misc]
+        cls.__init__(self, *args, **kwargs)  # type: ignore[misc]  # of this very instance
 
     _frozen_by_class[cls] = frozen
     return __init__

@@ -1,4 +1,4 @@
-"""Recipes of inputs, as data: shape, dtype, strategy, and rules for the values beyond a range."""
+"""Recipes of inputs, as data: shape, dtype, strategy, range, and further rules for the values."""
 
 from __future__ import annotations
 

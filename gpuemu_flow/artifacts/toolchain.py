@@ -260,8 +260,8 @@ def _look_at(name: str, path: str, origin: str) -> Tool | Problem:
     if match is None:
         return Problem(
             "tool-unusable",
-            f"{path} is part of the workspace or another user's, is therefore not run to be asked "
-            "for its version, and holds none",
+            f"{path} belongs to the workspace or to another user, so it is not run to find out "
+            "its version, and no version stands in the file",
             f"let the setting name a {name} of your own outside of the workspace, or remove it",
             path,
         )

@@ -127,7 +127,7 @@ class Coverage:
             and self._unjudged == other._unjudged
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # it can change; `object` promises a hash
 
     @property
     def total(self) -> int:

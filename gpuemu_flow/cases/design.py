@@ -85,7 +85,7 @@ class Designer:
         self._times: Counter[tuple[str, str]] = Counter()
 
     def combinations(self) -> Iterator[Combination]:
-        """Yield the agenda, then uncovered features, then all pairs, each once if possible."""
+        """Yield the agenda, then combinations until each feature and each pair has occurred."""
         agenda = [
             (c, s, layout)
             for c, s, layout in AGENDA

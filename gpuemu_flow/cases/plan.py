@@ -346,7 +346,7 @@ def _turn_of(turn: int, position: int, count: int) -> int:
 
 
 def _even_turn_of(turn: int, position: int, count: int) -> int:
-    """Choose one of `count`, each once in so many turns, in an order that is another every time."""
+    """Choose one of `count`: each once per `count` turns, in another order each time."""
     if turn < count:
         return (turn + position) % count
     again, place = divmod(turn, count)

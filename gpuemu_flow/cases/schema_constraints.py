@@ -205,7 +205,7 @@ def demand_rules(schema: OpSchema, report: Report) -> None:
             )
         if rule.of:
             _demand_pointed(schema, tensor, rule, path, report)
-        _demand_shape(schema, tensor, rule, path, report)
+        _demand_shape(tensor, rule, path, report)
 
 
 def _above_zero(schema: OpSchema, axis: str | int) -> bool:
@@ -228,9 +228,7 @@ def _demand_pointed(
         report((*path, "axis"), "schema-rule-key", text, f"it has {len(other.dims)} axes")
 
 
-def _demand_shape(
-    schema: OpSchema, tensor: TensorDef, rule: ValueRule, path: KeyPath, report: Report
-) -> None:
+def _demand_shape(tensor: TensorDef, rule: ValueRule, path: KeyPath, report: Report) -> None:
     if rule.kind in ("symmetric", "positive_definite") and (
         len(tensor.dims) < 2 or tensor.dims[-1] != tensor.dims[-2]
     ):

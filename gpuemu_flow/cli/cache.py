@@ -54,7 +54,7 @@ def stats(output_format: str) -> None:
 
 @cache.command()
 @_remote
-@click.option("--size", metavar="SIZE", help="Size that may stay, such as 2GB; 0 for nothing.")
+@click.option("--size", metavar="SIZE", help="Largest size to keep, such as 2GB; 0 keeps nothing.")
 def gc(remote: bool, size: str | None) -> None:
     """Delete what was not used for longest, until the rest fits.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from gpuemu_flow.cli.options import AliasedChoice
 from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
@@ -20,19 +21,12 @@ _NAMES = ("numpy", "pytorch", "jax", "tensorflow", "triton", "cuda")
 _ALIASES = {"torch": "pytorch", "tf": "tensorflow"}
 
 
-class _FrameworkChoice(click.Choice[str]):
-    """The frameworks by their names, and by the short ones that people use."""
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the full name."""
-        return str(super().convert(_ALIASES.get(value.lower(), value.lower()), param, ctx))
-
-
 @click.command(short_help="Write a new workspace.")
 @click.argument("project", required=False, metavar="[NAME]")
 @click.option("-n", "--name", help="Name of the project; default: that of the folder.")
-@click.option("-f", "--framework", "--template", "framework_name", type=_FrameworkChoice(_NAMES),
-              default="numpy", show_default=True, help="What the ops are written in.")  # fmt: skip
+@click.option("-f", "--framework", "--template", "framework_name",
+              type=AliasedChoice(_NAMES, _ALIASES), default="numpy", show_default=True,
+              help="What the ops are written in.")  # fmt: skip
 @click.option("--with-examples", "--with_examples", is_flag=True, help="Three ops, not one.")
 @click.option("--ci", type=click.Choice(["github", "gitlab"]), help="Write a CI workflow, too.")
 @click.option("-t", "--target-dir", "--target_dir", "target", default=".", show_default=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,6 +22,18 @@ F = TypeVar("F", bound=Callable[..., object])
 
 SEED = click.IntRange(0, (1 << 64) - 1)
 RANDOM = "random"
+
+
+class AliasedChoice(click.Choice[str]):
+    """A choice among names, each of which may have others that people or tools use."""
+
+    def __init__(self, names: Sequence[str], aliases: Mapping[str, str]) -> None:
+        super().__init__(names)
+        self._aliases = aliases
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the first name of what was chosen."""
+        return str(super().convert(self._aliases.get(value.lower(), value.lower()), param, ctx))
 
 
 def seed_or_random(value: str) -> int | str:

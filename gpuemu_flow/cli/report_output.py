@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuemu_flow.cli.options import F, wants_color
+from gpuemu_flow.cli.options import AliasedChoice, F, wants_color
 from gpuemu_flow.cli.say import say
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.reports import formats
@@ -24,23 +24,12 @@ ALIASES = {alias: name for name, form in formats.FORMATS.items() for alias in fo
 ENDINGS = {ending: name for name, form in formats.FORMATS.items() for ending in form.endings}
 
 
-class FormatChoice(click.Choice[str]):
-    """The formats by their names, and by names that other tools give them."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        super().__init__(names)
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the canonical name."""
-        return str(super().convert(ALIASES.get(value.lower(), value.lower()), param, ctx))
-
-
 def report_format_option(*names: str) -> Callable[[F], F]:
     """Make the option ``--format``; the first of `names` is the default."""
     return click.option(
         "--format",
         "output_format",
-        type=FormatChoice(names),
+        type=AliasedChoice(names, ALIASES),
         default=names[0],
         show_default=True,
         help="Format of standard output, and of files without a known ending.",

@@ -55,8 +55,8 @@ def code_of(function: Callable[..., Any]) -> dict[str, Json]:
     not; ``files`` holds the digest of each. For a function without a file it is the digest of its
     source. It is empty where neither can be found.
     """
-    while isinstance(getattr(function, "func", None), Callable):  # type: ignore[arg-type]
-        function = function.func  # type: ignore[attr-defined]
+    while callable(wrapped := getattr(function, "func", None)):  # of `functools.partial`
+        function = wrapped
     try:
         function = inspect.unwrap(function)
     except ValueError:

@@ -46,7 +46,7 @@ class DiffersError(Exception):
 
 
 def open_here(setup: RunSetup, folder: Path) -> tuple[Workspace, WorkspaceCache, list[OpSubject]]:
-    """Open the workspace of a run, a cache of this machine's, and the op in each dtype.
+    """Open the workspace of a run, a cache on this machine, and the op in each dtype.
 
     Nothing is written to the workspace or its cache but the file that tells the file system's
     time: SQLite is not made for network file systems.

@@ -1,4 +1,4 @@
-"""Finds, reads and merges the configuration files; reports all of their problems at once."""
+"""Find, read and merge the configuration files; report all of their problems at once."""
 
 from __future__ import annotations
 

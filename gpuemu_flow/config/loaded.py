@@ -1,4 +1,4 @@
-"""Programs that a function makes of a file (``loads``), and what the words in that file decide."""
+"""Programs made from a file by a function (``loads``), and of a kind that words in it decide."""
 
 from __future__ import annotations
 

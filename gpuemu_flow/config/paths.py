@@ -90,8 +90,8 @@ class Workspace:
             out.add(
                 "config-outside-not-granted",
                 where,
-                f"{dotted(where)} = {shown(text)} leads outside the workspace, which its own file "
-                "may ask for and only its user may grant",
+                f"{dotted(where)} = {shown(text)} leads outside the workspace; its own file can "
+                "ask for that, but only you can allow it",
                 "give --allow-outside, set GPUEMU_ALLOW_OUTSIDE=1, or write "
                 "`[project] allow_outside = true` into your own ~/.config/gpuemu/config.toml",
             )

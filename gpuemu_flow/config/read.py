@@ -73,7 +73,7 @@ def read_source(
     check : callable
         Checks its tables.
     root : Path, optional
-        The workspace, whose files templates may name; without one they stand for no op then.
+        The workspace, whose files templates may name; without one, templates of files give no ops.
     """
     source = Source(path, Reporter(shown_as))
     data = _read_bytes(source) if edited is None else _sized(_encoded(edited), source.out)

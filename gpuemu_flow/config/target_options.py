@@ -64,7 +64,7 @@ class Target:
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """The options that a command gets from the targets that it names; None or empty: not given.
+    """Options that a command gets from the targets that it names; None or empty means not given.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Files of a folder as the values of a template: what one ``*`` stands for in each name."""
+"""Files of a folder as the values of a template: the part of each name that ``*`` stands for."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def listing(written: str) -> str:
 def values_of(root: Path, written: str) -> list[str]:
     """Return the part that ``*`` stands for in the name of each file, sorted.
 
-    Names that begin with a dot are left out: editors and systems keep their own so.
+    Names that begin with a dot are left out: editors and systems name their own files so.
 
     Raises
     ------

@@ -64,7 +64,7 @@ WORD = Text(longest=128)
 
 @dataclass(frozen=True)
 class OpName(Text):
-    """The name of an op: an editor sees that of a template, whose places are not filled yet."""
+    """The name of an op; an editor also accepts a template's, with its places unfilled."""
 
     def schema(self) -> dict[str, Json]:
         return {**super().schema(), "pattern": r"^(?:[A-Za-z0-9_.:/{}-]+)$"}

@@ -23,6 +23,7 @@ from gpuemu_flow.fuzz.wire_ops import Query, WireSubject
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.tasks.compare import cached_verdict
 from gpuemu_flow.types import BAD, Case, CheckResult, Json, Shape, Verdict
 from gpuemu_flow.verdicts import Tally
 
@@ -112,7 +113,7 @@ class _Run:
             raise invalid(f"case {number} takes over {MAX_CASE_BYTES} bytes of inputs")
         subject = self._configured.subjects.make(Query(self._op.name, case.dtype, {}), case)
         checks = checks_for(number)
-        result = known = self._known(_key(subject, checks, case))
+        result = known = cached_verdict(self._service.cache, _key(subject, checks, case))
         if known is not None and known.verdict in BAD and not is_made(case):
             result = None  # its inputs are wanted, too
         shapes: dict[str, Shape] = {}
@@ -130,13 +131,6 @@ class _Run:
         if result.verdict not in BAD:
             return _Judged(case, result, None)
         return _Judged(case, result, self._failed(subject, case, result, inputs, shapes, begin))
-
-    def _known(self, key: str) -> CheckResult | None:
-        record = self._service.cache.actions.get(key)
-        try:
-            return None if record is None else CheckResult.from_json(record)
-        except (KeyError, TypeError, ValueError):
-            return None
 
     def _failed(
         self,

@@ -314,7 +314,7 @@ def _raised(fields: Fields) -> CheckResult | None:
     if not fields.has("error"):
         return None
     if fields.has("output") or fields.has("outputs"):
-        raise invalid("there is an error beside the output: an op gives one of them")
+        raise invalid("the request has both an error and an output: an op gives only one of them")
     text = fields.string("error").strip()
     if not 0 < len(text) <= MAX_ERROR:
         raise invalid(f"error must be a text of 1 to {MAX_ERROR} characters")

@@ -35,7 +35,7 @@ class RuleTasks:
     tasks: dict[str, TaskSpec] = field(default_factory=dict)
 
     def made(self, pattern: str) -> list[str]:
-        """Return the outputs of rules that a glob matches, there or not yet."""
+        """Return the outputs of rules that a glob matches, whether they exist yet or not."""
         outputs = (name for spec in self.tasks.values() for name in spec.outputs)
         return [name for name in outputs if matches(pattern, name)]
 

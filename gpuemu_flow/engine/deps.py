@@ -15,7 +15,7 @@ from gpuemu_flow.tasks.base import StageResult, TaskSpec
 from gpuemu_flow.types import Json
 
 
-class FlowDependency(Dependency):  # type: ignore[misc]
+class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
     """doit's interface to `TaskStates`.
 
     doit's own class keeps its state in memory until the end (a killed run loses everything), trusts

@@ -21,7 +21,7 @@ def known_durations(states: TaskStates, names: Collection[str]) -> dict[str, flo
 def with_real_duration(
     values: Mapping[str, Json], before: Mapping[str, Json], *, executed: bool
 ) -> Mapping[str, Json]:
-    """Return a task's values with the time of its work, where some or all of it was restored.
+    """Return a task's values with the duration of all of its work, restored parts included.
 
     Parameters
     ----------
@@ -92,8 +92,8 @@ class Remaining:
 
         Notes
         -----
-        What a task has taken beyond its last duration is not known to end: it counts as one that
-        takes a tenth more than it has taken so far, so that the estimate never stands at 0.
+        Nobody knows when a task will end that already takes longer than last time. It is taken to
+        need another tenth of its time so far, so that the estimate never stands at 0.
         """
         if len(self._seconds) < _WITH_HISTORY * self._todo or not self._seconds:
             return None

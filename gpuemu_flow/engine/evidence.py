@@ -82,7 +82,7 @@ class Evidence:
         return found
 
     def touched(self, graph: Graph, states: TaskStates, root: Path) -> dict[str, Problem]:
-        """Map each comparison to the problem that a file of the reference was written to by then.
+        """Map each comparison to its problem if a file of the reference was written to meanwhile.
 
         Times of change tell, since a file that was changed and changed back has its old content.
         """

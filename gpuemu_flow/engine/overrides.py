@@ -45,7 +45,7 @@ class Overrides:
 
     @property
     def all_given(self) -> frozenset[str]:
-        """Return the options of targets that the command line gives, which count alone."""
+        """Return the names of options that the command line sets; targets cannot change these."""
         own = {
             "seed": self.seed is not None or self.draw_seed,
             "cases": self.cases is not None,

@@ -36,7 +36,7 @@ def may_load(reference: TaskSpec, root: Path) -> bool:
 
 
 def revealed(used: Discovered, known: Sequence[str], root: Path) -> list[str]:
-    """Return the workspace's files that a reference used, and of which nothing else says whose.
+    """Return the workspace's files that a reference used and that are not in `known`.
 
     Parameters
     ----------

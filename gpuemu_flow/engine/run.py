@@ -122,7 +122,7 @@ class Execution:
     not_kept: set[str] = field(default_factory=set)
 
 
-class _Reporter(ZeroReporter):  # type: ignore[misc]
+class _Reporter(ZeroReporter):  # type: ignore[misc]  # doit has no types
     """Hand doit's events to our listener."""
 
     def __init__(
@@ -184,7 +184,7 @@ class _WakingQueue(queue.Queue[Any]):
         return super().get(block, timeout)
 
 
-class _Runner(MThreadRunner):  # type: ignore[misc]
+class _Runner(MThreadRunner):  # type: ignore[misc]  # doit has no types
     """doit's thread runner; threads only wait for worker processes."""
 
     Queue = _WakingQueue
@@ -198,7 +198,7 @@ class _Runner(MThreadRunner):  # type: ignore[misc]
         return int(self.final_result)
 
 
-class _Failed(TaskFailed):  # type: ignore[misc]
+class _Failed(TaskFailed):  # type: ignore[misc]  # doit has no types
     """A task that could not do its work, with the problems as data."""
 
     def __init__(self, name: str, problems: tuple[Problem, ...]) -> None:
@@ -284,7 +284,7 @@ class Executor:
         return execution
 
     def store_again(self, names: Iterable[str]) -> None:
-        """Take the results of current tasks once more, which stores them in a shared cache."""
+        """Restore the results of current tasks once more, which stores them in a shared cache."""
         with on_signals(self.interrupt):
             for spec in map(self._graph.tasks.__getitem__, names):
                 if self._context.cancel.is_set():
@@ -305,7 +305,7 @@ class Executor:
         )
 
     def _before(self, spec: TaskSpec, names: set[str]) -> list[str]:
-        """Return the reference that an op waits for, as it will tell what is hidden from the op."""
+        """Return the reference that an op waits for: its run shows what to hide from the op."""
         if spec.stage != stages.OP or spec.judge not in names:
             return []
         reference = self._graph.tasks[spec.judge]
@@ -338,7 +338,7 @@ class Executor:
         return dict(vars(result))
 
     def _run_again_if_revealed(self, judging: TaskSpec) -> None:
-        """Run an op again that could read what its reference has meanwhile been seen to use."""
+        """Run an op again if it could read files that its reference was seen to use meanwhile."""
         names = [source.task for source in judging.inputs if source.role == stages.OP]
         for spec in map(self._graph.tasks.__getitem__, names):
             record = self._states.record(spec.name)

@@ -108,7 +108,7 @@ class RunOptions:
 
     @property
     def may_be_nothing(self) -> bool:
-        """Tell whether an empty selection is no mistake, as of a set or a shard."""
+        """Tell whether the selection may rightly be empty, as that of a set or a shard may."""
         sets_alone = bool(self.words) and all(map(is_set, self.words))
         return sets_alone or bool(self.since) or self.shard is not None
 

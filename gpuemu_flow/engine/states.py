@@ -263,7 +263,7 @@ class TaskStates:
     def moved(self, spec: TaskSpec) -> bool:
         """Tell whether the key of a task changed since its record, or it has none.
 
-        A record of cases that ended in an error is tried again, but it is not out of date.
+        Cases that ended in an error are tried again, though their record is not out of date.
         """
         record = self.record(spec.name)
         if record is None:

@@ -48,7 +48,7 @@ class _Installed:
 
 @dataclass(frozen=True)
 class _Looked:
-    """The states of a set of inputs, and which of them were written to since some times."""
+    """The states of a set of inputs, and the inputs written to after given times."""
 
     unchanged: Unchanged
     parts: dict[str, str]

@@ -27,8 +27,8 @@ def _top(relative: str) -> str:
 class _Record:
     """The files that a RECORD file lists.
 
-    Most files are looked for in all of a folder's RECORD files but one in vain, so that lines are
-    taken apart only where the text has the file's name somewhere.
+    Of all RECORD files of a folder only one lists a file. So lines are taken apart only where the
+    text contains the file's name.
     """
 
     def __init__(self, path: str) -> None:
@@ -99,9 +99,9 @@ class Distributions:
         return None
 
     def decisive(self, path: str, owner: tuple[str, str]) -> tuple[str, ...]:
-        """Return the RECORD files that decide, with the folders above them, who owns a file.
+        """Return the RECORD files that, with the folders above them, decide who owns a file.
 
-        They are all in the folder where any other distribution could become the owner.
+        These are all RECORD files of the folder in which another distribution could become owner.
         """
         site, name = owner
         if _top(path[len(site) + 1 :]) == name:

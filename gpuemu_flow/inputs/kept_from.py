@@ -1,4 +1,4 @@
-"""List the files that an op may not read: its reference, that one's own imports, this tool's."""
+"""List the files that an op may not read: its reference, what that imports, and this tool's."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class KeptFrom:
         }
 
     def known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
-        """List the files of which it is known whether the op may read them, before anything runs.
+        """List the files of which it is clear before any run whether the op may read them.
 
         They are what op and reference import, what ``depends`` and ``shared`` name, and the
         configuration; relative to the workspace.

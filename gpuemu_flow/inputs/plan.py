@@ -301,7 +301,7 @@ def holds(line: str, environ: Mapping[str, str]) -> bool:
     Raises
     ------
     OSError, ValueError
-        It is not.
+        Also in cases where it is not true.
     """
     kind, _, rest = line.partition(" ")
     if kind == "absent":

@@ -340,7 +340,7 @@ class Judge:
         criteria: Criteria,
         result: CheckResult,
     ) -> list[str]:
-        """Suggest another precision if the op rounds values that its own does not let it round."""
+        """Suggest another precision if the op rounds where its own precision forbids it."""
         if not isinstance(criteria.tolerance, Envelope):
             return []
         measured = self._measured(case, inputs, expected)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.numerics.noise import Doubting
 from gpuemu_flow.numerics.perturb import Arrays
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.single import Single, bare, float32_quotient
+from gpuemu_flow.numerics.single import Single, bare, float32_quotient, wrapped
 
 STAND_INS = (85, 86)
 """Integers that NaN is cast to, one for each evaluation: no element equals both by chance."""
@@ -92,10 +92,10 @@ class _Inverting(_Casting):
 def marking(inputs: Arrays, stand_in: int) -> dict[str, NDArray[Any]]:
     """Return float32 arrays whose arithmetic gives NaN wherever it rounds.
 
-    NaN is cast to the integer `stand_in`, so an integer that stays equal for two different ones
-    depends on no rounding. Results of matrix products count as rounded.
+    NaN is cast to the integer `stand_in`, so an integer result that is the same under two
+    stand-ins depends on no rounding. Results of matrix products count as rounded.
     """
-    return _wrapped(inputs, _Marking, stand_in=stand_in, rng=SeededRng(0), unit=0.0)
+    return wrapped(inputs, _Marking, stand_in=stand_in, rng=SeededRng(0), unit=0.0)
 
 
 def stepping(inputs: Arrays, turn: int, change: float) -> tuple[dict[str, NDArray[Any]], list[int]]:
@@ -111,17 +111,9 @@ def stepping(inputs: Arrays, turn: int, change: float) -> tuple[dict[str, NDArra
         Relative change of its result.
     """
     met: list[int] = []
-    return _wrapped(inputs, _Stepping, turn=turn, met=met, rng=SeededRng(0), unit=change), met
+    return wrapped(inputs, _Stepping, turn=turn, met=met, rng=SeededRng(0), unit=change), met
 
 
 def inverting(inputs: Arrays, stand_in: int) -> dict[str, NDArray[Any]]:
     """Return float32 arrays that divide by way of a reciprocal, where that is infinite."""
-    return _wrapped(inputs, _Inverting, stand_in=stand_in)
-
-
-def _wrapped(inputs: Arrays, kind: type[Single], **attributes: Any) -> dict[str, NDArray[Any]]:
-    made = type(kind.__name__, (kind,), attributes)
-    return {
-        name: array.view(made) if array.dtype == np.float32 else array
-        for name, array in inputs.items()
-    }
+    return wrapped(inputs, _Inverting, stand_in=stand_in)

@@ -21,6 +21,7 @@ from gpuemu_flow.numerics.single import (
     float32_quotient,
     narrowed,
     operands_in_float32,
+    wrapped,
 )
 
 
@@ -70,11 +71,7 @@ def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]
     Results that are exact do not move, so that ties of exact values stay ties; zero stays zero.
     Arithmetic on single elements, and that of other libraries, is not seen and goes unmoved.
     """
-    made = type("Noisy", (_Noisy,), {"rng": rng, "unit": unit})
-    return {
-        name: array.view(made) if array.dtype == np.float32 else array
-        for name, array in inputs.items()
-    }
+    return wrapped(inputs, _Noisy, rng=rng, unit=unit)
 
 
 class Doubting(_Noisy):
@@ -95,13 +92,9 @@ class Doubting(_Noisy):
 def doubting(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
     """Return arrays as `noisy` does, but also perturb quotients that a reciprocal would change.
 
-    A half that comes from a rounded scale is moved; a half that comes from exact numbers is not.
+    A tie (such as 2.5) that comes from a rounded scale is moved; one of exact numbers is not.
     """
-    made = type("Doubting", (Doubting,), {"rng": rng, "unit": unit})
-    return {
-        name: array.view(made) if array.dtype == np.float32 else array
-        for name, array in inputs.items()
-    }
+    return wrapped(inputs, Doubting, rng=rng, unit=unit)
 
 
 class _Flushing(_Noisy):
@@ -118,10 +111,7 @@ def flushing(inputs: Arrays) -> dict[str, NDArray[Any]]:
     Many GPU kernels are compiled in this way. The effect shows if an intermediate result is
     multiplied by a large number afterwards.
     """
-    return {
-        name: array.view(_Flushing) if array.dtype == np.float32 else array
-        for name, array in inputs.items()
-    }
+    return wrapped(inputs, _Flushing)
 
 
 def _wide(value: Any) -> Any:

@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
 from gpuemu_flow.numerics.perturb import Arrays
-from gpuemu_flow.numerics.single import PRODUCTS, Single, bare, narrowed, operands_in_float32
+from gpuemu_flow.numerics.single import (
+    PRODUCTS,
+    Single,
+    bare,
+    narrowed,
+    operands_in_float32,
+    wrapped,
+)
 
 FAR = 1e6
 """Magnitude of inputs below which float32 hardly overflows: a product of six of them does not."""
@@ -72,10 +79,7 @@ def overflowing(inputs: Arrays) -> dict[str, NDArray[Any]]:
 
     Sums of two (``a + b``), those of other libraries and of methods in C (``a.dot(b)``) stay.
     """
-    return {
-        name: array.view(_Overflowing) if array.dtype == np.float32 else array
-        for name, array in inputs.items()
-    }
+    return wrapped(inputs, _Overflowing)
 
 
 def _overflowed(result: Any, call: Callable[..., Any], terms: list[Any]) -> NDArray[Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.perturb import Arrays
-from gpuemu_flow.numerics.single import Single, operands_in_float32
+from gpuemu_flow.numerics.single import Single, operands_in_float32, wrapped
 
 
 class _Regrouped(Single):
@@ -71,7 +71,4 @@ def regrouped(inputs: Arrays) -> dict[str, NDArray[Any]]:
     A sum that is used otherwise in between keeps its value there. Arithmetic on single elements,
     and that of other libraries, goes on as it is.
     """
-    return {
-        name: array.view(_Regrouped) if array.dtype == np.float32 else array
-        for name, array in inputs.items()
-    }
+    return wrapped(inputs, _Regrouped)

@@ -3,14 +3,14 @@
 ==================  ==============================================================================
 kind                what the op does
 ==================  ==============================================================================
-``unwritten``       leaves the last (or first) index of an axis 0, or NaN
-``unwritten-tiles`` leaves what lies beyond whole tiles, or the last index of each tile, 0
+``unwritten``       leaves 0 or NaN at the last (or first) index of an axis
+``unwritten-tiles`` leaves 0 beyond the whole tiles, or at the last index of each tile
 ``short``           computes without the last (or first) index of a dim
-``masked``          takes the last index of a dim for 0
-``masked-tiles``    takes for 0 what lies beyond whole tiles of a dim, or beyond its first tile
-``overread``        counts one element more: the first of the next row
+``masked``          treats the values at the last index of a dim as 0
+``masked-tiles``    treats values beyond a dim's whole tiles, or beyond its first one, as 0
+``overread``        includes one element too many: the first of the next row
 ``tile-edge``       leaves out the last index of each tile of a dim, or counts it twice
-``mask-shift``      lets each index of an input meet what belongs to the next, or previous, one
+``mask-shift``      combines each index of an input with what belongs to the next, or previous, one
 ``place``           goes wrong at the last (or first) index of an axis and nowhere else
 ==================  ==============================================================================
 

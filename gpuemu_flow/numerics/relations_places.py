@@ -30,7 +30,7 @@ Hypothesis = tuple[Relation, Make]
 
 
 def unwritten(seen: Observation, *, new: bool) -> Iterator[Hypothesis]:
-    """Yield hypotheses of unwritten places, for the outputs with the first one's shape."""
+    """Yield hypotheses of unwritten places; none unless all outputs have one shape."""
     names = list(seen.actual)
     shape = seen.actual[names[0]].shape if names else ()
     if any(seen.actual[name].shape != shape for name in names):

@@ -89,6 +89,15 @@ def single(inputs: Arrays) -> dict[str, NDArray[Any]]:
     }
 
 
+def wrapped(inputs: Arrays, kind: type[Single], **attributes: Any) -> dict[str, NDArray[Any]]:
+    """Return the inputs, float32 arrays viewed as `kind`, whose class has these attributes."""
+    made = type(kind.__name__, (kind,), attributes) if attributes else kind
+    return {
+        name: array.view(made) if array.dtype == np.float32 else array
+        for name, array in inputs.items()
+    }
+
+
 def bare(value: Any) -> Any:
     """Return the array as a plain ndarray."""
     return value.view(np.ndarray) if isinstance(value, Single) else value

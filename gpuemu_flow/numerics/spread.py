@@ -106,7 +106,7 @@ class Spread:
         self._fold(self._changed(values) / FACTOR, self._flushed)
 
     def add_beyond(self, values: NDArray[Any]) -> None:
-        """Add a right result of arithmetic that leaves float32's range: integers get no verdict."""
+        """Add a right result of arithmetic beyond float32's range; integers get no verdict then."""
         if self.fmt is None:
             self._beyond |= values != self._raw
             self.unstable |= self._beyond

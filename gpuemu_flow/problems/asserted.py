@@ -146,12 +146,12 @@ def _write(compared: Compared, comparison: Comparison, where: _Where, writer: _W
         text = _program(compared, compared.actual, bound, where)
         triton = where.modules.mention(text, "triton")
         files[f"{folder}/op_{candidate}.py"] = text
-        ops.append(_table(compared, comparison, where, label, candidate, triton=triton))
+        ops.append(_table(compared, where, label, candidate, triton=triton))
         candidates.append(Candidate(candidate, where.file, b"", triton))
         gpu = not triton and _asks_for_gpu(text, where.modules)
-        files[f"{folder}/op_{candidate}.py"] = _ended(text, compared, where, gpu=gpu)
+        files[f"{folder}/op_{candidate}.py"] = _ended(text, compared, gpu=gpu)
     gpu = _asks_for_gpu(reference, where.modules)
-    files[f"{folder}/ref_{label}.py"] = _ended(reference, compared, where, gpu=gpu)
+    files[f"{folder}/ref_{label}.py"] = _ended(reference, compared, gpu=gpu)
     if writer.options.keep_tolerances:
         kept, note = tolerances_of(comparison, compared, where.test)
         ops = [{**op, **({"tolerances": kept} if kept else {})} for op in ops]
@@ -238,7 +238,7 @@ def _program(
     return f"{head}{imports}{chr(10).join(above)}\n\n\ndef _compared(_given):\n{body}\n"
 
 
-def _ended(text: str, compared: Compared, where: _Where, *, gpu: bool) -> str:
+def _ended(text: str, compared: Compared, *, gpu: bool) -> str:
     libraries = {one.name: one.library for one in compared.inputs}
     call = f"_gpuemu.function(_compared, {libraries!r}, {compared.main!r}, gpu={gpu})"
     return f"{text}\n\nvalue = {call}\n"
@@ -251,7 +251,6 @@ def _asks_for_gpu(text: str, modules: LocalModules) -> bool:
 
 def _table(
     compared: Compared,
-    comparison: Comparison,
     where: _Where,
     label: str,
     candidate: str,

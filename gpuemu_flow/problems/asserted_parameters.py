@@ -10,6 +10,7 @@ from dataclasses import field
 
 from gpuemu_flow.problems.asserted_found import Group, Test
 from gpuemu_flow.problems.asserted_values import Expander, NotUnderstoodError, dtype_of
+from gpuemu_flow.problems.options import halved
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
@@ -106,13 +107,6 @@ class Parameters:
                 elif all(y and x % y == 0 for x, y in pairs):
                     found.append(f"{a} % {b} == 0")
         return found
-
-
-def halved(value: int, cap: int) -> int:
-    """Return a size with as many halves taken off as make it at most `cap`; 0 is no cap."""
-    while cap and value > cap:
-        value //= 2
-    return value
 
 
 def _parameter(name: str, nodes: list[ast.expr], expander: Expander) -> Parameter:

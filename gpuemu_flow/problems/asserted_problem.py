@@ -21,12 +21,7 @@ from gpuemu_flow.problems.asserted_inputs import (
     walk_all,
     written_names,
 )
-from gpuemu_flow.problems.asserted_parameters import (
-    Parameter,
-    Parameters,
-    halved,
-    named_integers,
-)
+from gpuemu_flow.problems.asserted_parameters import Parameter, Parameters, named_integers
 from gpuemu_flow.problems.asserted_slices import Module, Slicer, backward_graph, names_read
 from gpuemu_flow.problems.asserted_values import (
     FRAMEWORKS,
@@ -35,7 +30,7 @@ from gpuemu_flow.problems.asserted_values import (
     Sizes,
     first_name,
 )
-from gpuemu_flow.problems.options import Options
+from gpuemu_flow.problems.options import Options, halved
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Json
 

@@ -22,7 +22,7 @@ from gpuemu_flow.problems.model import (
     Source,
     Taken,
 )
-from gpuemu_flow.problems.options import SEED, Options
+from gpuemu_flow.problems.options import SEED, Options, halved
 from gpuemu_flow.problems.probing import ProbeError, Prober, open_prober
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import DTYPES, Json
@@ -104,7 +104,7 @@ def _take(
         scaled = _scaled(prober, definition, axes, options)
         axes.consts.update({const: new for const, (_, new) in scaled.items()})
         tops = _ranges(prober, definition, axes)
-        dims = _dims(prober, definition, axes, tops, options)
+        dims = _dims(prober, definition, axes, options)
     arguments, dtype = _arguments(definition, axes, tops)
     outputs = tuple(_output(key, one, axes) for key, one in definition.outputs.items())
     scalars = {
@@ -173,7 +173,7 @@ def _try(
     answer = prober.ask_json({"inputs": inputs, "outputs": list(definition.outputs), "seed": SEED})
     wanted = [_shape(one, sizes) for one in definition.outputs.values()]
     if answer.get("shapes") != wanted:
-        raise ProbeError("its reference gives outputs of other shapes than it says")
+        raise ProbeError("its reference gives outputs whose shapes are not those of the definition")
 
 
 def _scaled(
@@ -183,7 +183,7 @@ def _scaled(
     if not options.small or _elements(definition, axes.spread()) <= MOST_ELEMENTS:
         return {}
     for cap in _CAPS:
-        consts = {name: _halved(value, cap) for name, value in axes.consts.items()}
+        consts = {name: halved(value, cap) for name, value in axes.consts.items()}
         smaller = replace(axes, consts=consts)
         if _elements(definition, smaller.spread()) > MOST_ELEMENTS:
             continue
@@ -197,12 +197,6 @@ def _scaled(
     if _elements(definition, axes.spread()) > MOST_ELEMENTS << 5:
         raise ProbeError("its inputs are too large for a CPU, and smaller ones do not run")
     return {}
-
-
-def _halved(value: int, cap: int) -> int:
-    while value > cap:
-        value //= 2
-    return value
 
 
 def _elements(definition: Definition, sizes: Mapping[str, int]) -> int:
@@ -238,7 +232,7 @@ def _ranges(prober: Prober, definition: Definition, axes: Axes) -> dict[str, str
 
 
 def _dims(
-    prober: Prober, definition: Definition, axes: Axes, tops: Mapping[str, str], options: Options
+    prober: Prober, definition: Definition, axes: Axes, options: Options
 ) -> dict[str, tuple[int, ...] | str]:
     """Return the sizes of the variable axes with which the reference runs."""
     found: dict[str, tuple[int, ...] | str] = {}

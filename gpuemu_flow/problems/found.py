@@ -21,7 +21,21 @@ SKIPPED = {".git", ".venv", "__pycache__", ".gpuemu-cache", "node_modules"}
 
 
 def python_files(path: Path) -> list[Path]:
-    """Return a file, or all Python files below a folder, in order; links are not followed.
+    """Return a file, or all Python files below a folder; see `files_with`."""
+    return files_with(path, (".py",), "Python files")
+
+
+def files_with(path: Path, endings: tuple[str, ...], kind: str) -> list[Path]:
+    """Return a file, or all files below a folder with one of some endings, in order.
+
+    Links are not followed.
+
+    Parameters
+    ----------
+    path : Path
+    endings : tuple of str
+    kind : str
+        Name of such files in messages.
 
     Raises
     ------
@@ -37,10 +51,10 @@ def python_files(path: Path) -> list[Path]:
     found = []
     for folder, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if name not in SKIPPED)
-        here = (Path(folder, name) for name in sorted(names) if name.endswith(".py"))
+        here = (Path(folder, name) for name in sorted(names) if name.endswith(endings))
         found += [one for one in here if one.is_file() and not one.is_symlink()]
         if len(found) > MOST_FILES:
-            text = f"{path} holds more than {MOST_FILES} Python files"
+            text = f"{path} holds more than {MOST_FILES} {kind}"
             raise UsageError(Problem("import-too-many", text, "give a folder below it"))
     return found
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from pathlib import Path, PurePosixPath
 
-from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.problems.found import (
-    MOST_FILES,
-    SKIPPED,
+    files_with,
     needs_compiler,
     plain_name,
     read_source,
@@ -30,7 +28,7 @@ MOST_SOURCES = 64
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output of a definition: its axes, None of a scalar, and its dtype."""
+    """An input or output of a definition: its axes (None for a scalar) and its dtype."""
 
     axes: tuple[str, ...] | None
     dtype: str
@@ -98,7 +96,9 @@ def find_flashinfer(
     found: dict[str, Definition] = {}
     left: list[Left] = []
     rest: list[tuple[Path, Json]] = []
-    for file in dict.fromkeys(one for place in (path, *candidates) for one in _json_files(place)):
+    places = (path, *candidates)
+    listed = (files_with(place, (".json", ".jsonl"), "files of JSON") for place in places)
+    for file in dict.fromkeys(itertools.chain.from_iterable(listed)):
         try:
             for content in _objects(file):
                 if "reference" in content and "axes" in content:
@@ -121,27 +121,6 @@ def find_flashinfer(
 def _line(error: BaseException) -> str:
     text = str(error).splitlines()[:1] if isinstance(error, FormatError) else []
     return text[0] if text else f"no JSON that can be read: {type(error).__name__}"
-
-
-def _json_files(path: Path) -> Iterator[Path]:
-    if path.is_file():
-        yield path
-        return
-    if not path.is_dir():
-        raise UsageError(
-            Problem("import-not-found", f"there is no {path}", "give a file or folder")
-        )
-    count = 0
-    for folder, folders, names in os.walk(path):
-        folders[:] = sorted(name for name in folders if name not in SKIPPED)
-        for name in sorted(names):
-            file = Path(folder, name)
-            if name.endswith((".json", ".jsonl")) and file.is_file() and not file.is_symlink():
-                count += 1
-                if count > MOST_FILES:
-                    text = f"{path} holds more than {MOST_FILES} files of JSON"
-                    raise UsageError(Problem("import-too-many", text, "give a folder below it"))
-                yield file
 
 
 def _objects(file: Path) -> Iterator[dict[str, Json]]:

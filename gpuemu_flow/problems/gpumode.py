@@ -19,7 +19,7 @@ from gpuemu_flow.problems.importing import (
     json_file,
 )
 from gpuemu_flow.problems.model import Argument, Described, Imported, Left, Output, Taken
-from gpuemu_flow.problems.options import SEED, Options
+from gpuemu_flow.problems.options import SEED, Options, halved
 from gpuemu_flow.problems.probing import ProbeError, Prober, open_prober
 from gpuemu_flow.problems.sizes import Tries, Varied, largest, same_but_shapes, vary
 from gpuemu_flow.runners.pool import Pool
@@ -130,7 +130,7 @@ def _base(
     first = dict(task.tests[0])
     if options.small:
         for cap in _CAPS:
-            base = {name: _halved(value, cap) for name, value in first.items()}
+            base = {name: halved(value, cap) for name, value in first.items()}
             try:
                 about = _ask(prober, base, check=True)
             except ProbeError:
@@ -155,19 +155,10 @@ def _ask(prober: Prober, arguments: Mapping[str, Json], *, check: bool = False) 
     return described(prober.ask_json(request))
 
 
-def _halved(value: Json, cap: int) -> Json:
-    """Halve a size until it is at most `cap`; return other values unchanged."""
-    if type(value) is not int:
-        return value
-    while value > cap:
-        value //= 2
-    return value
-
-
 def _wanted(tests: Sequence[Mapping[str, Json]], name: str, options: Options) -> tuple[int, ...]:
     """Return the sizes of the tests; add odd ones only if the tests have some."""
     theirs = [test[name] for test in tests if type(test.get(name)) is int]
-    sizes = {_halved(value, _CAPS[0]) if options.small else value for value in theirs}
+    sizes = {halved(value, _CAPS[0]) if options.small else value for value in theirs}
     if any(value % 2 for value in theirs if value > 1):
         sizes.update(_ODD)
     return tuple(sorted(int(size) for size in sizes))
@@ -185,7 +176,7 @@ def _calls(
     found: list[Json] = [dict(base)]
     tried = {json.dumps(base, sort_keys=True)}
     for test in task.tests:
-        changed = {key: _halved(value, _CAPS[0]) for key, value in test.items()}
+        changed = {key: halved(value, _CAPS[0]) for key, value in test.items()}
         changed |= {key: base[key] for key in base if key in varied.dims or key not in test}
         text = json.dumps(changed, sort_keys=True)
         if text in tried or len(tried) >= MOST_VARIANTS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.types import Json
 
 SEED = 42
 
@@ -35,3 +36,10 @@ class Options:
     cases: int = 12
     into: Path = Path()
     keep_tolerances: bool = False
+
+
+def halved(value: Json, cap: int) -> Json:
+    """Halve a size until it is at most `cap` (0: no cap); return a value of no size unchanged."""
+    while cap and type(value) is int and value > cap:
+        value //= 2
+    return value

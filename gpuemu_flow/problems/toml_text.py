@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gpuemu_flow.problems.model import Argument, Taken
+from gpuemu_flow.problems.toml_tables import toml_value
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import Json
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def workspace_text(
     """
     parts = [
         "# Written by gpuemu-flow import; yours to change.\n"
-        f"[project]\nname = {_text(project)}\n\n"
+        f"[project]\nname = {toml_value(project)}\n\n"
         "[validation]\n"
         f"cases = {cases}\n"
         'dtypes = ["float32"]\n'
@@ -71,10 +71,10 @@ def workspace_text(
         'layouts = ["contiguous"]\nstrategies = ["core"]\n'
     ]
     if hidden or apart:
-        lines = "".join(f"    {_text(path)},\n" for path in hidden)
+        lines = "".join(f"    {toml_value(path)},\n" for path in hidden)
         parts.append(
             "# No candidate reads another's files, nor the originals, which hold references, too.\n"
-            f"[sandbox]\napart = {_value(list(apart))}\nhidden = [\n{lines}]\n"
+            f"[sandbox]\napart = {toml_value(list(apart))}\nhidden = [\n{lines}]\n"
         )
     parts += [_op(one) for one in ops]
     return "\n".join(parts)
@@ -93,32 +93,32 @@ def _op(one: OpTable) -> str:
     lines = [
         "# A file that is put there is a candidate from then on.",
         "[[ops]]",
-        f"name = {_text(one.problem + '/{candidate}')}",
-        f"foreach.candidate = {_value({'files': one.candidates})}",
-        f"op = {_value(program)}",
-        f"reference = {_text(one.reference)}",
+        f"name = {toml_value(one.problem + '/{candidate}')}",
+        f"foreach.candidate = {toml_value({'files': one.candidates})}",
+        f"op = {toml_value(program)}",
+        f"reference = {toml_value(one.reference)}",
         'isolation = "warm"',  # importing torch takes seconds: not for each case that fails
     ]
     if one.taken.dtype != "float32":
-        lines.append(f"dtypes = [{_text(one.taken.dtype)}]")
-    lines += [f"shared = {_value(list(one.shared))}"] * bool(one.shared)
+        lines.append(f"dtypes = [{toml_value(one.taken.dtype)}]")
+    lines += [f"shared = {toml_value(list(one.shared))}"] * bool(one.shared)
     lines.append("[ops.schema]")
     if one.taken.dims:
-        lines.append(f"dims = {_value(one.taken.dims)}")
+        lines.append(f"dims = {toml_value(one.taken.dims)}")
     for tensor, axes in zip(about.tensors, one.taken.axes, strict=True):
         lines.append(f"inputs.{tensor.name} = {_input(tensor, axes, tensor.name in about.free)}")
-    lines += [f"{key} = {_value(value)}" for key, value in one.taken.schema.items()]
+    lines += [f"{key} = {toml_value(value)}" for key, value in one.taken.schema.items()]
     for at, output in enumerate(about.outputs):
         keys = {"dims": output.dims or ["?"] * output.rank, **output.rules}
-        lines.append(f"outputs.{output.name or f'out{at}'} = {_value(keys)}")
+        lines.append(f"outputs.{output.name or f'out{at}'} = {toml_value(keys)}")
     return "\n".join(lines) + "\n"
 
 
 def _input(tensor: Argument, axes: tuple[int | str, ...], free: bool) -> str:
     keys = [f"dims = {json.dumps(list(axes))}"]
     if tensor.generate or tensor.rules:
-        keys += [f"{key} = {_value(value)}" for key, value in tensor.rules.items()]
-        keys += [f"generate = {_text(tensor.generate)}"] * bool(tensor.generate)
+        keys += [f"{key} = {toml_value(value)}" for key, value in tensor.rules.items()]
+        keys += [f"generate = {toml_value(tensor.generate)}"] * bool(tensor.generate)
     elif not tensor.floating:
         keys.append(f'dtype = "{tensor.dtype}"')
         if tensor.dtype == "bool":
@@ -139,20 +139,3 @@ def _input(tensor: Argument, axes: tuple[int | str, ...], free: bool) -> str:
 
 def _float(value: int) -> str:
     return repr(float(value))
-
-
-def _value(value: Json) -> str:
-    """Return a value of TOML; the keys of tables are names."""
-    if isinstance(value, Mapping):
-        inner = ", ".join(f"{key} = {_value(one)}" for key, one in value.items())
-        return f"{{ {inner} }}"
-    if isinstance(value, (tuple, list)):
-        return f"[{', '.join(_value(one) for one in value)}]"
-    if type(value) is float:
-        return repr(value)
-    return json.dumps(value)
-
-
-def _text(value: str) -> str:
-    """Return a TOML string; JSON's escapes are TOML's, too."""
-    return json.dumps(value)

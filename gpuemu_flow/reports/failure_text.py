@@ -83,8 +83,8 @@ def published_row(failure: FailureRecord) -> str:
 
     ``SEED OP [KIND] MESSAGE dtype: D shape: [a, b] max_diff: E seed: SEED id: ID``
 
-    A reader takes the first word in brackets and the first value after each name, so that the kind
-    comes before the message, which may hold an index, and the names not within it.
+    A reader takes the first word in brackets, so the kind comes before the message, in which there
+    may be an index. It takes the first value after each name, so the message contains no name.
     """
     message = _FIELD.sub(r"\1", " ".join(printable(failure.message).split()))
     row = (

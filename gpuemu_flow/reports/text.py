@@ -134,7 +134,7 @@ _ALL_JUDGED = {"0 %", "-", ""}
 
 
 def render_results(results: Sequence[OpResult], style: Style) -> list[str]:
-    """Lay out the table, one line per op and dtype, in `WIDTH` columns if that can be."""
+    """Lay out the table, one line per op and dtype, in `WIDTH` columns if possible."""
     rows = [[printable(cell) for cell in _row(result)] for result in results]
     columns = dict(zip(HEADINGS, zip(*rows, strict=True), strict=True)) if rows else {}
     for heading in _LEAST_NEEDED:
@@ -150,7 +150,7 @@ def render_results(results: Sequence[OpResult], style: Style) -> list[str]:
 def _width(columns: Mapping[str, Sequence[str]]) -> int:
     """Return the width of a table without the reasons at the ends of its lines.
 
-    Durations count alike, so that the same results have the same columns.
+    All durations count as equally wide, so that the same results have the same columns.
     """
     widths = [
         len("10.0 ms") if name == "time" else max(len(name), *map(len, cells))

@@ -17,9 +17,8 @@ from diskcache import Cache, Timeout
 
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.store.atomic import disk_errors, io_problem
-from gpuemu_flow.store.disk import ForeignRecordError, insert_new
+from gpuemu_flow.store.disk import BytesDisk, ForeignRecordError, insert_new
 from gpuemu_flow.store.private_files import PrivateFolder
-from gpuemu_flow.store.quick_cache import QuickCache
 from gpuemu_flow.types import Json
 
 _MAGIC = b"gf1\n"
@@ -118,8 +117,9 @@ class JsonStore:
     def _open(self) -> Cache:
         with disk_errors(self._folder):
             self._make_private()
-            return QuickCache(
+            return Cache(
                 str(self._folder),
+                disk=BytesDisk,
                 timeout=_LOCK_SECONDS,
                 size_limit=self._size_limit,
                 eviction_policy=self._policy,
@@ -200,9 +200,9 @@ class JsonStore:
     def _start_afresh(
         self, cache: Cache | None, error: Exception, *, last: bool, damaged: bool
     ) -> None:
-        """Have the database opened again; set it aside if that was tried with it before.
+        """Have the database reopened; set it aside if reopening did not help before.
 
-        SQLite calls a database damaged, too, when the disk once fails to read it.
+        SQLite also calls a database damaged when the disk fails to read it once.
         """
         text = str(error).lower()
         if _LOCKED in text:
@@ -221,7 +221,7 @@ class JsonStore:
             self._drop()
 
     def _unwritable(self, text: str) -> Problem:
-        """Return the diagnosis of SQLite's words for a disk that does not take what is written."""
+        """Return the problem behind SQLite's message that the disk took no write."""
         if _FAILED in text:  # Python 3.10 passes no number of the error on
             return io_problem(self._folder, text)
         return Problem(

@@ -228,7 +228,7 @@ class SeenInputs:
 
     @property
     def place(self) -> str:
-        """Return the key of the sets in the action cache."""
+        """Return the key under which the action cache holds the sets."""
         return self._known.place
 
     def key_of(self, names: Discovered) -> str:

@@ -22,7 +22,7 @@ class ForeignRecordError(ValueError):
     """Error of a database record that this program did not write."""
 
 
-class BytesDisk(Disk):  # type: ignore[misc]
+class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
     """Keys are str, values are bytes, and nothing else is ever read.
 
     diskcache's own Disk unpickles whatever a row says is a pickle and opens whatever file name a

@@ -38,27 +38,31 @@ class RunLock:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if self._on_wait is not None:
-                    holder = os.pread(self._file, 200, 0).decode("utf-8", "replace").strip()
-                    self._on_wait(f"{holder or 'another process'}, which runs in this workspace")
+                    self._on_wait(f"{read_holder(self._file)}, which runs in this workspace")
                 fcntl.flock(self._file, fcntl.LOCK_EX)
             since = time.strftime("%Y-%m-%d %H:%M:%S")
             words = f"process {os.getpid()} since {since}\n"
-            self._write_holder(words)
+            write_holder(self._file, words)
         except BaseException:
             os.close(self._file)
             self._file = None
             raise
         return self
 
-    def _write_holder(self, words: str) -> None:
-        """Name the holder; the lock holds even where a failing disk does not take its name."""
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file, 0)
-                os.pwrite(self._file, words.encode(), 0)
-
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            self._write_holder("")
+            write_holder(self._file, "")
             os.close(self._file)
             self._file = None
+
+
+def write_holder(descriptor: int, words: str) -> None:
+    """Write the holder's name; the lock holds even if a failing disk does not take it."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, words.encode(), 0)
+
+
+def read_holder(descriptor: int) -> str:
+    """Return the name that the holder of a lock wrote."""
+    return os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip() or "another process"

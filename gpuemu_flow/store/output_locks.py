@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Event
 
 from gpuemu_flow.errors import CancelledRunError, StoreError
+from gpuemu_flow.store.lock import read_holder, write_holder
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.user_cache import user_cache_folder
 
@@ -52,7 +53,7 @@ def output_locks(
                 continue
             stack.callback(os.close, descriptor)
             _lock(descriptor, name, cancel, on_wait)
-            stack.callback(_write_holder, descriptor, "")
+            stack.callback(write_holder, descriptor, "")
         yield
 
 
@@ -77,18 +78,10 @@ def _lock(descriptor: int, name: str, cancel: Event, on_wait: Callable[[str], No
         except BlockingIOError:
             if not told:
                 told = True
-                holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
-                on_wait(f"{holder or 'another process'}, which makes {name}")
+                on_wait(f"{read_holder(descriptor)}, which makes {name}")
             if cancel.wait(_PAUSE):
                 raise CancelledRunError from None
         except OSError:  # a file system without locks
             return
     words = f"process {os.getpid()}\n"
-    _write_holder(descriptor, words)
-
-
-def _write_holder(descriptor: int, words: str) -> None:
-    """Name the holder; the lock holds even where a failing disk does not take its name."""
-    with contextlib.suppress(OSError):
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, words.encode(), 0)
+    write_holder(descriptor, words)

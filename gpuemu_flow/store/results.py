@@ -308,7 +308,7 @@ class ResultStore:
         )  # fmt: skip
 
     def _write_all(self) -> None:
-        """Store what waits, of other threads too, and tell each whether that worked."""
+        """Store all waiting records, also those of other threads, and tell each if that worked."""
         with self._lock:
             batch, self._unwritten = self._unwritten, []
         error: BaseException | None = None

@@ -279,7 +279,7 @@ def _assemble(spec: TaskSpec, context: StageContext, folder: Path, built: Built)
         tools(spec, "ptxas"),
         folder,
         context.cancel,
-        _tool_wall(spec, folder),
+        _wall(spec, folder, "tool_sandbox"),
     )
     if found is None:
         return
@@ -296,7 +296,7 @@ def _list_instructions(spec: TaskSpec, context: StageContext, folder: Path, buil
     if built.cubin is None:
         return
     name = built.cubin_name or built.ptx_name
-    wall = _tool_wall(spec, folder)
+    wall = _wall(spec, folder, "tool_sandbox")
     found = disassemble(built.cubin, name, tools(spec, "nvdisasm"), folder, context.cancel, wall)
     if isinstance(found, Problem):
         built.problems.append(found)
@@ -402,14 +402,9 @@ def _triton(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
     return Built(ptx=ptx, cubin=result.output, launch=result.launch, assembly={params.arch: ""})
 
 
-def _wall(spec: TaskSpec, folder: Path) -> compilers.Wall | None:
-    sandbox = spec.settings["sandbox"]
-    return None if sandbox is None else compilers.Wall(folder, sandbox)
-
-
-def _tool_wall(spec: TaskSpec, folder: Path) -> compilers.Wall | None:
-    """Return the sandbox of a tool that reads artifacts and writes nothing to the workspace."""
-    sandbox = spec.settings["tool_sandbox"]
+def _wall(spec: TaskSpec, folder: Path, key: str = "sandbox") -> compilers.Wall | None:
+    """Return a process's sandbox: ``tool_sandbox`` if it writes nothing to the workspace."""
+    sandbox = spec.settings[key]
     return None if sandbox is None else compilers.Wall(folder, sandbox)
 
 

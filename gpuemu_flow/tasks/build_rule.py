@@ -159,7 +159,7 @@ def undeclared_problem(spec: TaskSpec, names: Sequence[str]) -> Problem:
     return Problem(
         "rule-undeclared-output",
         f"{spec.name} also wrote {shown}, which its outputs do not name",
-        "name it in `outputs`: what is not there is neither watched nor restored",
+        "name it in `outputs`: other files are neither watched nor restored",
         *_place(spec),
         warning=True,
     )

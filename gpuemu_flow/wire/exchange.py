@@ -32,7 +32,7 @@ _NAME = re.compile(r"[0-9a-f]{32}")
 def exchange_folder(private: Path, stem: str) -> Path:
     """Return the folder of a daemon's exchange.
 
-    It does not lie in shared memory, which ops may write.
+    It does not lie in shared memory, which ops may write to.
     """
     return private / f"{stem}.exchange"
 

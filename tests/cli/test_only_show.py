@@ -115,4 +115,4 @@ def test_a_tool_of_the_workspace_is_not_run_to_be_asked_for_its_version(
     assert mark.exists() is (name == "outside")
     done = mini.command("run", "k", code=None)
     said = done.stdout + done.stderr
-    assert ("not run to be asked" in said) is (name == "inside")
+    assert ("not run to find out" in said) is (name == "inside")

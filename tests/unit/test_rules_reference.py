@@ -36,16 +36,6 @@ def test_every_rule_explains_itself() -> None:
         assert f"## {rule.id}" in explain(rule)
 
 
-def test_documented_names_of_protocol_v1_are_kept() -> None:
-    assert {rule.legacy_kind for rule in RULES if rule.legacy_kind} == {
-        "ExcessiveRegisters",
-        "ExcessiveSpills",
-        "ExcessiveLocalMemory",
-        "MissingRequiredPattern",
-        "ForbiddenPatternFound",
-    }
-
-
 def test_the_page_is_the_one_that_the_rules_give() -> None:
     page = REPOSITORY / "docs" / "lint-rules.md"
     assert page.read_text(encoding="utf-8") == reference_page()

@@ -61,7 +61,7 @@ def read_body(function: Function) -> Body:
     scope, location = 0, -1
     position = function.body_start
     while position < end:
-        scanner = _STATEMENT.scanner(text, position, end)  # type: ignore[attr-defined]
+        scanner = _STATEMENT.scanner(text, position, end)  # type: ignore[attr-defined]  # not in typeshed
         for match in iter(scanner.match, None):
             kind = match.lastindex
             if kind == _OPERANDS:

@@ -35,8 +35,6 @@ class Rule:
         Looks into the PTX once, whatever the policy; its findings are kept in the view.
     unchecked : callable or None
         Returns the reason why the rule cannot judge a view, or an empty string.
-    legacy_kind : str
-        Name of the violation in wire protocol v1, for the rules that it knows.
     """
 
     number: int
@@ -49,7 +47,6 @@ class Rule:
     check: Check
     find: Find | None = None
     unchecked: Unchecked | None = None
-    legacy_kind: str = ""
 
 
 def violation(

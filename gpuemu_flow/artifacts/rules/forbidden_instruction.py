@@ -85,5 +85,4 @@ RULE = Rule(
     instead="Remove the instruction or the pattern.",
     check=check,
     unchecked=unchecked,
-    legacy_kind="ForbiddenPatternFound",
 )

@@ -84,5 +84,4 @@ RULE = Rule(
     check=check,
     find=find,
     unchecked=needs_exact_figures,
-    legacy_kind="ExcessiveLocalMemory",
 )

@@ -82,5 +82,4 @@ RULE = Rule(
     "number accepts some.",
     check=check,
     unchecked=unchecked,
-    legacy_kind="ExcessiveSpills",
 )

@@ -84,5 +84,4 @@ RULE = Rule(
     "the limit when fewer and larger blocks are what the kernel wants.",
     check=check,
     unchecked=unchecked,
-    legacy_kind="ExcessiveRegisters",
 )

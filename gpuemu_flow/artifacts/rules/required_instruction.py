@@ -55,5 +55,4 @@ RULE = Rule(
     instead="Find out why the compiler did not use it, or remove the pattern.",
     check=check,
     unchecked=unchecked,
-    legacy_kind="MissingRequiredPattern",
 )

@@ -47,9 +47,9 @@ def _offsets(setting: Setting) -> Array:
 def _with_small(
     lengths: Ints, setting: Setting, least: int, most: int, *, summed: bool = False
 ) -> Ints:
-    """Return rows of lengths of which up to half, but for the empty ones, are `SMALL`.
+    """Return rows of lengths in which up to half of those above 0 are `SMALL`.
 
-    Drawn ones seldom are. Which of `SMALL` comes first differs from case to case.
+    Drawn lengths seldom are. Which of `SMALL` comes first differs from case to case.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def _spread(values: Ints, most: int) -> Ints:
 
 
 def _with_sum(values: Ints, total: int, least: int, most: int) -> Ints:
-    """Return values changed from the first one on until their sum is the total, if it can be."""
+    """Change values, from the first one on, until their sum is the total, if that is possible."""
     excess = int(values.sum()) - total
     spare = values - least if excess > 0 else most - values
     before = np.cumsum(spare) - spare

@@ -2,7 +2,7 @@
 
 An entry is an ``ActionResult`` of Bazel's remote execution API, so that servers which look at what
 they store (bazel-remote does) know the blobs that it needs. Our own records are its standard
-output. Of the format of Protocol Buffers this takes two kinds of fields.
+output. Of Protocol Buffers this needs only two kinds of fields.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class _Watch:
                 self._thread.start()
 
     def end(self, connection: http.client.HTTPConnection) -> bool:
-        """Stop watching; return False where the time was over."""
+        """Stop watching; return False if the deadline had passed."""
         with self._lock:
             return self._until.pop(connection, 0.0) > time.monotonic()
 
@@ -260,7 +260,7 @@ def _absent(response: http.client.HTTPResponse) -> bool:
 def _copy(response: http.client.HTTPResponse, sink: BinaryIO, limit: int, patience: float) -> None:
     """Copy a body; raise an error if it is shorter than its header says."""
     if response.getheader("Content-Encoding", "identity") != "identity":
-        raise RemoteError("it encodes what it was asked to leave as it is")
+        raise RemoteError("it encodes the body, although it was asked not to")
     length = response.length
     if length is not None and length > limit:
         raise TooLargeError(f"an object of more than {limit >> 20} MiB")
