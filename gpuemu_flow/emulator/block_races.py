@@ -16,6 +16,28 @@ from gpuemu_flow.emulator.memory import Buffer
 from gpuemu_flow.emulator.races import GlobalRaces
 from gpuemu_flow.emulator.state import Launch, State
 from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.quick_dataclass import dataclass
+
+MOST_PENDING = 1 << 20
+"""Cells whose last store is remembered only in the list of stores."""
+
+
+@dataclass
+class _Store:
+    """A store of which no other block touched a cell before.
+
+    Attributes
+    ----------
+    cells : list of slice or int array
+    time, step : int
+    weak_after_strong : bool
+        True if it may have made cells weak that were strong.
+    """
+
+    cells: list[Array | slice]
+    time: int
+    step: int
+    weak_after_strong: bool
 
 
 class EveryLoadCountsError(Exception):
@@ -34,6 +56,9 @@ class QuickGlobalRaces(GlobalRaces):
         self._had_strong = False
         self._ids: Array | None = None
         self._everyone: Array = np.zeros(0, np.int32)
+        self._shift = self._grain.bit_length() - 1
+        self._pending: list[_Store] = []
+        self._pending_cells = 0
 
     def access(
         self,
@@ -70,9 +95,26 @@ class QuickGlobalRaces(GlobalRaces):
             return False
         else:
             self._recorded |= touched
+        self._settle()
         return super().access(
             state, lanes, good, size, step, write=write, strong=strong, same=same
         )  # fmt: skip
+
+    def collide(self, state: State, lanes: Lanes, lost: Array, step: int) -> None:
+        """Report blocks that wrote different values to one place in one instruction."""
+        self._settle()
+        super().collide(state, lanes, lost, step)
+
+    def _settle(self) -> None:
+        """Record when and by which step cells were written, which only a doubtful access needs."""
+        for store in self._pending:
+            for cells in store.cells:
+                self._written[cells] = store.time
+                self._write_step[cells] = store.step
+                if store.weak_after_strong:
+                    self._strong[cells] = False
+        self._pending.clear()
+        self._pending_cells = 0
 
     def _touched(self, offsets: Array, size: int) -> set[int]:
         """List the buffers that an access may touch, by number."""
@@ -96,7 +138,7 @@ class QuickGlobalRaces(GlobalRaces):
         """Record a store unless another block's may conflict; tell whether it was recorded."""
         me = self._blocks(state, lanes.mask)
         me = me if good is None else me[good]
-        first = offsets.astype(np.int64) // self._grain
+        first = offsets.astype(np.int64) >> self._shift
         low, count = int(first[0]), first.size
         dense = int(first[-1]) - low == count - 1 and bool((np.diff(first) == 1).all())
         rows: list[Array | slice] = []
@@ -114,9 +156,8 @@ class QuickGlobalRaces(GlobalRaces):
                     self._writer[undone] = old
                 return False
         self._time += 1
-        for cells in rows:
-            self._written[cells] = self._time
-            self._write_step[cells] = step
-            if self._had_strong:
-                self._strong[cells] = False
+        self._pending.append(_Store(rows, self._time, step, self._had_strong))
+        self._pending_cells += 16 if dense else count * len(rows)
+        if self._pending_cells > MOST_PENDING:
+            self._settle()
         return True

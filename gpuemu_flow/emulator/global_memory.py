@@ -23,6 +23,11 @@ _G = np.uint64(GLOBAL_BASE)
 class GlobalMemory(Bytes):
     """Global memory as one batch sees it."""
 
+    def fence(self, mask: Array | None) -> None:
+        """Execute a fence that other blocks can see."""
+        if self.global_races is not None:
+            self.global_races.fence(self, None if mask is None else self.spread(mask))
+
     def _check_global(self, lanes: Lanes, size: int, step: int, write: bool) -> Array | None:
         """Check an access to the arena; return the mask of permitted lanes, None for all."""
         arena, offsets = self.launch.arena, lanes.offsets

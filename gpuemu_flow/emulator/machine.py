@@ -91,11 +91,6 @@ class Machine(Printing):
         if self.shared_races is not None:
             self.shared_races.warp_barrier(None if mask is None else self.spread(mask))
 
-    def fence(self, mask: Array | None) -> None:
-        """Execute a fence that other blocks can see."""
-        if self.global_races is not None:
-            self.global_races.fence(self, None if mask is None else self.spread(mask))
-
     def cluster_arrived(self, group: Array, releases: bool) -> None:
         """Record that threads arrived at the barrier of their cluster."""
         if self.cluster_races is not None:

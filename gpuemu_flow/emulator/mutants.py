@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from gpuemu_flow.artifacts.ptx import Body, Function, Instruction, read_body
 from gpuemu_flow.emulator.errors import UnsupportedError
@@ -18,7 +19,7 @@ _INTEGERS = frozenset({"s16", "u16", "s32", "u32", "s64", "u64"})
 _FLUSHED = frozenset({"add", "sub", "mul", "fma", "min", "max"})
 _CONSTANT = re.compile(r"\d+\Z", re.ASCII)
 
-Change = Callable[[Instruction], "str | None"]
+Change = Callable[[Instruction, Body], "str | None"]
 """From an instruction to what stands in its place, without the guard; None where it does not
 apply."""
 
@@ -32,12 +33,16 @@ class MutantKind:
     name, kind, why : str
         As of `numerics.output_mutants`.
     change : callable
+    partner : callable or None
+        Recognises an instruction that makes no sense without the changed one: the next such one
+        goes, too.
     """
 
     name: str
     kind: str
     why: str
     change: Change
+    partner: Callable[[Instruction], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ def _with_opcode(instruction: Instruction, opcode: str) -> str:
     return f"{opcode} {instruction.text}"
 
 
-def _mask_off_by_one(instruction: Instruction) -> str | None:
+def _mask_off_by_one(instruction: Instruction, _body: Body) -> str | None:
     opcode = instruction.opcode
     words = list(opcode.segments)
     if opcode.base != "setp" or opcode.type not in _INTEGERS or words[1] not in _COMPARED:
@@ -70,13 +75,13 @@ def _mask_off_by_one(instruction: Instruction) -> str | None:
     return _with_opcode(instruction, ".".join(words))
 
 
-def _barrier_removed(instruction: Instruction) -> str | None:
+def _barrier_removed(instruction: Instruction, _body: Body) -> str | None:
     opcode = instruction.opcode
     waits = opcode.base in ("bar", "barrier") and "sync" in opcode.segments
     return "" if waits and "warp" not in opcode.segments else None
 
 
-def _flush_added(instruction: Instruction) -> str | None:
+def _flush_added(instruction: Instruction, _body: Body) -> str | None:
     opcode = instruction.opcode
     fits = opcode.base in _FLUSHED and opcode.type == "f32" and "ftz" not in opcode.segments
     if not fits or len(opcode.types) != 1:
@@ -84,7 +89,7 @@ def _flush_added(instruction: Instruction) -> str | None:
     return _with_opcode(instruction, opcode.text.removesuffix(".f32") + ".ftz.f32")
 
 
-def _stride_changed(instruction: Instruction) -> str | None:
+def _stride_changed(instruction: Instruction, _body: Body) -> str | None:
     opcode, operands = instruction.opcode, list(instruction.operands)
     scales = opcode.base == "mul" and ("wide" in opcode.segments or "lo" in opcode.segments)
     if not (scales or opcode.base == "shl") or len(operands) != 3:
@@ -96,7 +101,7 @@ def _stride_changed(instruction: Instruction) -> str | None:
     return f"{opcode.text} {', '.join(operands)}"
 
 
-def _sum_for_maximum(instruction: Instruction) -> str | None:
+def _sum_for_maximum(instruction: Instruction, _body: Body) -> str | None:
     opcode = instruction.opcode
     if opcode.base != "max" or opcode.type not in _INTEGERS | {"f16", "f32", "f64"}:
         return None
@@ -104,10 +109,35 @@ def _sum_for_maximum(instruction: Instruction) -> str | None:
     return _with_opcode(instruction, ".".join(["add", *kept]))
 
 
-def _wait_removed(instruction: Instruction) -> str | None:
+def _wait_removed(instruction: Instruction, _body: Body) -> str | None:
     text = instruction.opcode.text
     waits = text.startswith(("cp.async.wait", "cp.async.bulk.wait"))
     return "" if waits else None
+
+
+def _is_of_cluster(instruction: Instruction, what: str) -> bool:
+    words = instruction.opcode.segments
+    return words[:2] == ("barrier", "cluster") and what in words
+
+
+def _cluster_barrier_removed(instruction: Instruction, _body: Body) -> str | None:
+    return "" if _is_of_cluster(instruction, "arrive") else None
+
+
+def _is_zero(operand: str, body: Body) -> bool:
+    """Tell whether an operand is 0, or a register that is only ever set to it."""
+    made = [i for i in body.instructions if i.operands and i.operands[0].strip() == operand]
+    return operand == "0" or (
+        bool(made) and all(i.opcode.base == "mov" and i.operands[-1].strip() == "0" for i in made)
+    )
+
+
+def _rank_changed(instruction: Instruction, body: Body) -> str | None:
+    opcode, operands = instruction.opcode, list(instruction.operands)
+    if opcode.base != "mapa" or len(operands) != 3:
+        return None
+    operands[2] = "1" if _is_zero(operands[2].strip(), body) else "0"
+    return f"{opcode.text} {', '.join(operands)}"
 
 
 MUTANT_KINDS: tuple[MutantKind, ...] = (
@@ -115,6 +145,12 @@ MUTANT_KINDS: tuple[MutantKind, ...] = (
                _mask_off_by_one),
     MutantKind("barrier-removed", "missing-barrier", "a barrier of the block is left out",
                _barrier_removed),
+    MutantKind("cluster-barrier-removed", "missing-barrier",
+               "a barrier of the cluster is left out, its wait included",
+               _cluster_barrier_removed, partial(_is_of_cluster, what="wait")),
+    MutantKind("rank-changed", "wrong-rank",
+               "memory of the cluster's first block, or of its second, for that of another",
+               _rank_changed),
     MutantKind("flush-added", "flush-to-zero", "subnormals are flushed to zero", _flush_added),
     MutantKind("stride-changed", "wrong-stride", "an index is scaled by twice as much",
                _stride_changed),
@@ -152,12 +188,15 @@ def plant_in_ptx(data: bytes, entry: str = "", file: str = "") -> Iterator[PtxMu
         changed = [
             (i, new)
             for i in body.instructions
-            if (new := kind.change(i)) is not None and (new or i.guard is None)
+            if (new := kind.change(i, body)) is not None and (new or i.guard is None)
         ]
         step = max(1, -(-len(changed) // MAX_SITES))
         for instruction, new in changed[::step]:
             where = _where(function, body, instruction)
-            mutant = _replaced(text, instruction, new)
+            with_it = _partner(kind, body, instruction)
+            if with_it is not None and with_it.guard is not None:
+                continue  # its guard would be left without an instruction
+            mutant = _replaced(text, instruction, new, with_it)
             yield PtxMutant(f"{kind.name} at {where}", kind.kind, kind.why, mutant)
 
 
@@ -171,10 +210,25 @@ def _where(function: Function, body: Body, instruction: Instruction) -> str:
     return f"{file}:{location.line} (PTX line {line})"
 
 
-def _replaced(text: str, instruction: Instruction, new: str) -> bytes:
+def _partner(kind: MutantKind, body: Body, changed: Instruction) -> Instruction | None:
+    later = (i for i in body.instructions if i.offset > changed.offset)
+    return next((i for i in later if kind.partner is not None and kind.partner(i)), None)
+
+
+def _replaced(
+    text: str, instruction: Instruction, new: str, partner: Instruction | None = None
+) -> bytes:
     # A guard stands before the offset and stays. The text has one character for each byte, and
     # spaces for comments.
+    if partner is not None:
+        end = _end_of(text, partner)
+        text = f"{text[: partner.offset]}{text[end:]}"
+    end = _end_of(text, instruction)
+    return f"{text[: instruction.offset]}{new}{text[end:]}".encode("latin-1")
+
+
+def _end_of(text: str, instruction: Instruction) -> int:
     end = text.find(";", instruction.offset)
     if end < 0:
         raise UnsupportedError
-    return f"{text[: instruction.offset]}{new}{text[end:]}".encode("latin-1")
+    return end

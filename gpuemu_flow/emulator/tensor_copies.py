@@ -156,7 +156,3 @@ class TensorCopies(Bulk):
         store = getattr(self, f"store_{target_space}")
         store(self.spread(target + piece), (word,), 4, active, step, False)
         self.fence(active)
-
-    def fence(self, mask: Array | None) -> None:
-        """Execute a fence that other blocks can see."""
-        raise NotImplementedError

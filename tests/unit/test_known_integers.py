@@ -218,3 +218,9 @@ def test_comparisons(name: str, kind: str) -> None:
 
         opcode = f"setp.{name}{'u' if unordered else ''}.{kind}"
         compare(opcode, (kind, kind), "pred", pairs(form), answer)
+        if kind != "f64":
+            flushed = opcode.replace(f".{kind}", f".ftz.{kind}")
+            compare(
+                flushed, (kind, kind), "pred", pairs(form),
+                lambda a, b, answer=answer: answer(ef.flush(a, form), ef.flush(b, form)),
+            )  # fmt: skip

@@ -111,6 +111,24 @@ def test_comparisons_of_two_halves(kind: str, name: str, to: str) -> None:
 
 
 @together(name=RELATIONS)
+def test_comparisons_of_two_halves_that_flush_subnormals(name: str) -> None:
+    edges = [0, 0x8000, 0x0001, 0x8001, 0x03FF, 0x83FF, 0x0400, 0x8400, 0x7E00]
+    rows = [(a | b << 16, b | a << 16) for a in edges for b in edges]
+
+    def number(bits: int) -> float:
+        held = float(np.array(bits, "u2").view("f2"))
+        return 0.0 if abs(held) < 2.0**-14 else held
+
+    def answer(a: int, b: int) -> int:
+        halves = (
+            RELATIONS[name](number(a >> k & 0xFFFF), number(b >> k & 0xFFFF)) for k in (0, 16)
+        )
+        return sum(0xFFFF << 16 * k for k, true in enumerate(halves) if true)
+
+    compare(f"set.{name}.ftz.u32.f16x2", ("f16x2", "f16x2"), "b32", rows, answer)
+
+
+@together(name=RELATIONS)
 def test_a_comparison_that_gives_one_in_bf16(name: str) -> None:
     edges = [0, 0x8000, 0x3F80, 0x4000, 0x7FC0, 0xFF80]
     rows = [(a, b) for a in edges for b in edges]

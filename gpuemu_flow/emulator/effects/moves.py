@@ -33,6 +33,8 @@ _COMPARISONS = frozenset(
     }
 )  # fmt: skip
 _COMBINE = {"and": "&", "or": "|", "xor": "^"}
+_FLUSHED = frozenset({"f16", "f16x2", "f32"})
+"""Types whose comparisons may have ``.ftz``."""
 _FLOAT_ONLY = frozenset(["equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"])
 
 
@@ -51,6 +53,9 @@ def _setp_problem(step: Step) -> str:
         return UNKNOWN_FORM
     floats = is_float(type_name) or type_name in ("bf16", "f16x2", "bf16x2")
     if name in _FLOAT_ONLY and not floats:
+        return UNKNOWN_FORM
+    flags = set(step.opcode.segments[2:]) - {*step.opcode.types, *_COMBINE}
+    if flags - ({"ftz"} if type_name in _FLUSHED else set()):
         return UNKNOWN_FORM
     if len(operands) != 3 + bool(combined):
         return f"it has {len(operands)} operands"
@@ -79,8 +84,8 @@ def _compared(emitter: Emitter, step: Step) -> list[str]:
     name, _, type_name = _comparison(step)
     function = emitter.function(compare(name), f"compare {name}")
     values = [emitter.read(o, type_name) for o in step.operands[1:3]]
-    if "ftz" in step.opcode.segments and type_name == "f32":
-        flushing = emitter.function(flush, "flush")
+    flushing = emitter.function(flush, "flush") if "ftz" in step.opcode.segments else ""
+    if not type_name.endswith("x2"):
         values = [f"{flushing}({v})" for v in values]
     if type_name == "bf16":
         widen = emitter.function(bfloat_to_f32, "widen bf16")
@@ -92,7 +97,7 @@ def _compared(emitter: Emitter, step: Step) -> list[str]:
         pick = emitter.function(part, f"{label} half")
         parts = [f"{pick}({v})" for v in values]
         if type_name == "f16x2":
-            parts = [f"{p}.view('f2')" for p in parts]
+            parts = [f"{flushing}({p}.view('f2'))" for p in parts]
         else:
             widen = emitter.function(bfloat_to_f32, "widen bf16")
             parts = [f"{widen}({p})" for p in parts]

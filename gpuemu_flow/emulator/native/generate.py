@@ -18,7 +18,7 @@ from gpuemu_flow.emulator.native.barrier_objects import BARRIER_OBJECTS
 from gpuemu_flow.emulator.native.c_types import bits_type
 from gpuemu_flow.emulator.native.collectives import HELPERS, is_collective, write_collective
 from gpuemu_flow.emulator.native.fragments import FRAGMENTS
-from gpuemu_flow.emulator.native.prelude import INTEGERS, MEMORY, STATE
+from gpuemu_flow.emulator.native.prelude import INTEGERS, MEMORY, OFFSETS, STATE
 from gpuemu_flow.emulator.native.prelude_floats import FLOATS, HALVES
 from gpuemu_flow.emulator.native.prelude_races import RACES
 from gpuemu_flow.emulator.native.steps import write_step
@@ -88,7 +88,7 @@ def generate(program: Program, *, races: bool = False) -> str:
     parts = [head, "typedef unsigned __int128 u128;", _register_file(program, kept), body]
     grain = smallest_access(program).bit_length() - 1
     parts.insert(0, f"#define RACES {int(races)}\n#define GRAIN {grain}")
-    parts += [RACES, INTEGERS, MEMORY, FLOATS, HALVES, HELPERS, FRAGMENTS, BARRIER_OBJECTS]
+    parts += [OFFSETS, RACES, INTEGERS, MEMORY, FLOATS, HALVES, HELPERS, FRAGMENTS, BARRIER_OBJECTS]
     bottom, top = stack_region(program)
     parts.append(
         f"#define COPYING {int(copying)}\n#define OBJECTING {int(objects)}\n"

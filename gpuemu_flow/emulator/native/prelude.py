@@ -65,7 +65,7 @@ typedef struct {
   uint8_t carry[MW];
   uint32_t clock[33][33], known[16][33], epoch, strong, together;
   uint64_t stack[MW];
-  uint64_t stamp[33], stamps, *quiet;
+  uint64_t stamp[33], shared_end; uint32_t stamps, *quiet;
   Cell *cells;
   struct Later *later;
   Copy *copies;
@@ -73,7 +73,7 @@ typedef struct {
 } St;
 """
 
-MEMORY = r"""
+OFFSETS = r"""
 U int readable(const uint8_t *w, unsigned n) {
   if (n == 1) return (w[0] & 2) != 0;
   if (n == 2) { uint16_t x; memcpy(&x, w, 2); return (x & 0x0202u) == 0x0202u; }
@@ -94,6 +94,16 @@ U int writable(uint8_t *w, unsigned n) {
   else if (n == 8) { uint64_t x; memcpy(&x, w, 8); if (x == 0x0202020202020202ull) return 1; }
   return write_slow(w, n);
 }
+U int differs(const uint8_t *p, const uint8_t *b, unsigned n) {
+  if (n == 1) return *p != *b;
+  if (n == 2) { uint16_t x, y; memcpy(&x, p, 2); memcpy(&y, b, 2); return x != y; }
+  if (n == 4) { uint32_t x, y; memcpy(&x, p, 4); memcpy(&y, b, 4); return x != y; }
+  uint64_t any = 0;
+  for (unsigned k = 0; k < n; k += 8) {
+    uint64_t x, y; memcpy(&x, p + k, 8); memcpy(&y, b + k, 8); any |= x ^ y;
+  }
+  return any != 0;
+}
 U uint64_t at_load(St *s, const uint8_t *shadow, uint64_t cap, uint64_t o, unsigned n) {
   if (RARE(cap < n || o > cap - n || (o & (n - 1)) || !readable(shadow + o, n))) {
     s->err = 1;
@@ -108,6 +118,9 @@ U uint64_t at_store(St *s, uint8_t *shadow, uint64_t cap, uint64_t o, unsigned n
   }
   return o;
 }
+"""
+
+MEMORY = r"""
 U uint8_t *ld_global(St *s, uint32_t t, uint64_t a, unsigned n) {
   uint64_t o = at_load(s, s->a->gs, s->a->gcap, a - GLOBAL_BASE, n);
   if (RACES && s->a->across) {
@@ -120,7 +133,7 @@ U void wr_global(St *s, uint32_t t, uint64_t a, unsigned n, const uint8_t *b) {
   uint8_t *p = s->a->g + o;
   if (RACES && s->a->across && !RARE(s->err)) {
     if (s->strong) global_update(s, o, n);
-    else if (memcmp(p, b, n)) global_write(s, o, n);
+    else if (differs(p, b, n)) global_write(s, o, n);
     else global_read(s, o, n);
   }
   memcpy(p, b, n);
@@ -132,15 +145,17 @@ U uint8_t *up_global(St *s, uint32_t t, uint64_t a, unsigned n) {
   return s->a->g + o;
 }
 U uint8_t *ld_shared(St *s, uint32_t t, uint64_t a, unsigned n) {
-  uint64_t o = at_load(s, s->a->ss, s->a->scap, a, n);
-  if (RACES) shared_read(s, t, o, n);
+  uint64_t o = a;
+  if (!RACES) o = at_load(s, s->a->ss, s->a->scap, a, n);
+  else if (RARE(a >= s->shared_end || a & (n - 1) || !is_quiet(s, t, a, n)))
+    o = loud_read(s, t, a, n);
   return s->a->sm + o;
 }
 U void wr_shared(St *s, uint32_t t, uint64_t a, unsigned n, const uint8_t *b) {
   uint64_t o = at_store(s, s->a->ss, s->a->scap, a, n);
   uint8_t *p = s->a->sm + o;
   if (RACES) {
-    if (memcmp(p, b, n)) shared_write(s, t, o, n); else shared_same(s, t, o, n);
+    if (differs(p, b, n)) shared_write(s, t, o, n); else shared_same(s, t, o, n);
   }
   memcpy(p, b, n);
 }

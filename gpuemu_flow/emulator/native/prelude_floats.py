@@ -102,6 +102,7 @@ U uint16_t f2h(float x) {
 U float h2f(uint16_t h) { return h2f_soft(h); }
 U uint16_t f2h(float x) { return d2h((double)x); }
 #endif
+U float flhf(uint16_t h) { return h2f(h & 0x7c00 ? h : h & 0x8000); }
 V uint16_t d2h_mode(double x, int m) {
   uint16_t h = d2h(x);
   if (m == FE_TONEAREST || x != x) return h;

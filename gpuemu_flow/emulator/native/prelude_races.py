@@ -5,7 +5,9 @@ which know more ways in which accesses are ordered, and report the findings. So 
 suspect too much but never too little.
 
 A cell is ``quiet`` for a warp, or for all, while another read before the next barrier cannot
-change the result.
+change the result. Such a cell is also readable, so most loads look at nothing else. It holds the
+stamp of that warp, or that of all; stamps are never used twice. They begin near their end, so that
+beginning anew is nothing rare.
 
 Shared memory: clocks of warps as in `SharedRaces`; the last writer and the readers of each cell
 since the last barrier of the whole block (``epoch``). Threads run one after another here, so a
@@ -16,6 +18,8 @@ Global memory: which block accessed a cell, and whether several did.
 from __future__ import annotations
 
 RACES = r"""
+#define CELLS(n) ((n) > 1 << GRAIN ? (n) >> GRAIN : 1)
+#define COLD static __attribute__((noinline, unused, cold))
 #define MANY 0xFFFFu
 #define ANY_WARP 255u
 #define SEVERAL 0xFFFFFFFEu
@@ -40,16 +44,31 @@ U void note_read(St *s, uint32_t t, Cell *x) {
   }
   x->read_when = now;
 }
-V void first_read(St *s, uint32_t t, uint64_t c) {
+U int is_quiet(St *s, uint32_t t, uint64_t o, unsigned n) {
+  const uint32_t *q = s->quiet + (o >> GRAIN);
+  uint64_t all = s->stamp[32], own = s->stamp[t >> 5], a = 0, b = 0;
+  if (n <= 1 << GRAIN) return *q == (uint32_t)all || *q == (uint32_t)own;
+  for (unsigned k = 0; k < n >> GRAIN; k += 2) {
+    uint64_t x; memcpy(&x, q + k, 8); a |= x ^ all; b |= x ^ own;
+  }
+  return !a || !b;
+}
+U void first_read(St *s, uint32_t t, uint64_t c) {
   Cell *x = s->cells + c;
   against_writer(s, t, x);
   note_read(s, t, x);
-  if (x->readers && !x->read_strong && x->write_epoch != s->epoch)
-    s->quiet[c] = s->stamp[x->read_warp == ANY_WARP ? 32 : t >> 5];
+  if (x->readers && !x->read_strong && x->write_epoch != s->epoch &&
+      readable(s->a->ss + (c << GRAIN), 1 << GRAIN))
+    s->quiet[c] = (uint32_t)s->stamp[x->read_warp == ANY_WARP ? 32 : t >> 5];
 }
-U void shared_read(St *s, uint32_t t, uint64_t o, unsigned n) {
+V void shared_read(St *s, uint32_t t, uint64_t o, unsigned n) {
   for (uint64_t c = o >> GRAIN; c <= (o + n - 1) >> GRAIN; c++)
-    if (s->quiet[c] != s->stamp[32] && s->quiet[c] != s->stamp[t >> 5]) first_read(s, t, c);
+    if (!is_quiet(s, t, c << GRAIN, 1 << GRAIN)) first_read(s, t, c);
+}
+COLD uint64_t loud_read(St *s, uint32_t t, uint64_t a, unsigned n) {
+  uint64_t o = at_load(s, s->a->ss, s->a->scap, a, n);
+  shared_read(s, t, o, n);
+  return o;
 }
 V void shared_write(St *s, uint32_t t, uint64_t o, unsigned n) {
   for (uint64_t c = o >> GRAIN; c <= (o + n - 1) >> GRAIN; c++) {
@@ -82,37 +101,46 @@ V void global_first(St *s, uint32_t *x) {
 }
 U void global_read(St *s, uint64_t o, unsigned n) {
   uint32_t me = (s->linear + 1) << 1 | 1;
-  for (uint64_t c = o >> GRAIN; c <= (o + n - 1) >> GRAIN; c++) {
-    uint32_t *x = s->a->owners + c;
+  for (unsigned k = 0; k < CELLS(n); k++) {
+    uint32_t *x = s->a->owners + (o >> GRAIN) + k;
     if ((*x | 1) != me && *x != SEVERAL) global_first(s, x);
   }
 }
 U void global_write(St *s, uint64_t o, unsigned n) {
   uint32_t me = (s->linear + 1) << 1 | 1;
-  for (uint64_t c = o >> GRAIN; c <= (o + n - 1) >> GRAIN; c++) {
-    uint32_t *x = s->a->owners + c;
+  for (unsigned k = 0; k < CELLS(n); k++) {
+    uint32_t *x = s->a->owners + (o >> GRAIN) + k;
     if (!*x || (*x | 1) == me) *x = me;
     else s->err = 1;
   }
 }
 V void global_update(St *s, uint64_t o, unsigned n) {
   uint32_t me = (s->linear + 1) << 1 | 1;
-  for (uint64_t c = o >> GRAIN; c <= (o + n - 1) >> GRAIN; c++) {
-    uint32_t *x = s->a->owners + c;
+  for (unsigned k = 0; k < CELLS(n); k++) {
+    uint32_t *x = s->a->owners + (o >> GRAIN) + k;
     if (!*x) *x = ATOMICS;
     else if (*x != ATOMICS && (*x | 1) != me) s->err = 1;
     else if (*x != ATOMICS) *x = me;
   }
 }
+U void restamp(St *s, uint32_t w) { s->stamp[w] = ++s->stamps * 0x100000001ull; }
+V void spare_stamps(St *s) {
+  if (s->stamps < UINT32_MAX - 66) return;
+  memset(s->quiet, 0, ((s->a->scap >> GRAIN) + 16) * sizeof *s->quiet);
+  s->stamps = 0;
+  for (uint32_t w = 0; w < 33; w++) restamp(s, w);
+}
 V void tick(St *s, uint32_t w) {
   if (!RACES) return;
-  s->clock[w][w]++; s->stamp[w] = ++s->stamps;
+  s->clock[w][w]++;
+  spare_stamps(s); restamp(s, w);
 }
 V void join_all(St *s) {
   uint32_t warps = s->width / 32;
   if (!RACES) return;
   s->epoch++;
-  for (uint32_t w = 0; w < 33; w++) s->stamp[w] = ++s->stamps;
+  spare_stamps(s);
+  for (uint32_t w = 0; w < 33; w++) restamp(s, w);
   for (uint32_t v = 0; v < warps; v++) {
     uint32_t most = ++s->clock[v][v];
     for (uint32_t w = 0; w < warps; w++) if (s->clock[w][v] > most) most = s->clock[w][v];

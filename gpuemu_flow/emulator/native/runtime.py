@@ -165,7 +165,7 @@ int run(Args *a, int64_t first, int64_t last) {
   RF *f = calloc(1, sizeof(RF));
   uint32_t width = (a->threads + 31) / 32 * 32;
   Cell *cells = RACES ? calloc((a->scap >> GRAIN) + 16, sizeof(Cell)) : 0;
-  uint64_t *quiet = RACES ? calloc((a->scap >> GRAIN) + 16, sizeof *quiet) : 0;
+  uint32_t *quiet = RACES ? calloc((a->scap >> GRAIN) + 16, sizeof *quiet) : 0;
   struct Later *later = OBJECTING ? calloc(1, sizeof *later) : 0;
   Copy *copies = COPYING ? calloc((size_t)width * COPIES, sizeof(Copy)) : 0;
   int status = 3;
@@ -174,6 +174,7 @@ int run(Args *a, int64_t first, int64_t last) {
   status = 0;
   s->a = a; s->f = f; s->copies = copies; s->cells = cells; s->quiet = quiet; s->later = later;
   s->threads = a->threads; s->width = width;
+  s->shared_end = a->scap - 64; s->stamps = UINT32_MAX - 4096;
   for (uint32_t t = 0; t < width; t++) {
     s->tx[t] = t % a->nt[0]; s->ty[t] = t / a->nt[0] % a->nt[1];
     s->tz[t] = t / (a->nt[0] * a->nt[1]) % a->nt[2];

@@ -118,14 +118,15 @@ def _compared(writer: Writer, step: Step) -> list[str]:
     if not set(words[1:]) <= {*step.opcode.types, *_COMPARED}:
         raise LackingError(step.opcode.text)
     a, b = (writer.read(o, kind) for o in step.operands[1:3])
+    half = "flhf" if "ftz" in words else "h2f"
     if kind in ("f16x2", "bf16x2"):
-        widen = "h2f" if kind == "f16x2" else "b2f"
+        widen = half if kind == "f16x2" else "b2f"
         return [
             _relation(name, f"{widen}({part}({a}))", f"{widen}({part}({b}))", True)
             for part in ("LO", "HI")
         ]
     if kind in ("f16", "bf16"):
-        widen = "h2f" if kind == "f16" else "b2f"
+        widen = half if kind == "f16" else "b2f"
         a, b = f"{widen}({a})", f"{widen}({b})"
     elif "ftz" in words and kind == "f32":
         a, b = f"flf({a})", f"flf({b})"
