@@ -17,7 +17,7 @@ from diskcache import Cache, Timeout
 
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.store.atomic import disk_errors, io_problem
-from gpuemu_flow.store.disk import ForeignRecordError, insert_new
+from gpuemu_flow.store.disk import ForeignRecordError, evict_for, insert_new
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.quick_cache import QuickCache
 from gpuemu_flow.types import Json
@@ -277,8 +277,9 @@ class JsonStore:
 
         def write(cache: Cache) -> None:
             with cache.transact():
-                left = records if self._policy != "none" else insert_new(cache, records)
-                for key, record in left.items():
+                if self._policy != "none":
+                    evict_for(cache, len(records))
+                for key, record in insert_new(cache, records).items():
                     cache.set(key, record)
 
         self._guarded(write)
