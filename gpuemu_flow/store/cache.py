@@ -22,6 +22,7 @@ from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.quick_cache import QuickCache
 from gpuemu_flow.types import Json
 
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
 _MAGIC = b"gf1\n"
 _ANY_MAGIC = re.compile(rb"gf[0-9]\n")
 _CHECK = 16  # bytes of sha256 before the payload: damage, not forgery, is what they must show
@@ -53,7 +54,7 @@ def seal(value: Json, key: str = "") -> bytes:
         Key of the record; it goes into the checksum, so that one damaged byte of a
         database's index cannot give the sound record of another key.
     """
-    payload = json.dumps(value, separators=(",", ":")).encode()
+    payload = _COMPACT.encode(value).encode()
     return _MAGIC + _checksum(key, payload) + payload
 
 
