@@ -12,8 +12,8 @@ from gpuemu_flow.engine.signals import WAKE_SECONDS
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.fuzz.case_source import CaseSource
 from gpuemu_flow.fuzz.farm import BatchReply, CaseBatch, Farm
+from gpuemu_flow.fuzz.judged import Judged
 from gpuemu_flow.fuzz.lane import Asked
-from gpuemu_flow.fuzz.outcome import Judged
 from gpuemu_flow.fuzz.verdict_cache import VerdictCache, case_key
 from gpuemu_flow.judging.evaluated import EvaluatedCase
 from gpuemu_flow.judging.generated import input_error

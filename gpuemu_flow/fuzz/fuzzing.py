@@ -12,9 +12,11 @@ from gpuemu_flow.engine.signals import WAKE_SECONDS
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.fuzz.case_source import CaseSource, case_stream
+from gpuemu_flow.fuzz.failure_sample import MOST_FAILURES
 from gpuemu_flow.fuzz.farm import Cluster
+from gpuemu_flow.fuzz.judged import Judged
 from gpuemu_flow.fuzz.lane import Asked, Lane
-from gpuemu_flow.fuzz.outcome import FuzzOutcome, Judged
+from gpuemu_flow.fuzz.outcome import FuzzOutcome
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
 from gpuemu_flow.fuzz.verdict_cache import VerdictCache, case_key, expected_key
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
@@ -49,6 +51,8 @@ class FuzzOptions:
         True: the action cache is not asked.
     confirm : bool
         New cases are run, to confirm the causes of failures.
+    most_failures : int
+        Failures per op that are kept; the others are counted.
     """
 
     iterations: int | None = 100
@@ -62,6 +66,7 @@ class FuzzOptions:
     jobs: int = 1
     force: bool = False
     confirm: bool = True
+    most_failures: int = MOST_FAILURES
 
 
 class Fuzzer:
@@ -76,7 +81,8 @@ class Fuzzer:
     on_case : callable
         Called with each `Judged` as it is known, from several threads, one at a time.
     on_failure : callable
-        Called with the `EvaluatedCase` of a case that failed, while its tensors are valid.
+        Called with the `EvaluatedCase` of a case that failed, while its tensors are valid; of many,
+        with those that `FuzzOutcome.failures` may contain.
     cancel : threading.Event
         Set to end the run; what was judged is kept.
     cluster : Cluster, optional
@@ -141,7 +147,7 @@ class Fuzzer:
             When the cache, the workers or the cluster cannot be used.
         """
         begin = time.perf_counter()
-        outcome = FuzzOutcome(self._op, self._seed)
+        outcome = FuzzOutcome(self._op, self._seed, self._options.most_failures)
         source = self._source()
         if self._cluster is None:
             self._run_here(source, outcome)
@@ -182,7 +188,7 @@ class Fuzzer:
             run = FarRun(farm, source, self._verdicts, lookup, self._cancel)
             try:
                 for which, judged, evaluated in run.judged():
-                    if evaluated is not None and judged.result.verdict in BAD:
+                    if evaluated is not None and outcome.wants(judged):
                         self._on_failure(self.subjects[which], evaluated)
                     self._tell(judged, source, outcome)
                     if source.stopped:
@@ -220,11 +226,11 @@ class Fuzzer:
                             self._expected_cache[which],
                             self._verdicts.inputs[which],
                         )
-                    for judged in self._judged(lanes[which], which, number, case):
+                    for judged in self._judged(lanes[which], which, number, case, outcome):
                         self._tell(judged, source, outcome)
                 for which, lane in lanes.items():
                     for asked, evaluated in lane.rest():
-                        self._tell(self._keep(which, asked, evaluated), source, outcome)
+                        self._tell(self._keep(which, asked, evaluated, outcome), source, outcome)
             except CancelledRunError:
                 pass
             except BaseException as error:
@@ -238,7 +244,9 @@ class Fuzzer:
         if outcome.timed_out_again or (self._options.fail_fast and judged.result.verdict in BAD):
             source.stop()
 
-    def _judged(self, lane: Lane, which: int, number: int, case: Case) -> Iterator[Judged]:
+    def _judged(
+        self, lane: Lane, which: int, number: int, case: Case, outcome: FuzzOutcome
+    ) -> Iterator[Judged]:
         """Start judging one case, and yield all verdicts that are known by then."""
         key = case_key(number, case)
         known = self._verdicts.find(which, key)
@@ -246,12 +254,16 @@ class Fuzzer:
             yield Judged(number, case, known, cached=True)
             return
         for asked, evaluated in lane.take(Asked(number, case, key), alone=self._options.fail_fast):
-            yield self._keep(which, asked, evaluated)
+            yield self._keep(which, asked, evaluated, outcome)
 
-    def _keep(self, which: int, asked: Asked, evaluated: EvaluatedCase) -> Judged:
+    def _keep(
+        self, which: int, asked: Asked, evaluated: EvaluatedCase, outcome: FuzzOutcome
+    ) -> Judged:
         """Record a failure while its tensors are valid, and the verdict."""
+        judged = Judged(asked.number, evaluated.case, evaluated.result)
         if evaluated.result.verdict in BAD:
             with self._lock:
-                self._on_failure(self.subjects[which], evaluated)
+                if outcome.wants(judged):
+                    self._on_failure(self.subjects[which], evaluated)
         self._verdicts.put(which, list(asked.key), evaluated.result)
-        return Judged(asked.number, evaluated.case, evaluated.result)
+        return judged

@@ -13,6 +13,7 @@ from gpuemu_flow.judging.case_evaluator import CaseEvaluator, open_evaluator
 from gpuemu_flow.judging.checks import PLAIN
 from gpuemu_flow.judging.evaluated import EvaluatedCase, input_bytes
 from gpuemu_flow.judging.expected_store import ExpectedStore
+from gpuemu_flow.observed import Observation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.discovered import SeenInputs
@@ -67,6 +68,7 @@ class Lane:
         self._cancel = cancel
         self._waiting: list[Asked] = []
         self._waiting_bytes = 0
+        self._learnt: dict[str, Observation] = {}
         self._stack = stack
         self._opening = open_evaluator(pool, subject.subject, cancel, expected_cache=expected_cache)
 
@@ -105,9 +107,12 @@ class Lane:
 
     def _learned(self, evaluated: EvaluatedCase) -> EvaluatedCase:
         """Add what the programs were seen to use to the key of the verdicts."""
-        for who, seen in self.evaluator.observed().items():
-            program = getattr(self.subject.subject, who)
-            self.inputs.learn(f"{who} {id(self)}", seen, program.given)
+        observed = self.evaluator.observed()
+        for who, seen in observed.items():
+            if self._learnt.get(who) is not seen:  # as hardly ever
+                program = getattr(self.subject.subject, who)
+                self.inputs.learn(f"{who} {id(self)}", seen, program.given)
+        self._learnt = observed
         if self._expected_cache.inputs is not None:
             self.inputs.join(self._expected_cache.inputs.used)
         return evaluated

@@ -6,34 +6,15 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Mapping
-from operator import attrgetter
 
 from gpuemu_flow.cases.coverage import Coverage
 from gpuemu_flow.cases.features import MOST_PASSING
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.fuzz.failure_sample import MOST_FAILURES, FailureSample
+from gpuemu_flow.fuzz.judged import Judged
 from gpuemu_flow.results.fuzz_model import MARGIN_BUCKETS
 from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS, TIMEOUT
-from gpuemu_flow.types import BAD, Case, CheckResult, Verdict
+from gpuemu_flow.types import BAD, Case, Verdict
 from gpuemu_flow.verdicts import Tally
-
-
-@dataclass(frozen=True)
-class Judged:
-    """One case of a fuzz run.
-
-    Attributes
-    ----------
-    number : int
-        Place in the run, over all dtypes.
-    case : Case
-    result : CheckResult
-    cached : bool
-    """
-
-    number: int
-    case: Case
-    result: CheckResult
-    cached: bool = False
 
 
 class FuzzOutcome:
@@ -43,6 +24,8 @@ class FuzzOutcome:
     ----------
     op : str
     seed : int
+    most_failures : int
+        Failures that are kept; the others are counted.
 
     Attributes
     ----------
@@ -64,7 +47,7 @@ class FuzzOutcome:
         Counts of compared elements, and the verdict on all cases.
     """
 
-    def __init__(self, op: str, seed: int) -> None:
+    def __init__(self, op: str, seed: int, most_failures: int = MOST_FAILURES) -> None:
         self.op = op
         self.seed = seed
         self.cases = self.cached = 0
@@ -77,7 +60,7 @@ class FuzzOutcome:
         self.tally = Tally()
         self.timed_out_again = False
         self._timeouts = 0
-        self._failures: list[Judged] = []
+        self._failures = FailureSample(most_failures)
         self._sample: list[tuple[int, int, Case]] = []
 
     def add(self, judged: Judged) -> None:
@@ -91,7 +74,7 @@ class FuzzOutcome:
         self._timeouts = self._timeouts + 1 if timed_out else 0
         self.timed_out_again = self.timed_out_again or self._timeouts >= MOST_TIMEOUTS
         if result.verdict in BAD:
-            self._failures.append(judged)
+            self._failures.add(judged)
         elif result.verdict is Verdict.PASSED:
             self.passed_classes[case.shape_class] += 1
             self._take_margin(result.stats.tolerance_used)
@@ -116,8 +99,20 @@ class FuzzOutcome:
 
     @property
     def failures(self) -> list[Judged]:
-        """Return the cases that failed or ended in an error, by number."""
-        return sorted(self._failures, key=attrgetter("number"))
+        """Return the cases that failed or ended in an error, by number; of many, a choice.
+
+        See `FailureSample`.
+        """
+        return self._failures.kept()
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Count the failures by kind that `failures` leaves out; empty if it has all of them."""
+        return self._failures.left_out()
+
+    def wants(self, judged: Judged) -> bool:
+        """Tell whether `failures` would contain a case, so that it is worth recording."""
+        return judged.result.verdict in BAD and self._failures.wants(judged)
 
     @property
     def passing(self) -> list[Case]:

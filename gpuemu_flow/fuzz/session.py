@@ -17,7 +17,8 @@ from gpuemu_flow.fuzz.coverage import add_fuzz_coverage
 from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.farm import Cluster
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
-from gpuemu_flow.fuzz.outcome import FuzzOutcome, Judged
+from gpuemu_flow.fuzz.judged import Judged
+from gpuemu_flow.fuzz.outcome import FuzzOutcome
 from gpuemu_flow.fuzz.subjects import OpSubject, select_ops
 from gpuemu_flow.judging.evaluated import EvaluatedCase
 from gpuemu_flow.judging.verdicts import reason
@@ -25,7 +26,7 @@ from gpuemu_flow.results.fuzz_model import CauseGroup, FuzzReport
 from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.types import Case, CheckResult, Verdict
+from gpuemu_flow.types import CheckResult, Verdict
 
 MINIMIZE_BUDGET = 1000
 _ATTEMPTS = 3
@@ -159,6 +160,7 @@ def _fuzz_op(
         coverage={what: dict(counts) for what, counts in outcome.counted().items()},
         gaps=tuple(_gaps(fuzzer.subjects, outcome)),
         groups=tuple(groups),
+        left_out=outcome.left_out,
         interrupted=outcome.interrupted,
         stopped_early=_stopped_early(outcome, options),
     )
@@ -212,7 +214,7 @@ def _groups(
         elif judged.result.failures:
             by_reason.setdefault(reason(judged.result.failures[0]), []).append(judged)
     passing = outcome.passing if by_reason else []
-    known = _recorded(log, op) if outcome.failures else {}
+    known = _recorded(log, op, outcome.failures)
     causes = []
     for stated_cause, judged_so in by_cause.items():
         members = sorted(judged_so, key=lambda j: (j.case.numel, j.number))
@@ -249,23 +251,29 @@ def _group(
         text,
         tuple(records),
         notes=_notes(smallest),
-        shape_classes=_shape_classes((j.case for j in members), outcome.passed_classes),
+        shape_classes=_shape_classes(members, outcome),
     )
 
 
-def _shape_classes(failing: Iterable[Case], passed: Counter[str]) -> dict[str, tuple[int, int]]:
-    """Count failing and passing cases in each class of shapes."""
-    failed = Counter(case.shape_class for case in failing)
+def _shape_classes(failing: Iterable[Judged], outcome: FuzzOutcome) -> dict[str, tuple[int, int]]:
+    """Count failing and passing cases in each class of shapes; none if not all are known."""
+    if outcome.left_out:
+        return {}
+    passed = outcome.passed_classes
+    failed = Counter(judged.case.shape_class for judged in failing)
     return {name: (failed[name], passed[name]) for name in sorted({*failed, *passed})}
 
 
-def _recorded(log: FailureLog, op: str) -> dict[str, str]:
-    """Map cases to the ids of the op's recorded failures."""
-    return {
-        digest_json(record.case): record.id
-        for record in reversed(log.store.list(op))
-        if record.source != "minimize"
-    }
+def _recorded(log: FailureLog, op: str, failing: Sequence[Judged]) -> dict[str, str]:
+    """Map the failing cases to the ids of the op's newest records of them."""
+    wanted = {digest_json(judged.case.to_json()) for judged in failing}
+    newest: dict[str, tuple[str, str]] = {}
+    for record in log.store if wanted else ():
+        if record.op == op and record.source != "minimize":
+            case = digest_json(record.case)
+            if case in wanted:
+                newest[case] = max(newest.get(case, ("", "")), (record.time, record.id))
+    return {case: failure_id for case, (_, failure_id) in newest.items()}
 
 
 def _record(

@@ -62,7 +62,9 @@ class CaseContracts:
                 self._contracts.setdefault(name, OutputContract(name))
         self._inputs = inputs
         self._raw = expected
-        self._sizes = sizes_of_dims(input_dims, inputs, dict(case.dims))
+        self._sizes: dict[str, int] = {}
+        if self._contracts:
+            self._sizes = sizes_of_dims(input_dims, inputs, dict(case.dims))
         self._masks: dict[str, NDArray[np.bool_]] = {}
         self.refused = tuple(self._refused())
         self.expected: dict[str, Array] = {} if self.refused else self.views(expected)

@@ -14,6 +14,9 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import COMPLEX, DTYPES, canonical_dtype
 
 ML_DTYPES_NAMES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+_FLOAT64 = np.dtype(np.float64)
+_REMEMBERED = 256
+"""Dtypes whose names are remembered: each case asks for a dozen."""
 _KIND_LETTERS = {"float": "f", "int": "i", "uint": "u", "bool": "b"}
 _NAMES_BY_KIND = {
     (_KIND_LETTERS[d.kind], d.itemsize): d.name
@@ -63,6 +66,11 @@ def dtype_name(dtype: np.dtype[Any] | type) -> str | None:
             dtype = np.dtype(dtype)
         except TypeError:
             return None
+    return _name_of(dtype)
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _name_of(dtype: np.dtype[Any]) -> str | None:
     if dtype.type.__module__ == "ml_dtypes":
         return dtype.name if dtype.isnative and dtype.name in ML_DTYPES_NAMES else None
     return _NAMES_BY_KIND.get((dtype.kind, dtype.itemsize)) if dtype.isnative else None
@@ -177,9 +185,14 @@ def _float32_of_bits(name: str) -> NDArray[np.float32]:
     return table
 
 
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _name_in_any_order(dtype: np.dtype[Any]) -> str | None:
+    return dtype_name(dtype.newbyteorder("="))
+
+
 def _named(a: NDArray[Any]) -> tuple[NDArray[Any], str]:
     array = np.asarray(a)
-    name = dtype_name(array.dtype.newbyteorder("="))
+    name = _name_in_any_order(array.dtype)
     if name is None:
         raise UsageError(
             Problem("unknown-dtype", f"arrays of dtype {array.dtype} cannot be compared or widened")
@@ -225,6 +238,8 @@ def to_float64(a: NDArray[Any]) -> NDArray[np.float64]:
     UsageError
         ``unknown-dtype`` for complex numbers, objects and the like.
     """
+    if type(a) is np.ndarray and a.dtype is _FLOAT64:
+        return a
     array, name = _named(a)
     if name in ("float8_e4m3fn", "float8_e5m2"):
         return _table_lookup(array, name).astype(np.float64)

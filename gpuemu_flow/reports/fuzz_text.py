@@ -60,6 +60,9 @@ def render(report: FuzzReport, style: Style) -> str:
     lines += [f"  not exercised: {gap}" for gap in report.gaps]
     for group in report.groups:
         lines += ["", *(f"  {line}" for line in _group(group, style))]
+    if report.left_out:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in report.left_out.items())
+        lines.append(f"  more failures, counted but neither listed nor recorded: {kinds}")
     if report.stopped_early:
         lines.append(f"  {report.stopped_early}")
     return "\n".join(lines)

@@ -33,7 +33,8 @@ class CauseGroup:
     notes : tuple of str
         Sentences about the wrong elements of the smallest one.
     shape_classes : mapping of str to (int, int)
-        Failures of this group and passing cases in each class of shapes.
+        Failures of this group and passing cases in each class of shapes; empty if the run left out
+        failures.
     cause : Cause or None
         The stated cause.
     """
@@ -75,6 +76,8 @@ class FuzzReport:
         Features that no case exercised.
     groups : tuple of CauseGroup
         Smallest case first.
+    left_out : mapping of str to int
+        Failures by kind that no group contains, since a run keeps a limited number of them.
     interrupted : bool
     stopped_early : str
         Reason why fewer cases ran than were asked for, empty when all did.
@@ -97,6 +100,7 @@ class FuzzReport:
     coverage: Mapping[str, Json] = field(default_factory=dict)
     gaps: tuple[str, ...] = ()
     groups: tuple[CauseGroup, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
     interrupted: bool = False
     stopped_early: str = ""
 
@@ -153,5 +157,6 @@ class FuzzReport:
             "failures": [
                 failure.to_public_json() for group in self.groups for failure in group.failures
             ],
+            **({"failures_left_out": dict(self.left_out)} if self.left_out else {}),
             "interrupted": self.interrupted,
         }

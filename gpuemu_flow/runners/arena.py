@@ -50,9 +50,12 @@ class Slot:
         """Return the offsets, in the arena, of the first byte and of the end."""
         if 0 in self.shape:
             return self.offset, self.offset
-        reach = [(size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)]
-        low = self.offset + sum(r for r in reach if r < 0)
-        high = self.offset + sum(r for r in reach if r > 0)
+        low = high = self.offset
+        for size, step in zip(self.shape, self.strides, strict=True):
+            if step < 0:
+                low += (size - 1) * step
+            else:
+                high += (size - 1) * step
         return low, high + ELEMENT_TYPES[self.dtype].itemsize
 
 
@@ -185,14 +188,16 @@ class Arena:
         position = start
         for name, array in arrays.items():
             dtype = element_type(array)
-            if keep_layout:
+            if keep_layout and not array.flags.c_contiguous:
                 low, high = byte_span(array)
                 position = _aligned(position, low)
                 offset, strides = position + address(array) - low, array.strides
                 end = position + high - low
             else:
-                position = _aligned(position, 0)
-                offset, strides = position, _c_strides(array)
+                # A tensor without gaps keeps its alignment alone.
+                position = _aligned(position, address(array) if keep_layout else 0)
+                offset = position
+                strides = array.strides if keep_layout else _c_strides(array)
                 end = position + array.nbytes
             slots[name] = Slot(offset, array.shape, strides, dtype)
             position = end
@@ -200,7 +205,7 @@ class Arena:
         for name, array in arrays.items():
             slot = slots[name]
             low, high = slot.span()
-            if keep_layout and high > low:
+            if keep_layout and high > low and not array.flags.c_contiguous:
                 memory = whole_memory(array)
                 begin = byte_span(array)[0] - address(memory)
                 self._bytes[low:high] = memory[begin : begin + high - low]

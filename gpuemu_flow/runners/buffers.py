@@ -172,9 +172,10 @@ def _modified(name: str, buffer: _Buffer) -> list[Failure]:
 
 def changed_input(name: str, before: np.ndarray, after: np.ndarray) -> list[Failure]:
     """Report the change that a program made to an input it must not modify, if any."""
-    places = np.argwhere(_bits(after) != _bits(before))
-    if not len(places):
+    differs = _bits(after) != _bits(before)
+    if not differs.any():
         return []
+    places = np.argwhere(differs)
     index = tuple(int(i) for i in places[0])
     return [
         Failure(

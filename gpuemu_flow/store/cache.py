@@ -17,10 +17,11 @@ from diskcache import Cache, Timeout
 
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.store.atomic import disk_errors, io_problem
-from gpuemu_flow.store.disk import BytesDisk, ForeignRecordError, insert_new
+from gpuemu_flow.store.disk import BytesDisk, ForeignRecordError, evict_for, insert_new
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.types import Json
 
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
 _MAGIC = b"gf1\n"
 _ANY_MAGIC = re.compile(rb"gf[0-9]\n")
 _CHECK = 16  # bytes of sha256 before the payload: damage, not forgery, is what they must show
@@ -52,7 +53,7 @@ def seal(value: Json, key: str = "") -> bytes:
         Key of the record; it goes into the checksum, so that one damaged byte of a
         database's index cannot give the sound record of another key.
     """
-    payload = json.dumps(value, separators=(",", ":")).encode()
+    payload = _COMPACT.encode(value).encode()
     return _MAGIC + _checksum(key, payload) + payload
 
 
@@ -277,8 +278,9 @@ class JsonStore:
 
         def write(cache: Cache) -> None:
             with cache.transact():
-                left = records if self._policy != "none" else insert_new(cache, records)
-                for key, record in left.items():
+                if self._policy != "none":
+                    evict_for(cache, len(records))
+                for key, record in insert_new(cache, records).items():
                     cache.set(key, record)
 
         self._guarded(write)

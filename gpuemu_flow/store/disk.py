@@ -82,8 +82,8 @@ _INSERT = (
 def insert_new(cache: Cache, records: Mapping[str, bytes]) -> dict[str, bytes]:
     """Insert records whose keys are new by one prepared statement, and return the others.
 
-    `Cache.set` takes four statements for each. Call it in a transaction, and only where nothing is
-    ever evicted. Records that go to files of their own are among those returned.
+    `Cache.set` takes four statements for each, seven where records are evicted. Call it in a
+    transaction, after `evict_for`. Records that go to files of their own are among those returned.
     """
     keys = list(records)
     known: set[str] = set()
@@ -107,6 +107,12 @@ def insert_new(cache: Cache, records: Mapping[str, bytes]) -> dict[str, bytes]:
         ],
     )
     return left
+
+
+def evict_for(cache: Cache, count: int) -> None:
+    """Evict as many records as `Cache.set` does in all for `count` new ones; in a transaction."""
+    with cache._transact() as (sql, cleanup):
+        cache._cull(time.time(), sql, cleanup, limit=count * cache.cull_limit)
 
 
 def _is_own(name: object) -> bool:

@@ -12,6 +12,7 @@ from gpuemu_flow.types import Json
 
 TRIGGERS = ("code", "params", "input", "env")
 OBSERVED = "observed"
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 _MAX_DEPTH = 6  # of a part whose differences are named one by one
 _OF_CODE = ("file", "link", "missing", "folder")
 
@@ -63,7 +64,7 @@ def canonical(value: Json) -> bytes:
     ValueError
         For NaN and infinities, which no key may hold.
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    return _CANONICAL.encode(value).encode()
 
 
 def digest_bytes(data: bytes) -> str:

@@ -10,7 +10,8 @@ from mini_workspace import Mini
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
-from gpuemu_flow.fuzz.outcome import FuzzOutcome, Judged
+from gpuemu_flow.fuzz.judged import Judged
+from gpuemu_flow.fuzz.outcome import FuzzOutcome
 from gpuemu_flow.types import Verdict
 
 CASES = 12

@@ -13,7 +13,9 @@ import pytest
 from gpuemu_flow.cases.features import MOST_PASSING
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import iterate_cases
-from gpuemu_flow.fuzz.outcome import FuzzOutcome, Judged
+from gpuemu_flow.fuzz.failure_sample import MOST_FAILURES, FailureSample
+from gpuemu_flow.fuzz.judged import Judged
+from gpuemu_flow.fuzz.outcome import FuzzOutcome
 from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
 
 SCHEMA = OpSchema(
@@ -83,16 +85,105 @@ def test_the_passing_cases_that_are_kept_come_from_the_whole_run() -> None:
     assert min(quarters.values()) > MOST_PASSING / 5
 
 
+def failing(count: int) -> Iterator[Judged]:
+    """Every 97th case raises, every 500th hides an Inf; the others are beyond the tolerance."""
+    for judged in cases(count):
+        failure, verdict = Failure(FailureKind.TOLERANCE, "wrong"), Verdict.FAILED
+        if judged.number % 97 == 0:
+            failure = Failure(FailureKind.EXECUTION, "raised", why="KeyError")
+            verdict = Verdict.ERROR
+        elif judged.number % 500 == 0:
+            failure = Failure(FailureKind.INF, "wrong")
+        yield replace(judged, result=CheckResult(verdict, (failure,)))
+
+
+def test_of_many_failures_each_reason_is_kept_and_the_others_are_counted() -> None:
+    count = 3 * MOST_FAILURES
+    judged = list(failing(count))
+    first = outcome_of(judged)
+    random.Random(2).shuffle(judged)
+    second = outcome_of(judged)
+    assert first.failures == second.failures
+    assert first.left_out == second.left_out
+    numbers = [each.number for each in first.failures]
+    assert numbers == sorted(set(numbers))
+    rare = [n for n in range(count) if n % 97 == 0 or n % 500 == 0]
+    assert set(rare) <= set(numbers)
+    common = [n for n in range(count) if n % 97 and n % 500]
+    some = MOST_FAILURES - len(rare)
+    smallest = min(
+        (each for each in judged if each.number in set(common)),
+        key=lambda each: (each.case.numel, each.number),
+    )
+    assert [n for n in numbers if n in set(common)] == sorted({*common[:some], smallest.number})
+    assert first.left_out == {"ToleranceExceeded": count - len(numbers)}
+    assert (first.count(Verdict.FAILED), first.count(Verdict.ERROR)) == (
+        count - len(range(0, count, 97)),
+        len(range(0, count, 97)),
+    )
+
+
+def test_few_failures_are_all_kept_and_wanted() -> None:
+    judged = list(failing(MOST_FAILURES))
+    outcome = FuzzOutcome("op", 5)
+    for each in judged:
+        assert outcome.wants(each)
+        outcome.add(each)
+    assert outcome.failures == judged
+    assert outcome.left_out == {}
+
+
+def test_the_failures_that_are_recorded_are_bounded_and_those_that_are_listed_are_among_them() -> (
+    None
+):
+    outcome = FuzzOutcome("op", 5)
+    wanted = []
+    for each in failing(4 * MOST_FAILURES):
+        if outcome.wants(each):
+            wanted.append(each.number)
+        outcome.add(each)
+    assert len(wanted) < 1.2 * MOST_FAILURES
+    assert {each.number for each in outcome.failures} <= set(wanted)
+    assert not outcome.wants(next(each for each in cases(2) if each.number == 1))
+
+
+def test_more_reasons_than_failures_that_can_be_kept() -> None:
+    """A reason has the name of an exception class, which the op chooses."""
+    sample = FailureSample(most=5)
+    judged = [
+        replace(
+            each,
+            result=CheckResult(
+                Verdict.ERROR, (Failure(FailureKind.EXECUTION, "raised", why=f"E{each.number}"),)
+            ),
+        )
+        for each in cases(40)
+    ]
+    random.Random(3).shuffle(judged)
+    for each in judged:
+        sample.add(each)
+    assert len(sample.kept()) in (5, 6)
+    assert sum(sample.left_out().values()) == 40 - len(sample.kept())
+
+
 @pytest.mark.long
 def test_memory_does_not_grow_with_cases_that_pass() -> None:
-    passing = (judged for judged in cases(10**9) if judged.number % 10)
+    assert_flat(judged for judged in cases(10**9) if judged.number % 10)
+
+
+@pytest.mark.long
+def test_memory_does_not_grow_with_cases_that_fail() -> None:
+    assert_flat(failing(10**9))
+
+
+def assert_flat(judged: Iterator[Judged]) -> None:
     outcome = FuzzOutcome("op", 5)
     tracemalloc.start()
     try:
         held = []
         for _ in range(3):
             for _ in range(2 * MOST_PASSING):
-                outcome.add(next(passing))
+                outcome.add(next(judged))
             held.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()

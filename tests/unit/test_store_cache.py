@@ -186,6 +186,18 @@ def test_eviction_takes_old_records(tmp_path: Path, aside: Aside) -> None:
     assert store.volume() < 2_000_000
 
 
+def test_eviction_takes_old_records_where_many_are_stored_at_once(
+    tmp_path: Path, aside: Aside
+) -> None:
+    store = JsonStore(tmp_path / "actions", aside, size_limit=200_000, evict=True)
+    some = [(f"k{n:03}", {"payload": "x" * 10_000}) for n in range(200)]
+    for start in range(0, 200, 10):
+        store.put_many(some[start : start + 10])
+        assert {key for key, _ in some[start : start + 10]} <= set(store)
+    assert len(list(store)) < 40
+    assert store.volume() < 500_000
+
+
 def test_the_disk_refuses_what_it_would_not_read_back(tmp_path: Path) -> None:
     disk = BytesDisk(str(tmp_path))
     with pytest.raises(TypeError):

@@ -1,0 +1,93 @@
+"""A bounded choice among a run's failures, which does not depend on the order of judging."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+
+from gpuemu_flow.fuzz.judged import Judged
+from gpuemu_flow.judging.verdicts import reason
+
+MOST_FAILURES = 1000
+"""Failures of one op that a run keeps, besides the smallest one of each kind."""
+
+
+class FailureSample:
+    """The failures of a run that its report lists; the others are only counted.
+
+    Of each reason the first cases by number are kept, and all of a rare one: while there are too
+    many, the last case of the reason with the most cases is left out. Of each kind, the smallest
+    case is kept, too.
+
+    Parameters
+    ----------
+    most : int
+        Number of failures that are kept besides the smallest ones.
+    """
+
+    def __init__(self, most: int = MOST_FAILURES) -> None:
+        self._most = most
+        self._by_reason: dict[str, list[tuple[int, Judged]]] = {}
+        self._held = 0
+        self._smallest: dict[str, Judged] = {}
+        self._counts: Counter[str] = Counter()
+
+    def wants(self, judged: Judged) -> bool:
+        """Tell whether a failure would be kept by now."""
+        kind = _kind(judged)
+        known = self._smallest.get(kind)
+        if self._held < self._most or known is None or _size(judged) < _size(known):
+            return True
+        why = _reason(judged)
+        same = self._by_reason.get(why)
+        if same and judged.number < -same[0][0]:
+            return True
+        return (len(same or ()) + 1, why) < self._fullest()
+
+    def add(self, judged: Judged) -> None:
+        """Count one more failure, in any order, and keep it if it is wanted."""
+        kind = _kind(judged)
+        self._counts[kind] += 1
+        if not self.wants(judged):
+            return
+        known = self._smallest.get(kind)
+        if known is None or _size(judged) < _size(known):
+            self._smallest[kind] = judged
+        same = self._by_reason.setdefault(_reason(judged), [])
+        heapq.heappush(same, (-judged.number, judged))
+        self._held += 1
+        if self._held > self._most:
+            _, fullest = self._fullest()
+            heapq.heappop(self._by_reason[fullest])
+            self._held -= 1
+            if not self._by_reason[fullest]:
+                del self._by_reason[fullest]
+
+    def _fullest(self) -> tuple[int, str]:
+        """Return the number of cases of the reason with the most cases, and that reason."""
+        return max((len(cases), why) for why, cases in self._by_reason.items())
+
+    def kept(self) -> list[Judged]:
+        """Return the failures that are kept, by number."""
+        found = {-key: judged for cases in self._by_reason.values() for key, judged in cases}
+        found.update((judged.number, judged) for judged in self._smallest.values())
+        return [found[number] for number in sorted(found)]
+
+    def left_out(self) -> dict[str, int]:
+        """Count the failures that are not kept by kind, without kinds that have none."""
+        kept = Counter(map(_kind, self.kept()))
+        return {kind: n - kept[kind] for kind, n in sorted(self._counts.items()) if n > kept[kind]}
+
+
+def _kind(judged: Judged) -> str:
+    failures = judged.result.failures
+    return failures[0].kind.value if failures else ""
+
+
+def _reason(judged: Judged) -> str:
+    failures = judged.result.failures
+    return reason(failures[0]) if failures else ""
+
+
+def _size(judged: Judged) -> tuple[int, int]:
+    return judged.case.numel, judged.number

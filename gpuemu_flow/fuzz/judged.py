@@ -1,0 +1,25 @@
+"""One judged case of a fuzz run, as data."""
+
+from __future__ import annotations
+
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.types import Case, CheckResult
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One case of a fuzz run.
+
+    Attributes
+    ----------
+    number : int
+        Place in the run, over all dtypes.
+    case : Case
+    result : CheckResult
+    cached : bool
+    """
+
+    number: int
+    case: Case
+    result: CheckResult
+    cached: bool = False
