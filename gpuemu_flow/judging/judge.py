@@ -185,6 +185,7 @@ class Judge:
         """
         if inputs is None:
             inputs = materialise(case)
+        own: Arrays
         own, variants = split_variants(actual)
         if self._settings.gradients:
             dtypes = self.allowed_dtypes(expected)

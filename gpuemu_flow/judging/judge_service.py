@@ -96,7 +96,6 @@ class JudgeService:
         inputs = _copies(context.own, payload["slots"])
         rounding = None if payload["rounding"] is None else Rounding(**payload["rounding"])
         shadow = bool(payload["shadow"])
-        begin_call("float32" if payload["single"] or shadow else "float64")
         if not payload["single"]:
             outputs = context.evaluate(inputs, shadow=shadow, rounding=rounding)
         else:

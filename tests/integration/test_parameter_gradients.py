@@ -246,3 +246,64 @@ def test_gradients_of_parameters_in_half_precision(tmp_path: Path) -> None:
     assert "d/dself.linear.weight" in mini.command("reproduce", seed, code=1).stdout
     fuzz = ("fuzz", "unsummed", "--iterations", "4", "--dtype", "bfloat16", "--no-confirm")
     assert "d/dself.linear.bias" in mini.command(*fuzz, code=1).stdout
+
+
+EMBEDDING = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.table = nn.Embedding(n, 4)
+
+    def forward(self, x):
+        return self.table(x)
+
+
+class Wide(Model):
+    def forward(self, x):
+        return self.table(x).float()
+
+
+class Overwriting(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, table):
+        ctx.save_for_backward(x, table)
+        return table[x]
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, table = ctx.saved_tensors
+        found = torch.zeros_like(table)
+        found[x] = dy  # and not added: wrong where an index comes twice
+        return None, found
+
+
+class Overwritten(Model):
+    def forward(self, x):
+        return Overwriting.apply(x, self.table.weight)
+"""
+
+
+@pytest.mark.long
+def test_a_module_of_integer_inputs_computes_in_the_dtype_of_the_case(tmp_path: Path) -> None:
+    mini = Mini(tmp_path / "w")
+    mini.write("ops.py", EMBEDDING)
+    mini.write("reference.py", EMBEDDING)
+    modules = {"Model": "passed", "Wide": "error", "Overwritten": "failed"}
+    text = CONFIG.replace('["float32"]', '["float16", "bfloat16"]')
+    text += "".join(OP.format(name=m.lower(), module=m, gradients="true") for m in modules)
+    index = '{ x = { dims = ["M"], dtype = "int64", range = [0, 5] } }, output = ["M", 4]'
+    mini.write("gpuemu.toml", text.replace('{ x = ["M", 6] }, output = ["M", 6]', index))
+    found = mini.run(code=1)
+    assert {(each["op"], each["dtype"]): each["verdict"] for each in found["results"]} == {
+        (module.lower(), dtype): verdict
+        for module, verdict in modules.items()
+        for dtype in ("float16", "bfloat16")
+    }
+    said = " ".join(message for each in found["failures"] for message in each["messages"])
+    assert "output 'output' has dtype float32, expected bfloat16" in said
+    fuzz = ("fuzz", "model", "--iterations", "4", "--dtype", "bfloat16", "--no-confirm")
+    mini.command(*fuzz)
