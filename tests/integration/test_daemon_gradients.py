@@ -11,6 +11,8 @@ from daemon_workspace import Served
 from numpy.typing import NDArray
 from warm import warm_command
 
+from gpuemu_flow.errors import UsageError
+from gpuemu_flow.frameworks.pytorch import with_gradients
 from gpuemu_flow.numerics.gradients import cotangent
 
 pytestmark = [
@@ -108,6 +110,17 @@ def test_an_output_without_its_gradients_is_no_pass(served: Served, op: str) -> 
         assert [each.output for each in wrong.failures] == ["d/dx"]
         unknown = client.validate_op(op, {"x": x}, {"output": x * x, "d/dy": x})
         assert unknown.verdict == "error"
+
+
+def test_what_a_client_of_pytorch_computes_can_be_submitted(served: Served) -> None:
+    x = np.linspace(-2, 2, 12, dtype=np.float16).reshape(3, 4)
+    with served.client() as client:
+        found = client.validate_op("theirs", {"x": x}, with_gradients(lambda x: x * x, {"x": x}))
+        assert found.verdict == "passed"
+        wrong = with_gradients(lambda x: x.detach() * x, {"x": x})
+        assert client.validate_op("theirs", {"x": x}, wrong).verdict == "failed"
+    with pytest.raises(UsageError, match="2 outputs"):
+        with_gradients(lambda x: (x, x), {"x": x})
 
 
 def test_parameters_that_were_not_submitted_have_no_verdict(served: Served) -> None:
