@@ -409,6 +409,16 @@ class _SchemaTable:
         dtype = self._dtype(path, name, options.get("dtype"))
         return TensorDef(name, tuple(known), dtype)
 
+    def _as_dim(self, axis: str) -> str:
+        """Say how a size follows from a scalar; empty if none has this name."""
+        scalars = self.table.get("scalars")
+        if not isinstance(scalars, Mapping) or axis not in scalars:
+            return ""
+        return (
+            f"a size follows no scalar, but a scalar a size: dims.{axis}_size = {{ min = 1, "
+            f'max = 64 }}, scalars.{axis} = {{ range = ["{axis}_size", "{axis}_size"] }}'
+        )
+
     def _axis(self, path: KeyPath, name: str, axis: object, dims: Mapping[str, Dim]) -> str | int:
         if not isinstance(axis, str):
             return self._size(path, f"a dim of {name!r}", axis)
@@ -418,7 +428,8 @@ class _SchemaTable:
             self.expressions.add(path, axis, axis)
             return axis if axis in self.expressions.found else 1
         hint = (
-            did_you_mean(axis, tuple(dims))
+            self._as_dim(axis)
+            or did_you_mean(axis, tuple(dims))
             or f"add it to dims: {_shown(axis)} = {{ min = 1, max = 64 }}"
         )
         self.report(path, "schema-unknown-dim", f"{name!r} has an unknown dim {_shown(axis)}", hint)

@@ -119,6 +119,8 @@ class RuleReader:
         if isinstance(value, str) and value in KINDS:
             return value
         hint = did_you_mean(value if isinstance(value, str) else "", KINDS)
+        if value == "scalar":
+            hint = f"scalars stand beside the inputs: scalars = {{ {self.name} = [1, 2] }}"
         self.complain(
             "kind", "schema-kind", f"{self.name!r} has an unknown kind {shown(value)}", hint
         )

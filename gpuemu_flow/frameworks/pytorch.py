@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuemu_flow.client.results import ValidationResult
+from gpuemu_flow.frameworks import submittable
 from gpuemu_flow.frameworks.backward import compare_gradients, why
 from gpuemu_flow.frameworks.base import (
     CheckOutcome,
@@ -31,6 +32,7 @@ __all__ = [
     "fuzz_pytorch_op",
     "validate_custom_autograd_function",
     "validate_pytorch",
+    "with_gradients",
 ]
 
 
@@ -133,6 +135,34 @@ def check_backward(
         if not result.passed:
             return CheckOutcome(False, f"gradient by {name}: {why(result)}", worst)
     return CheckOutcome(bool(found), f"gradients by {', '.join(floats)} agree", worst)
+
+
+def with_gradients(
+    op: Callable[..., Any],
+    inputs: Inputs,
+    by: Sequence[str] | None = None,
+    outputs: Sequence[str] = ("output",),
+) -> dict[str, Any]:
+    """Return an op's outputs and gradients, to be submitted where the op has ``gradients``.
+
+    The gradients are those with which the daemon compares: of the outputs times fixed cotangents.
+    Outputs that are not compared element by element, or have ``only``, need other cotangents.
+
+    Parameters
+    ----------
+    op : callable
+        Of tensors of this framework.
+    by : sequence of str, optional
+        The inputs that ``gradients`` names; by default all of floats.
+    outputs : sequence of str
+        Names of the outputs in ``gpuemu.toml``, in their order.
+
+    Raises
+    ------
+    UsageError
+        ``gradient-outputs``: the op returns another number of outputs.
+    """
+    return submittable.with_gradients(ADAPTER, op, inputs, by, outputs)
 
 
 _context = plain_context(ADAPTER)

@@ -28,32 +28,46 @@ def gradients_in(outputs: Arrays) -> frozenset[str]:
     return frozenset(filter(is_gradient, outputs))
 
 
-def as_submitted(actual: Arrays, expected: Arrays) -> tuple[Arrays, tuple[str, ...]]:
-    """Leave gradients out of the expected outputs if a client submitted none.
+def as_submitted(actual: Arrays, expected: Arrays) -> Arrays:
+    """Return the expected outputs without the gradients that a client did not submit."""
+    missing = gradients_in(expected) - actual.keys()
+    return {n: a for n, a in expected.items() if n not in missing} if missing else expected
 
-    Returns
-    -------
-    tuple
-        The expected outputs, and notes. An op that is run here gives all gradients.
+
+def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckResult:
+    """Return the result of a submission as one that lacks a verdict on missing gradients.
+
+    Parameters
+    ----------
+    result : CheckResult
+        Of the submitted outputs.
+    judged, expected : mapping of str to ndarray
+        What they were compared with, and all of the reference's outputs.
     """
-    wanted = gradients_in(expected)
-    if not wanted or wanted & actual.keys():
-        return expected, ()
-    names = ", ".join(sorted(map(repr, wanted)))
-    return (
-        {name: array for name, array in expected.items() if name not in wanted},
-        (f"no verdict on {names}: the op's outputs were given without gradients",),
+    missing = sorted(expected.keys() - judged.keys())
+    if not missing:
+        return result
+    names = ", ".join(map(repr, missing))
+    note = (
+        f"no verdict on {names}: the outputs were submitted without, and `gradients` asks for "
+        "them; submit them beside the outputs"
     )
+    passed = result.verdict is Verdict.PASSED
+    verdict = Verdict.INCONCLUSIVE if passed else result.verdict
+    size = sum(expected[name].size for name in missing)
+    stats = replace(
+        result.stats,
+        count=result.stats.count + size,
+        num_no_verdict=result.stats.num_no_verdict + size,
+    )
+    return replace(result, verdict=verdict, stats=stats, notes=(note, *result.notes))
 
 
 def with_parameters(actual: Arrays, expected: Arrays, dtypes: Mapping[str, list[str]]) -> Arrays:
     """Return an op's outputs with gradients of the parameters that the reference has, no others.
 
-    A parameter that the op lacks, or that it froze, gets no gradient: 0, as in PyTorch. Outputs
-    that were submitted without gradients stay as they are.
+    A parameter that the op lacks, or that it froze, gets no gradient: 0, as in PyTorch.
     """
-    if not gradients_in(actual):
-        return actual
     kept = {n: a for n, a in actual.items() if n in expected or not is_of_parameter(n)}
     missing = {
         name: np.zeros(array.shape, numpy_dtype(dtypes[name][0]))

@@ -185,19 +185,16 @@ class Judge:
         """
         if inputs is None:
             inputs = materialise(case)
+        own: Arrays
         own, variants = split_variants(actual)
         if self._settings.gradients:
-            expected, untold = gradients.as_submitted(own, expected)
             dtypes = self.allowed_dtypes(expected)
-            whole = gradients.with_parameters(own, expected, dtypes)
+            own = gradients.with_parameters(own, expected, dtypes)
             variants = {
                 label: gradients.with_parameters(outputs, expected, dtypes)
                 for label, outputs in variants.items()
             }
-            result = self._check_own(case, whole, expected, inputs, explain=explain)
-            result = replace(result, notes=(*untold, *result.notes))
-        else:
-            result = self._check_own(case, own, expected, inputs, explain=explain)
+        result = self._check_own(case, own, expected, inputs, explain=explain)
         if not variants or result.verdict not in (Verdict.PASSED, Verdict.FAILED):
             return result
         others = {

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.judging import gradients
 from gpuemu_flow.judging.compare_functions import CompareFunctions
 from gpuemu_flow.judging.expected_store import load, stage, worth_keeping
 from gpuemu_flow.judging.judge import Judge, OpTraits, judge_case
@@ -30,6 +31,7 @@ from gpuemu_flow.runners.arena import Arena, Slot, end_of
 from gpuemu_flow.runners.blobs import BlobError
 from gpuemu_flow.runners.buffers import changed_input
 from gpuemu_flow.runners.execute import converted
+from gpuemu_flow.runners.float_dtype import begin_call
 from gpuemu_flow.runners.jobs import ServiceContext
 from gpuemu_flow.runners.tensors import element_type
 from gpuemu_flow.types import Case, Json, failure_to_json
@@ -232,13 +234,20 @@ class JudgeService:
                 if item.expected is None:
                     results.append(None)
                     continue
-                judge = self._made_judge(context, item.expected)
                 actual = _at(outputs, number)
-                result = judge_case(judge, item.case, actual, item.expected, item.inputs)
-                results.append(result.to_json())
+                results.append(self._judge_submitted(item, item.expected, actual, context))
             found.append(results)
         self._items = []
         return {"groups": found, "facts": self._found_out()}
+
+    def _judge_submitted(
+        self, item: _Item, expected: Arrays, actual: Arrays, context: ServiceContext
+    ) -> Json:
+        """Judge what a client submitted of the outputs; it may lack gradients."""
+        judge = self._made_judge(context, expected)
+        told = gradients.as_submitted(actual, expected) if self._compare.gradients else expected
+        result = judge_case(judge, item.case, actual, told, item.inputs)
+        return gradients.half_judged(result, told, expected).to_json()
 
     def _own_inputs(self, item: _Item, input_dtype: str | None) -> Arrays:
         """Copy the inputs, and convert those of the case's float type."""
@@ -255,6 +264,7 @@ class JudgeService:
             return refused
         case = probe_case(self._samples)
         try:
+            begin_call(case.dtype)
             return _outcome(context.run(materialise(case), case.seed))
         except BaseException:  # programs may raise anything
             return refused

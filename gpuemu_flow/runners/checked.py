@@ -62,6 +62,11 @@ class CheckedInputs:
     dtype: str = ""
     input_dtype: str | None = None
 
+    @property
+    def float_dtype(self) -> str:
+        """Return the dtype of the float inputs of a call."""
+        return self.input_dtype or (self.dtype if self.case is None else self.case.dtype)
+
     def judged(self, *, guards: bool) -> dict[str, np.ndarray]:
         """Make the inputs of the call that is judged."""
         if self.case is not None:
@@ -199,6 +204,7 @@ class CheckedCase:
             "seed": seed,
             "dtype": "",
             "input_dtype": None,
+            "float": self._inputs.float_dtype,
             "fill": fill,
             "reserved": laid.end,
         }

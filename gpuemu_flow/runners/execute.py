@@ -16,6 +16,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import malloc
 from gpuemu_flow.runners.api import OpError, Program, Request, RunError
 from gpuemu_flow.runners.codec import MAX_OUTPUTS
+from gpuemu_flow.runners.float_dtype import begin_call
 from gpuemu_flow.runners.limits import limit_file_size, output_limit
 from gpuemu_flow.runners.tensors import MAX_OUTPUT_BYTES, demand_bools
 from gpuemu_flow.runners.watch import Watch
@@ -72,6 +73,7 @@ def make_inputs(
         In place of those that follow from the case's seed.
     """
     if guards and not _converts(case.dtype, input_dtype):
+        begin_call(case.dtype)
         laid = materialise_guarded(case, values=values)
         return {name: each.array for name, each in laid.items()}
     return converted(materialise(case, values), case.dtype, input_dtype)
@@ -84,7 +86,11 @@ def _converts(dtype: str, input_dtype: str | None) -> bool:
 def converted(
     arrays: dict[str, np.ndarray], dtype: str, input_dtype: str | None
 ) -> dict[str, np.ndarray]:
-    """Convert the arrays of float type `dtype` to `input_dtype`; return the others unchanged."""
+    """Convert the arrays of float type `dtype` to `input_dtype`; return the others unchanged.
+
+    They are the inputs of the next call.
+    """
+    begin_call(input_dtype or dtype)
     if input_dtype is None or not _converts(dtype, input_dtype):
         return arrays
     wide = numpy_dtype(input_dtype)

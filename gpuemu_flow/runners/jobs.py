@@ -24,6 +24,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import imports
 from gpuemu_flow.runners.api import OpError, Program
 from gpuemu_flow.runners.arena import Arena
+from gpuemu_flow.runners.float_dtype import begin_call
 from gpuemu_flow.runners.watch import Watch
 from gpuemu_flow.types import Json
 
@@ -91,6 +92,7 @@ class Evaluator:
         version = SHADOW if shadow else PLAIN
         if rounding is not None:
             version = "steps" if rounding.steps else "operands"
+        begin_call("float32" if shadow else "float64")
         with self._world(version):
             try:
                 if version not in self._runners:

@@ -20,10 +20,12 @@ import numpy as np
 
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.runners.api import OpError, RunError
+from gpuemu_flow.runners.float_dtype import float_of_call
 
 _STEPS = 255
 """Weights are multiples of a power of two by integers of 8 bits."""
 _RUNNING = ("running_mean", "running_var")
+_OF_WEIGHTS = ("float64", "float32", "float16", "bfloat16")
 _NARROW = 2
 """Bytes of an element below which nothing is computed in a dtype, but for inputs."""
 
@@ -188,10 +190,11 @@ def _varied(value: float, units: np.ndarray) -> np.ndarray:
 
 
 def _float_of(torch: Any, given: tuple[Any, ...]) -> Any:
-    """Return the dtype of the first float tensor if weights can have it; else float32."""
+    """Return the dtype of the first float tensor, else the call's, if weights can have it."""
     for value in given:
         if isinstance(value, Mapping):
             return _float_of(torch, tuple(value.values()))
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             return value.dtype if value.element_size() >= _NARROW else torch.float32
-    return torch.float32
+    own = float_of_call()
+    return getattr(torch, own) if own in _OF_WEIGHTS else torch.float32

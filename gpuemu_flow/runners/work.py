@@ -166,6 +166,7 @@ class CallInMemory:
             "seed": seed,
             "input_dtype": input_dtype if dtype or isinstance(inputs, Case) else None,
             "dtype": dtype,
+            "float": dtype if self._case is None else self._case.dtype,
         }
         if isinstance(inputs, Case):
             index = inputs.index
@@ -263,6 +264,7 @@ class CallMany:
         pairs = list(zip(self._cases, self._slots, strict=True)) if here else []
         message: dict[str, Json] = {
             "type": "calls",
+            "float": self._cases[0].dtype,
             "items": [
                 {
                     "index": case.index,

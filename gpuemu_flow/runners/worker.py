@@ -41,6 +41,7 @@ from gpuemu_flow.runners.command import CommandRunner
 from gpuemu_flow.runners.conduct import Conduct
 from gpuemu_flow.runners.diagnose import CUT_OFF, explain, print_traceback
 from gpuemu_flow.runners.execute import Executed, Executor, Runner, converted
+from gpuemu_flow.runners.float_dtype import begin_call
 from gpuemu_flow.runners.imports import enter_workspace, set_source_transform
 from gpuemu_flow.runners.observe import Observer
 from gpuemu_flow.runners.streams import StandardStreams, keep_high
@@ -329,7 +330,7 @@ class Worker:
         self._take_arenas(message)
         done: list[_CallRecord] = []
         position = int(message["reserved"])
-        like = {"dtype": "", "input_dtype": None}
+        like = {"dtype": "", "input_dtype": None, "float": message["float"]}
         with suppress(BaseException):  # programs may raise anything
             self._expect(message)
             for item in message["items"]:
@@ -360,6 +361,7 @@ class Worker:
         slots = {name: Slot.from_json(s) for name, s in item["slots"].items()}
         arrays = self._arena.views(slots)
         wide = converted(arrays, like["dtype"], like["input_dtype"])
+        begin_call(like["input_dtype"] or like["float"])
         fill = int(item.get("fill", malloc.NO_FILL))
         return self._leave(self._executor.call(wide, int(item["seed"]), fill), checks, start)
 

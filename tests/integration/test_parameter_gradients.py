@@ -147,3 +147,163 @@ def test_parameters_that_no_module_has_are_refused(tmp_path: Path) -> None:
     mini.write("gpuemu.toml", function.replace("self.nothing", "self"))
     said = mini.command("config", "check", code=2).stderr
     assert "parameters need an op and a reference that are modules of PyTorch" in said
+
+
+HALF = """
+import torch
+from torch import nn
+
+SEEN = {}
+
+
+def of_the_call_before(new):
+    old, SEEN[new.dtype] = SEEN.get(new.dtype, torch.zeros_like(new)), new
+    return old
+
+
+HOW = {
+    "Right": lambda dw, db, dy: (dw, db),
+    "Scaled": lambda dw, db, dy: (1.1 * dw, db),
+    "Turned": lambda dw, db, dy: (dw.T, db),
+    "Unsummed": lambda dw, db, dy: (dw, dy[0]),
+    "Stale": lambda dw, db, dy: (of_the_call_before(dw), db),
+}
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, how):
+        ctx.save_for_backward(x, weight)
+        ctx.how = how
+        return (x.float() @ weight.float().T + bias.float()).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight = (saved.float() for saved in ctx.saved_tensors)
+        wide = dy.float()
+        found = HOW[ctx.how](wide.T @ x, wide.sum(0), wide)
+        return (wide @ weight).to(dy.dtype), *(d.to(dy.dtype) for d in found), None
+
+
+class Right(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.linear = nn.Linear(n, n)
+
+    def forward(self, x):
+        how = type(self).__name__
+        return Product.apply(x, self.linear.weight, self.linear.bias, how)
+
+
+class Scaled(Right): ...
+class Turned(Right): ...
+class Unsummed(Right): ...
+class Stale(Right): ...
+
+
+class Steps(Right):  # each step is rounded
+    def forward(self, x):
+        return x @ self.linear.weight.T + self.linear.bias
+"""
+LINEAR = """
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.linear = nn.Linear(n, n)
+
+    def forward(self, x):
+        return self.linear(x)
+"""
+
+
+@pytest.mark.long
+def test_gradients_of_parameters_in_half_precision(tmp_path: Path) -> None:
+    mini = Mini(tmp_path / "w")
+    mini.write("ops.py", HALF)
+    mini.write("reference.py", LINEAR)
+    modules = ("Right", "Scaled", "Turned", "Unsummed", "Stale", "Steps")
+    text = CONFIG.replace('["float32"]', '["float16", "bfloat16"]')
+    text += "".join(OP.format(name=m.lower(), module=m, gradients="true") for m in modules)
+    steps = 'name = "steps"\n'
+    mini.write("gpuemu.toml", text.replace(steps, steps + 'precision = "input"\n'))
+    found = mini.run(code=1)
+    halves = ("float16", "bfloat16")
+    assert {(each["op"], each["dtype"]): each["verdict"] for each in found["results"]} == {
+        (module.lower(), dtype): "passed" if module in ("Right", "Steps") else "failed"
+        for module in modules
+        for dtype in halves
+    }
+    blamed: dict[str, set[str]] = {}
+    for each in found["failures"]:
+        named = re.findall(r"'d/d(self[a-z.]+)' exceed", " ".join(each["messages"]))
+        blamed.setdefault(each["op"], set()).update(named)
+    weight, bias = {"self.linear.weight"}, {"self.linear.bias"}
+    assert blamed == {"scaled": weight, "turned": weight, "unsummed": bias, "stale": weight}
+    seed = next(each["seed_str"] for each in found["failures"] if each["op"] == "scaled")
+    assert "d/dself.linear.weight" in mini.command("reproduce", seed, code=1).stdout
+    fuzz = ("fuzz", "unsummed", "--iterations", "4", "--dtype", "bfloat16", "--no-confirm")
+    assert "d/dself.linear.bias" in mini.command(*fuzz, code=1).stdout
+
+
+EMBEDDING = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.table = nn.Embedding(n, 4)
+
+    def forward(self, x):
+        return self.table(x)
+
+
+class Wide(Model):
+    def forward(self, x):
+        return self.table(x).float()
+
+
+class Overwriting(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, table):
+        ctx.save_for_backward(x, table)
+        return table[x]
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, table = ctx.saved_tensors
+        found = torch.zeros_like(table)
+        found[x] = dy  # and not added: wrong where an index comes twice
+        return None, found
+
+
+class Overwritten(Model):
+    def forward(self, x):
+        return Overwriting.apply(x, self.table.weight)
+"""
+
+
+@pytest.mark.long
+def test_a_module_of_integer_inputs_computes_in_the_dtype_of_the_case(tmp_path: Path) -> None:
+    mini = Mini(tmp_path / "w")
+    mini.write("ops.py", EMBEDDING)
+    mini.write("reference.py", EMBEDDING)
+    modules = {"Model": "passed", "Wide": "error", "Overwritten": "failed"}
+    text = CONFIG.replace('["float32"]', '["float16", "bfloat16"]')
+    text += "".join(OP.format(name=m.lower(), module=m, gradients="true") for m in modules)
+    index = '{ x = { dims = ["M"], dtype = "int64", range = [0, 5] } }, output = ["M", 4]'
+    mini.write("gpuemu.toml", text.replace('{ x = ["M", 6] }, output = ["M", 6]', index))
+    found = mini.run(code=1)
+    assert {(each["op"], each["dtype"]): each["verdict"] for each in found["results"]} == {
+        (module.lower(), dtype): verdict
+        for module, verdict in modules.items()
+        for dtype in ("float16", "bfloat16")
+    }
+    said = " ".join(message for each in found["failures"] for message in each["messages"])
+    assert "output 'output' has dtype float32, expected bfloat16" in said
+    fuzz = ("fuzz", "model", "--iterations", "4", "--dtype", "bfloat16", "--no-confirm")
+    mini.command(*fuzz)

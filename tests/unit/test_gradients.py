@@ -9,10 +9,11 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.judging.gradients import as_submitted
+from gpuemu_flow.judging.gradients import as_submitted, half_judged
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.numerics.gradients import Bends, cotangent, unit_of
 from gpuemu_flow.runners.api import Gradients, Program
+from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
 
 Arrays = Mapping[str, NDArray[Any]]
 UNIT = unit_of("float32")
@@ -81,12 +82,20 @@ def test_what_is_not_finite_has_no_derivative() -> None:
     assert found.unjudged.tolist() == [True, True, False]
 
 
-def test_outputs_that_are_submitted_may_lack_all_gradients_and_not_some() -> None:
-    expected = {name: np.zeros(1) for name in ("y", "d/dx", "d/dw")}
-    told, (note,) = as_submitted({"y": np.zeros(1)}, expected)
-    assert list(told) == ["y"] and "'d/dw', 'd/dx'" in note
-    same, notes = as_submitted({"y": np.zeros(1), "d/dx": np.zeros(1)}, expected)
-    assert same is expected and notes == ()
+def test_gradients_that_were_not_submitted_have_no_verdict() -> None:
+    expected = {name: np.zeros(2) for name in ("y", "d/dx", "d/dw")}
+    passed = CheckResult(Verdict.PASSED, stats=ErrorStats(count=2))
+    told = as_submitted({"y": np.zeros(2)}, expected)
+    assert list(told) == ["y"]
+    found = half_judged(passed, told, expected)
+    assert found.verdict is Verdict.INCONCLUSIVE and "'d/dw', 'd/dx'" in found.notes[0]
+    assert (found.stats.count, found.stats.num_no_verdict) == (6, 4)
+    told = as_submitted({"y": np.zeros(2), "d/dx": np.zeros(2)}, expected)
+    assert list(told) == ["y", "d/dx"]
+    failed = CheckResult(Verdict.FAILED, (Failure(FailureKind.TOLERANCE, "wrong"),))
+    assert half_judged(failed, told, expected).verdict is Verdict.FAILED
+    whole = as_submitted(expected, expected)
+    assert half_judged(passed, whole, expected) is passed
 
 
 def test_without_gradients_keys_are_as_they_were() -> None:

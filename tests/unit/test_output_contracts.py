@@ -11,7 +11,13 @@ from config_workspace import ConfigWorkspace
 from gpuemu_flow.numerics.contract import Mask, OutputContract, Statistics
 from gpuemu_flow.numerics.contract_shapes import promoted
 from gpuemu_flow.numerics.contract_statistics import tested as judge_random
-from gpuemu_flow.numerics.contract_views import in_order_of, index_fault, mask_of, relabelled
+from gpuemu_flow.numerics.contract_views import (
+    distances,
+    in_order_of,
+    index_fault,
+    mask_of,
+    relabelled,
+)
 
 OP = """[[ops]]
 name = "f"
@@ -186,3 +192,18 @@ def test_right_random_outputs_hardly_ever_fail(share: float) -> None:
 def test_too_few_elements_say_nothing() -> None:
     found = judge_random("y", np.ones(50), np.zeros(50), Statistics(0.0, samples=100))
     assert (found.count, found.failures) == (0, ()) and "100" in found.note
+
+
+def test_infinite_complex_numbers_are_one_value() -> None:
+    """Which part is infinite, and its sign, depend on the order of the operations."""
+    inf, nan = np.inf, np.nan
+    infinite = [complex(inf, 0), complex(-inf, inf), complex(nan, -inf), complex(inf, nan)]
+    expected = np.array([infinite[0], infinite[1], infinite[2], infinite[3]])
+    given = expected[::-1]
+    assert np.isposinf(distances(expected, expected)).all()
+    assert np.isposinf(distances(given, expected)).all()
+    others = np.array([1.0, nan, complex(1e300, nan), complex(nan, nan)])
+    told = distances(others, expected)
+    assert np.isneginf(told[0]) and np.isnan(told[1:]).all()
+    assert np.isposinf(distances(expected, np.ones(4, complex))).all()
+    assert np.isneginf(distances(expected[:2], np.full(2, complex(nan, 0)))).all()

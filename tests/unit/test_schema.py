@@ -243,6 +243,25 @@ def test_an_unknown_dim_suggests_the_nearest():
     assert hints == ["did you mean 'ROWS'?"]
 
 
+def test_a_scalar_is_no_size_and_no_kind():
+    sized = {"dims": {"ROWS": [3]}, "inputs": {"x": ["ROWS"]}, "scalars": {"top": [1, 4]}}
+    _, reports = parse({**sized, "output": ["top"]})
+    (hint,) = [hint for _, slug, _, hint in reports.found if slug == "schema-unknown-dim"]
+    assert 'scalars.top = { range = ["top_size", "top_size"] }' in hint
+    taken = {
+        "dims": {"ROWS": [3], "top_size": {"min": 1, "max": 3}},
+        "inputs": {"x": ["ROWS"]},
+        "scalars": {"top": {"range": ["top_size", "top_size"]}},
+        "output": ["top_size"],
+    }
+    schema, reports = parse(taken)
+    assert schema is not None and not reports.found
+    kind = {"dims": {"M": [3]}, "inputs": {"x": ["M"], "k": {"dims": [], "kind": "scalar"}}}
+    _, reports = parse(kind)
+    hints = [hint for _, slug, _, hint in reports.found if slug == "schema-kind"]
+    assert hints == ["scalars stand beside the inputs: scalars = { k = [1, 2] }"]
+
+
 def test_duplicate_names():
     doubled = {
         "dims": [{"name": "M", "candidates": [1]}, {"name": "M", "candidates": [2]}],

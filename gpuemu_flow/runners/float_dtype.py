@@ -1,0 +1,16 @@
+"""The float dtype of the present call, for programs whose inputs do not show it."""
+
+from __future__ import annotations
+
+_of_call = "float32"
+
+
+def begin_call(dtype: str) -> None:
+    """Note the dtype that float inputs of the next call have, if there are any."""
+    global _of_call  # noqa: PLW0603 - one call at a time runs in a process
+    _of_call = dtype
+
+
+def float_of_call() -> str:
+    """Return the dtype that `begin_call` noted."""
+    return _of_call
