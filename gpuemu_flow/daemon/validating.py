@@ -78,7 +78,10 @@ class Terms:
         name = fields.name("op_name")
         configured, op = service.op(name)
         client, files = fields.client(), fields.client_files()
-        tolerance, kwargs = tolerance_of(fields.kwargs(), op)
+        try:
+            tolerance, kwargs = tolerance_of(fields.kwargs(), op)
+        except ValueError as error:
+            raise invalid(str(error)) from None
         precision, kwargs = precision_of(kwargs, op)
         known = _known_files(files, configured.workspace.root)
         return cls(name, op, configured, kwargs, tolerance, precision, client, known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
@@ -359,6 +360,7 @@ def _typed(given: Mapping[str, Json], configured: Mapping[str, Json], kind: str)
     return typed
 
 
+_MOST_SHOWN = 60
 _WORDS: Mapping[str, Json] = {"True": True, "False": False, "None": None}
 
 
@@ -381,6 +383,11 @@ def tolerance_of(
 
     The published client's adapters send them in this way; upstream passes them to the script, which
     fails.
+
+    Raises
+    ------
+    ValueError
+        For one that is neither None nor a finite number of 0 or more.
     """
     rest = dict(kwargs)
     found = {}
@@ -388,8 +395,13 @@ def tolerance_of(
         if name in rest and name not in op.kwargs:
             value = rest.pop(name)
             parsed = _parse(value) if isinstance(value, str) else value
-            if isinstance(parsed, (int, float)) and not isinstance(parsed, bool) and parsed >= 0:
-                found[name] = float(parsed)
+            if parsed is None:
+                continue
+            number = isinstance(parsed, (int, float)) and not isinstance(parsed, bool)
+            if not number or not 0 <= parsed < math.inf:
+                shown = repr(value)[:_MOST_SHOWN]
+                raise ValueError(f"{name} must be a finite number of 0 or more, not {shown}")
+            found[name] = float(parsed)
     if not found:
         return None, rest
     default = Tolerance(0.0, 0.0)

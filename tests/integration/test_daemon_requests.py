@@ -77,6 +77,13 @@ def test_a_tolerance_of_one_call(client: Client) -> None:
     assert not client.validate_op("double", {"x": x}, x * 2 + np.float32(0.1)).passed
 
 
+@pytest.mark.parametrize("atol", ["x", "-1", "inf", "nan", -0.5, True, [1.0]])
+def test_a_tolerance_that_is_none_is_refused(client: Client, atol: object) -> None:
+    with pytest.raises(ClientError, match="atol"):
+        client.validate_op("double", {"x": normal(5)}, normal(5) * 2, atol=atol)
+    assert client.validate_op("double", {"x": normal(5)}, normal(5) * 2, atol=None).passed
+
+
 def test_what_is_not_finite(client: Client) -> None:
     x = np.array([1.0, np.nan, np.inf], np.float32)
     assert client.validate_op("double", {"x": x}, x * 2).passed
