@@ -381,10 +381,7 @@ class CheckResult:
         return {
             "verdict": self.verdict.value,
             "failures": [failure_to_json(f) for f in self.failures],
-            "stats": {
-                name: number_to_json(v) if isinstance(v, float) and not math.isfinite(v) else v
-                for name, v in vars(self.stats).items()
-            },
+            "stats": _numbers_to_json(vars(self.stats)),
             "notes": list(self.all_notes),
             "empty": list(self.empty),
             "weak": [weak_to_json(output) for output in self.weak],
@@ -435,6 +432,15 @@ def number_to_json(value: Json) -> Json:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
+
+
+def _numbers_to_json(values: Mapping[str, Json]) -> dict[str, Json]:
+    """Apply `number_to_json` to all values, of which nearly never one needs it."""
+    out = dict(values)
+    for name, value in values.items():
+        if isinstance(value, float) and value - value != 0.0:
+            out[name] = number_to_json(value)
+    return out
 
 
 def number_from_json(value: Json) -> Json:
