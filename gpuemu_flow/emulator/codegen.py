@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuemu_flow.emulator.blocks import ENDS_THREADS, Blocks
 from gpuemu_flow.emulator.effects import find_effect
-from gpuemu_flow.emulator.effects.checking import operand_problem
+from gpuemu_flow.emulator.effects.checking import operand_problem, result_problem
 from gpuemu_flow.emulator.emitter import Emitter
 from gpuemu_flow.emulator.errors import unsupported
 from gpuemu_flow.emulator.forms import find_form
@@ -140,6 +140,9 @@ def _form_problem(form: Form, operands: tuple[Operand, ...]) -> str:
         return f"it has {len(operands)} operands, not {count}"
     if not isinstance(operands[0], (Register, Sink)):
         return "its first operand is no register"
+    problem = result_problem(operands[0], form.result)
+    if problem:
+        return problem
     if form.table and not isinstance(operands[-1], Immediate):
         return "its last operand is no constant"
     for operand, type_name in zip(operands[1:], form.sources, strict=False):

@@ -74,3 +74,41 @@ def test_clusters_of_several_blocks_can_run() -> None:
         text = f"{HEADER}.visible .entry k()\n.reqnctapercluster {count}\n{{ ret; }}\n"
         (found,) = cover_file(text.encode(), "k.ptx")
         assert found.runs
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "red.global.add.v4.f32 [%rd1];",
+        "atom.global.add.v2.f32 {%f1,%f2}, [%rd1];",
+        "abs.f32 %q1, %f1;",
+        "add.u64 %r1, %rd1, %rd2;",
+        "cvt.rni.f32.u8 %f1, %h1;",
+        "set.lt.b128.u32.f16x2 %r1, %r2, %r3;",
+        "setp.lt.ftz.bf16 %p1, %h1, %h2;",
+        "setp.lt.ftz.s32 %p1, %r1, %r2;",
+    ],
+)
+def test_what_no_kernel_may_say_is_declined_before_anything_runs(text: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        load_kernel(f"{ODD_HEAD}{text}\nret;\n}}\n".encode(), "odd.ptx")
+    (problem,) = caught.value.problems
+    assert (problem.slug, problem.line) == ("emulator-unsupported", 8)
+    assert problem.hint
+
+
+def test_a_reducing_barrier_may_drop_its_result() -> None:
+    text = f"{ODD_HEAD}bar.red.and.pred _, 0, %p1;\nret;\n}}\n"
+    for backend in ("numpy", "c"):
+        result = load_kernel(text.encode(), "odd.ptx").launch([1], [64], [], backend=backend)
+        assert result.findings == ()
+
+
+ODD_HEAD = """.version 8.5
+.target sm_90
+.address_size 64
+.visible .entry k()
+{
+.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .f32 %f<9>; .reg .b16 %h<9>; .reg .pred %p<9>;
+.reg .b128 %q<9>; mov.u64 %rd1, 0; setp.eq.u64 %p1, %rd1, 0;
+"""

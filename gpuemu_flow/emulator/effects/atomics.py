@@ -55,9 +55,11 @@ def _vector_problem(step: Step) -> str:
         or step.opcode.space not in ("global", "")
     ):
         return UNKNOWN_FORM
-    lists = [operands[1]] if step.opcode.base == "red" else [operands[1], step.operands[0]]
-    if len(operands) != 2 or any(len(items_of(o)) != count for o in lists):
+    if len(operands) != 2:
         return f"it has {len(step.operands)} operands"
+    lists = [operands[1]] if step.opcode.base == "red" else [operands[1], step.operands[0]]
+    if any(len(items_of(o)) != count for o in lists):
+        return f"its vectors do not have {count} items"
     problems = [address_problem(operands[0])]
     problems += [operand_problem(o, type_name) for o in items_of(operands[1])]
     if step.opcode.base == "atom":

@@ -59,10 +59,11 @@ def _emit_bar(emitter: Emitter, step: Step, index: int) -> None:
     predicate, operation, result = "None", "", -1
     middle = operands
     if "red" in words:
-        predicate = emitter.read(operands[-1], "pred")
-        operation = next(w for w in ("popc", "and", "or") if w in words)
-        assert isinstance(operands[0], Register)
-        result, middle = operands[0].number, operands[1:-1]
+        middle = operands[1:-1]
+        if isinstance(operands[0], Register):
+            predicate = emitter.read(operands[-1], "pred")
+            operation = next(w for w in ("popc", "and", "or") if w in words)
+            result = operands[0].number
     name = emitter.read(middle[0], "u32")
     wanted = emitter.read(middle[1], "u32") if len(middle) > 1 else "None"
     arrive = "arrive" in words

@@ -62,10 +62,12 @@ def _setp_problem(step: Step) -> str:
     if combined and operand_problem(operands[3], "pred"):
         return operand_problem(operands[3], "pred")
     if step.opcode.base == "set":
-        result = result_problem(operands[0], step.opcode.types[0])
-        if result or len(step.opcode.types) != 2:
-            return result or UNKNOWN_FORM
         to = step.opcode.types[0]
+        if len(step.opcode.types) != 2 or to not in DTYPES:
+            return UNKNOWN_FORM
+        result = result_problem(operands[0], to)
+        if result:
+            return result
         if type_name.endswith("x2") != (to.endswith("x2")) and not (
             type_name.endswith("x2") and to in ("u32", "s32")
         ):

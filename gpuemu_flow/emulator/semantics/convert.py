@@ -12,6 +12,7 @@ from gpuemu_flow.emulator.types import DTYPES, Array, is_float
 
 Lanes = Callable[..., Array]
 
+_DIRECTIONS = ("rn", "rz", "rm", "rp")
 _INTEGERS = frozenset(f"{sign}{bits}" for sign in "su" for bits in (8, 16, 32, 64))
 
 _TO_INTEGER: dict[str, Callable[[Array], Array]] = {
@@ -87,7 +88,7 @@ def convert(to: str, source: str, mode: str, *, ftz: bool, sat: bool) -> Lanes |
         return None
     if is_float(source):
         return _from_float(to, source, mode, ftz=ftz, sat=sat)
-    if source not in _INTEGERS:
+    if source not in _INTEGERS or mode not in ("", *_DIRECTIONS):
         return None
     if is_float(to):
         return _integer_to_float(to, source, mode or "rn")
