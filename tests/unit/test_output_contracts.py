@@ -195,7 +195,7 @@ def test_too_few_elements_say_nothing() -> None:
 
 
 def test_infinite_complex_numbers_are_one_value() -> None:
-    """Which part is infinite, and its sign, depend on the order of the operations."""
+    """Take one infinity for another: parts and signs depend on the order of the operations."""
     inf, nan = np.inf, np.nan
     infinite = [complex(inf, 0), complex(-inf, inf), complex(nan, -inf), complex(inf, nan)]
     expected = np.array([infinite[0], infinite[1], infinite[2], infinite[3]])
