@@ -14,10 +14,11 @@ _SCHEDULED = 2  # CPUCLOCK_SCHED of the kernel: time on a processor, in nanoseco
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds that a process took."""
+    """Seconds that a process took; `system_s` is the part of `cpu_s` in the operating system."""
 
     wall_s: float
     cpu_s: float
+    system_s: float
 
 
 class CommandFailedError(Exception):
@@ -51,7 +52,7 @@ def timed(command: Sequence[str], folder: Path, environment: Mapping[str, str]) 
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise CommandFailedError(f"{' '.join(command)} in {folder}: {process.returncode}")
-    return Cost(wall, usage.ru_utime + usage.ru_stime)
+    return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_stime)
 
 
 def output_of(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
