@@ -134,7 +134,7 @@ class Bytes(State):
         return self._moved(places, self.launch.parameter_address, offset)
 
     def generic_parameter(self, address: Array) -> Array:
-        """Convert offsets into the parameters to generic addresses, and keep those that are."""
+        """Return generic addresses of parameters; an operand may hold an offset or an address."""
         offsets = address >> np.uint64(32) == 0
         return np.where(offsets, address + self.parameter_address(0), address)
 

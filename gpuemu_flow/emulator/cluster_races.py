@@ -85,7 +85,7 @@ class ClusterRaces(LoggedRaces):
         self._collected[clusters] = 0
 
     def cluster_pass(self, chosen: Array) -> None:
-        """Join what all threads of a cluster knew when they arrived into those that waited."""
+        """Let threads that waited know all that the threads of the cluster knew at arrival."""
         warps = self._warps_of(chosen)[:, :, None]
         known = np.maximum(self._clock, self._published[:, None, :])
         self._clock = np.where(warps, known, self._clock)

@@ -50,7 +50,7 @@ class Mbarriers(Asynchronous):
         self.any_idle = False
 
     def worked(self, group: Array) -> None:
-        """Record that threads did something else than to wait for a barrier object."""
+        """Record that threads did something other than wait for a barrier object."""
         self.idle &= ~group
         self.any_idle = bool(self.idle.any())
 

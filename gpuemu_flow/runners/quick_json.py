@@ -28,7 +28,7 @@ _ORIGINAL_ENCODE = base64.b64encode
 
 
 def loads(s: Any, **options: Any) -> Json:
-    """Parse like ``json.loads``, but return the known document for the announced request."""
+    """Parse as ``json.loads`` does; for the text of the current request return its document."""
     exchange = lending.current
     if exchange is not None and all(value is None for value in options.values()):
         request = exchange.request

@@ -1,4 +1,4 @@
-"""Choose the back end of a launch, and hold the compiled one of a kernel."""
+"""Choose numpy or compiled C for a launch, and keep the compiled code of each kernel."""
 
 from __future__ import annotations
 
