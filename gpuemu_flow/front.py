@@ -1,7 +1,5 @@
 """The entry point: answers "nothing changed" at once, and hands everything else to the CLI."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys
@@ -97,7 +95,7 @@ def _answer() -> int:
     return code
 
 
-def _kept_answer() -> Answer | None:
+def _kept_answer() -> "Answer | None":
     """Print a command's cached answer and end, or return a recorder for its new answer."""
     arguments = sys.argv[1:]
     if arguments[:1] not in (["run"], ["list"], ["status"], ["explain"], ["ci"]):

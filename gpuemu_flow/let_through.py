@@ -4,8 +4,6 @@ This is an allow-list: kernels need no CI tokens, passwords or proxies, and no r
 a variable that nobody knows of. The front reads this module, so it imports nothing.
 """
 
-from __future__ import annotations
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -56,14 +54,14 @@ def is_general(name: str) -> bool:
     return name.startswith(PREFIXES) and _SECRET.isdisjoint(name.upper().split("_"))
 
 
-def is_named(name: str, names: Iterable[str]) -> bool:
+def is_named(name: str, names: "Iterable[str]") -> bool:
     """Tell whether names of a configuration, such as ``SCALE`` and ``MY_*``, cover a variable."""
     return any(
         name.startswith(known[:-1]) if known.endswith(ANY) else name == known for known in names
     )
 
 
-def let_through(environ: Mapping[str, str], names: Iterable[str] = ()) -> dict[str, str]:
+def let_through(environ: "Mapping[str, str]", names: "Iterable[str]" = ()) -> dict[str, str]:
     """Return the part of the environment that a program receives.
 
     Parameters
@@ -85,7 +83,7 @@ def keep_user_cache(folder: str) -> None:
     _user_cache = folder
 
 
-def user_cache_of(environ: Mapping[str, str]) -> str:
+def user_cache_of(environ: "Mapping[str, str]") -> str:
     """Return ``$XDG_CACHE_HOME/gpuemu-flow``, else ``~/.cache/gpuemu-flow``; empty without both."""
     if _user_cache:
         return _user_cache
@@ -96,7 +94,7 @@ def user_cache_of(environ: Mapping[str, str]) -> str:
     return f"{home}/.cache/gpuemu-flow" if home else ""
 
 
-def named(environ: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+def named(environ: "Mapping[str, str]", names: "Iterable[str]") -> dict[str, str]:
     """Return the variables of an environment that the names of a configuration cover."""
     known = tuple(names)
     return {name: value for name, value in environ.items() if is_named(name, known)}

@@ -4,8 +4,6 @@ Read before anything heavy is imported, so it is plain text that needs no parser
 and ``sys`` are used here. It can only ever say "nothing changed"; any doubt means the long way.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import sys
@@ -16,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-FORMAT = "gpuemu-flow plan 3"
+FORMAT = "gpuemu-flow plan 4"
 _ANY_FORMAT = b"gpuemu-flow plan "
 CONFIG_NAME = "gpuemu.toml"
 CACHE_NAME = ".gpuemu-cache"
@@ -67,7 +65,7 @@ def is_of_a_session(name: str) -> bool:
     return name in VOLATILE or name in _SESSION or name.startswith(_SESSION_PREFIXES)
 
 
-def variable_digest(environ: Mapping[str, str], name: str) -> str:
+def variable_digest(environ: "Mapping[str, str]", name: str) -> str:
     """Return a digest of the value of a variable, or of several that a pattern names.
 
     ``OMP_*`` names the variables with this beginning, and ``*`` all but those of sessions. Both
@@ -125,7 +123,7 @@ def look_of(path: str, *, size: bool = False) -> str:
     return f"{s.st_mode:o} {s.st_size}" if size and kind == 0o100000 else f"{s.st_mode:o}"
 
 
-def identity(environ: Mapping[str, str]) -> str:
+def identity(environ: "Mapping[str, str]") -> str:
     """Return the facts about the process on which a plan depends, as one text."""
     values = [__version__, sys.version, sys.executable]
     values += [environ.get(name, "") for name in _VARIABLES]
@@ -133,21 +131,19 @@ def identity(environ: Mapping[str, str]) -> str:
 
 
 def _checksum(body: bytes) -> str:
-    from zlib import crc32  # noqa: PLC0415 - cheaper than hashlib; guards against damage only
-
-    return f"{crc32(body):08x}"
+    return digest_of(body)  # zlib would be one more module to load
 
 
 def render(
     *,
     identity_text: str,
     summary: str,
-    files: Mapping[str, Stamp],
-    absent: Iterable[str],
-    folders: Mapping[str, Stamp],
-    links: Mapping[str, str] | None = None,
-    variables: Mapping[str, str] | None = None,
-    looks: Mapping[str, str] | None = None,
+    files: "Mapping[str, Stamp]",
+    absent: "Iterable[str]",
+    folders: "Mapping[str, Stamp]",
+    links: "Mapping[str, str] | None" = None,
+    variables: "Mapping[str, str] | None" = None,
+    looks: "Mapping[str, str] | None" = None,
 ) -> bytes | None:
     """Return the content of the plan file.
 
@@ -180,7 +176,7 @@ def render(
     for path, stamp in sorted(files.items()):  # equal plans are equal bytes
         folder, _, name = path.rpartition("/")
         by_folder.setdefault(folder, {})[name] = stamp
-    lines = [f"identity {identity_text}", f"summary {summary!r}"]
+    lines = [f"identity {identity_text}", f"summary {_quote(summary)}"]
     lines += [f"absent {path}" for path in sorted(absent)]
     lines += ["\t".join((f"folder {path}", *map(str, s))) for path, s in sorted(folders.items())]
     lines += [f"link {path}\t{target}" for path, target in sorted(links.items())]
@@ -199,7 +195,7 @@ def render(
     sections.insert(0, "\n".join(lines))
     text = "\f".join(sections)
     paths = (*files, *absent, *folders, *links, *links.values(), *variables, *looks)
-    if any(c in path for path in paths for c in "\n\t\f"):
+    if "\f" in summary or any(c in path for path in paths for c in "\n\t\f"):
         return None
     try:
         body = text.encode()
@@ -208,7 +204,7 @@ def render(
     return f"{FORMAT} {_checksum(body)}\n".encode() + body
 
 
-def up_to_date(plan_path: str, environ: Mapping[str, str]) -> str | None:
+def up_to_date(plan_path: str, environ: "Mapping[str, str]") -> str | None:
     """Return the summary to print if the plan is intact and nothing changed; else None."""
     try:
         return _summary_if_up_to_date(read(plan_path), environ)
@@ -216,7 +212,7 @@ def up_to_date(plan_path: str, environ: Mapping[str, str]) -> str | None:
         return None
 
 
-def digest_if_up_to_date(plan_path: str, environ: Mapping[str, str]) -> str:
+def digest_if_up_to_date(plan_path: str, environ: "Mapping[str, str]") -> str:
     """Return a digest of the plan if it is intact and nothing changed; else an empty text."""
     try:
         data = read(plan_path)
@@ -225,7 +221,7 @@ def digest_if_up_to_date(plan_path: str, environ: Mapping[str, str]) -> str:
     return "" if _summary_if_up_to_date(data, environ) is None else digest_of(data)
 
 
-def _summary_if_up_to_date(data: bytes, environ: Mapping[str, str]) -> str | None:
+def _summary_if_up_to_date(data: bytes, environ: "Mapping[str, str]") -> str | None:
     try:
         head, _, body = data.partition(b"\n")
         if head != f"{FORMAT} {_checksum(body)}".encode():
@@ -261,13 +257,15 @@ def read(plan_path: str) -> bytes:
 
 
 def is_damaged(plan_path: str) -> bool:
-    """Tell whether a plan exists that is not intact; one of another version's may be."""
+    """Tell whether a plan exists that is not intact; that of another version counts as intact."""
     try:
         head, _, body = read(plan_path).partition(b"\n")
     except OSError:
         return False
     form, _, checksum = head.rpartition(b" ")
-    return not form.startswith(_ANY_FORMAT) or checksum != _checksum(body).encode()
+    if form != FORMAT.encode():
+        return not form.startswith(_ANY_FORMAT)
+    return checksum != _checksum(body).encode()
 
 
 def _stamps(folder: str, names: list[str]) -> str:
@@ -287,7 +285,7 @@ def _stamps(folder: str, names: list[str]) -> str:
         os.close(descriptor)
 
 
-def _check_head(lines: list[str], environ: Mapping[str, str]) -> str | None:
+def _check_head(lines: list[str], environ: "Mapping[str, str]") -> str | None:
     if lines[0] != f"identity {identity(environ)}":
         return None
     if not all(holds(line, environ) for line in lines[2:]):
@@ -295,7 +293,7 @@ def _check_head(lines: list[str], environ: Mapping[str, str]) -> str | None:
     return _unquote(lines[1].partition(" ")[2])
 
 
-def holds(line: str, environ: Mapping[str, str]) -> bool:
+def holds(line: str, environ: "Mapping[str, str]") -> bool:
     """Tell whether one line of the plan's head is still true.
 
     Raises
@@ -318,9 +316,14 @@ def holds(line: str, environ: Mapping[str, str]) -> bool:
     return kind == "variable" and variable_digest(environ, path) == known
 
 
-def _unquote(text: str) -> str:
-    """Inverse of repr for the summary, without importing ast."""
-    return text[1:-1].encode().decode("unicode_escape").encode("latin-1").decode()
+def _quote(text: str) -> str:
+    """Return a text as one line; `_unquote` is its inverse."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _unquote(line: str) -> str:
+    """Return the text of a line, without importing a module or a codec for it."""
+    return "\\".join(part.replace("\\n", "\n") for part in line.split("\\\\"))
 
 
 def find_workspace(start: str) -> str | None:

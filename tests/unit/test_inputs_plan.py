@@ -11,7 +11,7 @@ from gpuemu_flow.inputs import plan
 from gpuemu_flow.inputs.files import FileTable, stamp_of
 
 ENVIRON = {"HOME": "/nowhere", "PATH": "/bin"}
-SUMMARY = 'up to date: 3 tasks; 1 passed – "quoted" ü\n'
+SUMMARY = 'up to date: 3 tasks; 1 passed – "quoted" ü\nC:\\new \\\\n\n'
 
 
 @pytest.fixture
@@ -69,6 +69,17 @@ def test_an_edit_with_restored_mtime_and_size_is_noticed(folder: Path) -> None:
     os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert target.stat().st_mtime_ns == before.st_mtime_ns
     assert plan.up_to_date(str(path), ENVIRON) is None
+
+
+def test_a_plan_of_another_version_is_not_called_damaged(folder: Path) -> None:
+    path = written(folder)
+    assert not plan.is_damaged(str(path))
+    path.write_bytes(path.read_bytes() + b"x")
+    assert plan.is_damaged(str(path))
+    path.write_bytes(b"gpuemu-flow plan 3 00c0ffee\nidentity and so on\n")
+    assert not plan.is_damaged(str(path))
+    path.write_bytes(b"something else\n")
+    assert plan.is_damaged(str(path))
 
 
 def test_another_process_environment_is_noticed(folder: Path) -> None:
