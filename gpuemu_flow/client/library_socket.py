@@ -98,7 +98,8 @@ class LibrarySocket:
         with self._lock:
             try:
                 self._socket.recv_timeout = self._socket.send_timeout = timeout_ms
-                return LibraryContext(self._library, self._socket.new_context())  # inherits them
+                context = self._socket.new_context()  # inherits them
+                return LibraryContext(self._library, self._socket, context)
             except self._library.NNGException as error:
                 raise _ours(self._library, error) from None
 
@@ -120,15 +121,21 @@ class LibrarySocket:
 class LibraryContext:
     """One exchange; see `LibrarySocket.new_context`."""
 
-    def __init__(self, library: Any, context: Any) -> None:
+    def __init__(self, library: Any, socket: Any, context: Any) -> None:
         self._library = library
+        self._socket = socket
         self._context = context
 
     def send(self, data: bytes) -> None:
-        """Send the request, or raise TransportError."""
+        """Send the request, or raise TransportError.
+
+        Without a connection, the library tries to connect again until the time is over.
+        """
         try:
             self._context.send(data)
         except self._library.NNGException as error:
+            if isinstance(error, self._library.Timeout) and not self._socket.pipes:
+                raise TransportLost("the connection is gone") from None
             raise _ours(self._library, error) from None
 
     def recv(self) -> bytes:

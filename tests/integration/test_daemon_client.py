@@ -17,6 +17,7 @@ import numpy as np
 import pynng
 import pytest
 from daemon_workspace import Served, normal, softmax
+from runner_workspace import wait_until
 
 from gpuemu_flow.client import (
     AsyncClient,
@@ -63,6 +64,18 @@ def test_it_connects_anew_after_a_restart(at_home: Served) -> None:
         at_home.start()
         x = normal(3)
         assert client.validate_op("double", {"x": x}, x * 2).passed
+
+
+def test_a_call_between_which_and_the_last_the_daemon_died(unserved: Served) -> None:
+    """Nobody can say that the daemon did not answer: it was never asked."""
+    unserved.start()
+    with Client(unserved.socket, timeout_ms=500) as client:
+        client.ping()
+        unserved.kill()
+        pipes = client._connection._socket._socket  # type: ignore[union-attr]
+        assert wait_until(lambda: not pipes.pipes)
+        with pytest.raises(DaemonUnreachableError):
+            client.ping()
 
 
 def test_no_workspace(tmp_path: Path) -> None:
