@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -78,6 +79,7 @@ class LibrarySocket:
 
     def __init__(self, path: Path) -> None:
         self._library = _library()
+        self._path = path
         self._lock = threading.Lock()
         # A request that takes long must not be sent again, and the daemon limits what it receives.
         self._socket = self._library.Req0(resend_time=-1, recv_max_size=0)
@@ -99,7 +101,7 @@ class LibrarySocket:
             try:
                 self._socket.recv_timeout = self._socket.send_timeout = timeout_ms
                 context = self._socket.new_context()  # inherits them
-                return LibraryContext(self._library, self._socket, context)
+                return LibraryContext(self._library, self._path, context)
             except self._library.NNGException as error:
                 raise _ours(self._library, error) from None
 
@@ -121,9 +123,9 @@ class LibrarySocket:
 class LibraryContext:
     """One exchange; see `LibrarySocket.new_context`."""
 
-    def __init__(self, library: Any, socket: Any, context: Any) -> None:
+    def __init__(self, library: Any, path: Path, context: Any) -> None:
         self._library = library
-        self._socket = socket
+        self._path = path
         self._context = context
 
     def send(self, data: bytes) -> None:
@@ -134,7 +136,7 @@ class LibraryContext:
         try:
             self._context.send(data)
         except self._library.NNGException as error:
-            if isinstance(error, self._library.Timeout) and not self._socket.pipes:
+            if isinstance(error, self._library.Timeout) and not _listens(self._path):
                 raise TransportLost("the connection is gone") from None
             raise _ours(self._library, error) from None
 
@@ -150,6 +152,19 @@ class LibraryContext:
         if usable():  # a handler of a signal may have forked in the middle of it
             with suppress(self._library.NNGException):  # closing the connection took it along
                 self._context.close()
+
+
+def _listens(path: Path) -> bool:
+    """Tell whether a process listens; the library's own list may hold dead connections."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
+        trial.setblocking(False)
+        try:
+            trial.connect(str(path))
+        except BlockingIOError:
+            return True  # it has much to do
+        except OSError:
+            return False
+    return True
 
 
 def _ours(library: Any, error: Exception) -> TransportError:
