@@ -271,6 +271,9 @@ class Workspace:
                     folders[str(folder)] = stamp
                 else:
                     absent.append(str(folder))
+        replaced = self._put_folders_for_manifests(files, folders)
+        if replaced:
+            return
         self._settle((*files.values(), *folders.values()))
         content = plan.render(
             identity_text=plan.identity(self._environ),
@@ -284,6 +287,29 @@ class Workspace:
         )
         if content is not None:
             PrivateFolder(self._plan_path.parent).write(self._plan_path, content)
+
+    def _put_folders_for_manifests(
+        self, files: dict[str, Stamp], folders: dict[str, Stamp]
+    ) -> bool:
+        """Move the manifests of tasks out of `files`, and put the folders that hold them.
+
+        They are half of all files that a plan would name. A manifest is only ever replaced as a
+        whole, which changes its folder's stamp, too.
+
+        Returns
+        -------
+        bool
+            True if a manifest was replaced since the workspace was looked at.
+        """
+        within = f"{self.cache.manifests}{os.sep}"
+        manifests = [path for path in files if path.startswith(within)]
+        for folder in sorted({os.path.dirname(path) for path in manifests}):  # noqa: PTH120 - hot
+            stamp = stamp_of(folder)
+            if stamp is None:
+                return True
+            folders[folder] = stamp
+        # Behind the folders' stamps: else a manifest could be replaced between the two looks.
+        return any(stamp_of(path) != files.pop(path) for path in manifests)
 
     def drop_plan(self) -> None:
         """Delete the plan, so that the next plain ``run`` checks everything itself."""

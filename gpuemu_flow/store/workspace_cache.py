@@ -65,10 +65,15 @@ class WorkspaceCache:
         self.files.make(path)
         return path
 
+    @property
+    def manifests(self) -> Path:
+        """Return the folder of all tasks' manifests."""
+        return self.folder / "tasks"
+
     def manifest_path(self, stage: str, op: str, dtype: str = "") -> Path:
         """Return the manifest's path of a task; the op's name becomes one path component."""
         name = quote(op, safe="") + (f"@{dtype}" if dtype else "")
-        return self.folder / "tasks" / stage / f"{name}.json"
+        return self.manifests / stage / f"{name}.json"
 
     def log_path(self, task: str) -> Path:
         """Return the log file of a task."""
