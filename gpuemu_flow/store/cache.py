@@ -80,6 +80,14 @@ def _checksum(key: str, payload: bytes) -> bytes:
     return hashlib.sha256(key.encode() + payload).digest()[:_CHECK]
 
 
+def _behind(error: Exception) -> Exception:
+    """Return the error of SQLite behind diskcache's `Timeout`, which stands for any of them."""
+    if isinstance(error, Timeout):
+        behind = error.__context__
+        return behind if isinstance(behind, sqlite3.Error) else sqlite3.OperationalError(_LOCKED)
+    return error
+
+
 class JsonStore:
     """A key-value store of JSON values, shared between threads and processes.
 
@@ -185,13 +193,12 @@ class JsonStore:
             try:
                 cache = self._opened()
                 return action(cache)
-            except Timeout as error:
-                raise self._busy("stayed locked") from error
             except ForeignRecordError:
                 raise
-            except (sqlite3.DatabaseError, *_FOREIGN_CELL) as error:
+            except (sqlite3.DatabaseError, Timeout, *_FOREIGN_CELL) as error:
                 met = self._inode_now()
-                self._start_afresh(cache, error, last=not left, damaged=met == doubted)
+                true = _behind(error)
+                self._start_afresh(cache, true, last=not left, damaged=met == doubted)
                 doubted = met
         raise self._busy("is damaged by another program again and again")
 

@@ -150,6 +150,18 @@ def test_threads_go_on_while_the_database_is_damaged_again_and_again(
     assert store.get("k") == {"n": 2}
 
 
+def test_an_error_at_the_begin_of_a_transaction_is_not_taken_for_a_lock(
+    store: JsonStore, aside: Aside
+) -> None:
+    """diskcache raises the same for both; a database that was moved away gives the former."""
+    store._opened()._sql("pragma query_only = 1")
+    store.put("k", {"n": 1})
+    store._opened()._sql("pragma query_only = 1")
+    store.put_many([("l", {"n": 2})])
+    assert [store.get("k"), store.get("l")] == [{"n": 1}, {"n": 2}]
+    assert aside.reasons == []
+
+
 def test_what_another_process_has_set_aside_is_not_set_aside_again(
     store: JsonStore, tmp_path: Path, aside: Aside
 ) -> None:
