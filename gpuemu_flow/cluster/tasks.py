@@ -212,10 +212,20 @@ class ClusterTasks(Generic[W]):
             if all(worker["resources"].get(n, 0) >= v for n, v in self._resources.items())
         ]
         self._threads = sum(worker["nthreads"] for worker in fitting)
+        self._replace_lost()
         if self._threads:
             self._seen = now
         elif now - self._seen > NO_WORKERS_SECONDS:
             raise self._no_workers(len(workers))
+
+    def _replace_lost(self) -> None:
+        """Have dask start workers in place of those of this machine that are gone for good.
+
+        dask gives up a worker that does not come up again at once, be it for the machine's load.
+        """
+        own = self._client.cluster
+        if own is not None and self._threads < len(own.worker_spec):
+            own.scale(len(own.worker_spec))
 
     def _no_workers(self, others: int) -> RunnerError:
         wanted = ", ".join(f"{name}={value:g}" for name, value in self._resources.items())

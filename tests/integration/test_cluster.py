@@ -22,6 +22,7 @@ from gpuemu_flow.judging.evaluated import EvaluatedCase
 from gpuemu_flow.store.failures import FailureStore
 
 pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+import dask
 
 from gpuemu_flow.cluster import dask_cluster
 from gpuemu_flow.cluster.dask_cluster import open_cluster
@@ -189,6 +190,25 @@ def test_a_case_that_kills_its_workers_is_found_and_others_keep_their_verdicts(
     assert failure.why == "cluster-worker-died"
     del there[killer], here[killer]
     assert told(there) == told(here)
+
+
+def test_workers_that_dask_gave_up_are_replaced(tmp_path: Path) -> None:
+    """It does so with those that take too long to come up again after they were killed."""
+    mini = make_mini(tmp_path / "w")
+    workspace = Workspace(mini.root)
+    workspace.cache.create()
+    options = FuzzOptions(iterations=4, force=True)
+    seen: list[Judged] = []
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1s"}),
+        open_cluster("", jobs=2, resources={}, force=True) as cluster,
+    ):
+        own = cluster._client.cluster
+        for worker in list(own.workers.values()):
+            own.sync(worker.close)
+        Fuzzer(workspace, "scale", options, cluster=cluster, on_case=seen.append).run()
+    workspace.cache.close()
+    assert [judged.result.verdict for judged in seen] == ["passed"] * 4
 
 
 def test_a_worker_that_differs_is_refused_and_nothing_of_it_is_kept(
