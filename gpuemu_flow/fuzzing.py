@@ -35,7 +35,7 @@ def fuzz_shapes(*limits: int, seed: int | None = None, **dims: Any) -> Iterator[
     *limits : int
         ``min_dims``, ``max_dims``, ``min_size`` and ``max_size``, as many as are given.
     seed : int, optional
-        Of random shapes.
+        Seed of random shapes.
     **dims
         Either a sequence of sizes for each dim, in order, which gives their Cartesian product; or
         any of the integers ``min_dims``, ``max_dims``, ``min_size``, ``max_size`` (inclusive), or

@@ -44,7 +44,7 @@ class ValueRule:
     axis : int
         The axis of `of`.
     bits : int
-        Of quantized values.
+        Bits of a quantized value.
     descending : bool
         Sorted values fall.
     allow_empty_rows : bool
@@ -57,7 +57,7 @@ class ValueRule:
     optional : bool
         In some cases None replaces the input.
     choices : tuple
-        Of a scalar that is no number: what its index chooses from.
+        For a scalar that is no number, the values that its index chooses from.
     generate : str
         A function of the user's that returns the values, as ``file.py:function``.
     """

@@ -75,7 +75,7 @@ class Linter:
     ----------
     policy : Policy
     read_source : callable or None
-        For ``gpuemu: allow`` comments; None leaves them out.
+        Reads the source in which ``gpuemu: allow`` comments are looked for; None ignores them.
     """
 
     policy: Policy

@@ -43,7 +43,7 @@ class Artifact:
     ptxas : PtxasReport or None
         What ``ptxas -v`` said when it assembled this PTX.
     tool_version : str
-        Of that ptxas.
+        The version of that ptxas.
     sass : MachineCode or None
         Machine code that a disassembler found in the cubin.
     assembly : dict of str to PtxasReport

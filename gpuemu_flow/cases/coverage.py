@@ -147,7 +147,7 @@ class Coverage:
         return tuple(sorted({cell.op for cell in self._counts}))
 
     def to_json(self) -> list[Json]:
-        """Return rows of five names, the cases judged and those without a verdict, sorted."""
+        """Return sorted rows: the cell's names, then its cases with and without a verdict."""
         both = {cell: (self._counts[cell], self._unjudged[cell]) for cell in self._cells()}
         return [[*cell, *numbers] for cell, numbers in sorted(both.items()) if any(numbers)]
 

@@ -144,7 +144,7 @@ def group(
     Parameters
     ----------
     failures : iterable of (Case, FailureKind)
-        Of one op; each case with its first failure's kind.
+        Failing cases of one op, each with its first failure's kind.
     passing : sequence of Case
         The op's cases that passed.
 

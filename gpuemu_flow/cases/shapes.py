@@ -190,7 +190,7 @@ class Sizes:
 
 
 class ShapePlanner:
-    """Chooses the sizes of one case after another, each size as seldom as the others.
+    """Chooses the sizes of one case after another; all sizes of a dim are used equally often.
 
     Attributes
     ----------

@@ -31,7 +31,7 @@ class UnitRequest:
     Attributes
     ----------
     setup : RunSetup
-        With one dtype.
+        The run's settings, with one dtype.
     remote : str
         The shared cache that the results go to.
     """

@@ -33,8 +33,8 @@ class ProgramRef:
     function : str
         Name of the function, or of the class for a module of PyTorch; empty for a script.
     argv : tuple of str
-        For a command: executable and arguments. For a module of PyTorch the second element says
-        how it is made; for a function of JAX it says whether XLA compiles it.
+        Executable and arguments of a command. The second element says of a module of PyTorch how it
+        is made, and of a function of JAX whether XLA compiles it.
     portable_argv : tuple of str
         `argv` with paths of the workspace made relative: the form that belongs in action keys.
     text : str
@@ -53,11 +53,11 @@ class ProgramRef:
     file, line : str, int
         Where it is written.
     kernel : str
-        Of kind ``cuda``: the kernel whose build makes its PTX.
+        For kind ``cuda``, the kernel whose build makes its PTX.
     arch : str
-        Of kind ``cuda`` and compiled Triton: as written, or empty.
+        For kind ``cuda`` and compiled Triton, the architecture as written, or empty.
     flags : tuple of str
-        Of kind ``cuda``: nvcc's.
+        For kind ``cuda``, the flags of nvcc.
     """
 
     kind: str

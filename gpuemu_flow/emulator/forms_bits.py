@@ -100,7 +100,7 @@ def _field(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None
 def _lop3(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
     if type_name != "b32" or len(opcode.segments) != 2:
         return None
-    return Form(integers.lookup3, ("b32",) * 3, "b32", "lop3", table=True)  # type: ignore[arg-type]
+    return Form(integers.lookup3, ("b32",) * 3, "b32", "lop3", table=True)  # type: ignore[arg-type]  # it takes a table first
 
 
 @builds("prmt")

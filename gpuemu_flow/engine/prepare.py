@@ -16,7 +16,7 @@ _one_at_a_time = threading.Lock()
 
 
 def build_code(workspace: Workspace, spec: TaskSpec, graph: Graph | None = None) -> None:
-    """Build what a task of an op needs: compiled code, outputs of rules; else do nothing.
+    """Build the compiled code and the outputs of rules that a task of an op needs, if any.
 
     Parameters
     ----------

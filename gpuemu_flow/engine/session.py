@@ -45,9 +45,9 @@ class RunOptions:
         Ops, tasks, groups, targets; none means all.
     dtypes : tuple of str
     since : str
-        Of what is selected, only what changed since this commit; empty for all.
+        A commit: run only those selected tasks that changed since; empty for all.
     shard : Shard or None
-        Of what is selected, only the tasks of this shard.
+        Run only those selected tasks that belong to this shard.
     until : tuple of str
         As `words`: of what is selected, only these and what they depend on.
     forced : tuple of str
@@ -96,7 +96,7 @@ class RunOptions:
 
     @property
     def given(self) -> frozenset[str]:
-        """Return the options of targets that these options set themselves."""
+        """Name the options set here that a target would otherwise set."""
         own = {
             "dtypes": bool(self.dtypes),
             "jobs": self.jobs is not None,

@@ -64,7 +64,7 @@ class CheckOutcome(Record):
         Largest absolute difference seen.
     details : dict
     seed : int
-        Of the case, in fuzzing.
+        The case's seed, in fuzzing.
     """
 
     passed: bool = True
@@ -150,7 +150,7 @@ class FrameworkAdapter(ABC):
     Attributes
     ----------
     name, package, extra : str
-        Of the framework, of what is imported, and of our extra that installs it.
+        Names of the framework, of the package to import, and of our extra that installs it.
     """
 
     name = "unknown"
@@ -202,7 +202,7 @@ class FrameworkAdapter(ABC):
         Parameters
         ----------
         function : callable
-            Of a mapping of this framework's tensors.
+            A function of one mapping of this framework's tensors.
         arrays : mapping of str to ndarray
             Values and dtypes of the inputs.
         names : sequence of str

@@ -97,9 +97,9 @@ def fuzz_jax_op(
     client : Client or None
         None: judge by `ref_fn`, without a daemon.
     run_op, op_fn : callable
-        Of arrays by name, or of one dict of them.
+        A function of arrays by name, or of one dict of them.
     ref_fn : callable, optional
-        Of numpy arrays, in float64.
+        A function of numpy arrays, in float64.
     **options
         As in `pytorch.fuzz_pytorch_op`.
     """

@@ -109,7 +109,7 @@ def check_backward(
     Parameters
     ----------
     op, reference : callable
-        Of tensors of this framework.
+        Functions of this framework's tensors.
     atol, rtol : float, optional
         Instead of the tolerance that follows from the reference.
     precision : str
@@ -151,7 +151,7 @@ def with_gradients(
     Parameters
     ----------
     op : callable
-        Of tensors of this framework.
+        A function of this framework's tensors.
     by : sequence of str, optional
         The inputs that ``gradients`` names; by default all of floats.
     outputs : sequence of str
@@ -185,7 +185,7 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
         Judge the gradients by the inputs that require them, too: by autograd of `ref_fn` in
         float64; else by the ops ``<op>_grad_<input>`` of the workspace.
     ref_fn : callable, optional
-        Of tensors, for outputs and gradients.
+        A function of tensors, for outputs and gradients.
     atol, rtol : float, optional
         Instead of the configured tolerance, or of that which follows from `ref_fn`.
     precision : str, optional
@@ -241,11 +241,11 @@ def fuzz_pytorch_op(
     client : Client or None
         None: judge by `ref_fn`, without a daemon.
     run_op, op_fn : callable
-        Of one dict of tensors, or of tensors by name.
+        A function of one dict of tensors, or of tensors by name.
     check_backward : bool
         Check autograd against central differences in each case, at `max_elements` places.
     ref_fn : callable, optional
-        Of numpy arrays, in float64.
+        A function of numpy arrays, in float64.
     device : str, optional
         Device of the tensors; the CPU by default.
     **options

@@ -51,8 +51,8 @@ class Mutation:
     cases : int
         Those with a finite value to compare.
     kernel : MutationScore or None
-        Of bugs planted in the op's own PTX; None if it is no compiled kernel, or if no case passes
-        with the unchanged kernel.
+        The score of bugs planted in the op's own PTX; None if it is no compiled kernel, or if no
+        case passes with the unchanged kernel.
     kernel_untold : int
         Cases that do not pass with the unchanged kernel, and so reveal no planted bugs.
     """

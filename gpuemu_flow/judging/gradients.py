@@ -40,7 +40,7 @@ def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckR
     Parameters
     ----------
     result : CheckResult
-        Of the submitted outputs.
+        The result of the submitted outputs.
     judged, expected : mapping of str to ndarray
         What they were compared with, and all of the reference's outputs.
     """

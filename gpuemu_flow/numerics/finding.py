@@ -40,7 +40,7 @@ class Finding:
     kind : str
         Stable name, kebab-case; the modules ``diagnose_*`` list theirs.
     sentence : str
-        For people; starts in lower case and has no full stop.
+        The statement for people; starts in lower case and has no full stop.
     numbers : mapping of str to JSON
         The same as data: indices, factors, shares.
     likelihood : float

@@ -87,7 +87,7 @@ def rounded(value: Any) -> Any:
     Returns
     -------
     Any
-        Of the same type and dtype; the very same object when nothing in it changes, so that views
+        A value of the same type and dtype; the same object if nothing in it changes, so that views
         stay views.
     """
     if _state is None:

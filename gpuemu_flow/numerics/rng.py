@@ -167,7 +167,7 @@ class SeededRng:
         return self._draw("uniform10_f32", n)
 
     def ranges(self, n: int, low: int, high: int) -> NDArray[np.int64]:
-        """Draw `n` of `gen_range` as int64; ValueError unless -2**63 <= low < high <= 2**63."""
+        """Return `n` values of `gen_range`, int64; ValueError unless -2**63 <= low < high <= 2**63."""
         if not -(1 << 63) <= low < high <= 1 << 63:
             raise ValueError(f"[{low}, {high}) is empty or exceeds int64")
         folded: NDArray[np.int64] = _arrays().fold_into_range(self.u64(n), low, high)

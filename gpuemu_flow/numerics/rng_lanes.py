@@ -44,7 +44,7 @@ class Conversion:
     Attributes
     ----------
     dtype : numpy.dtype
-        Of the values.
+        Dtype of the values.
     convert : callable
         Takes uint64 words, which it may overwrite, and an array of `dtype` to write into.
     """

@@ -88,7 +88,7 @@ class Compared:
     Attributes
     ----------
     line : int
-        Of the comparison.
+        Line of the comparison.
     actual, expected : Side
     inputs : tuple of Made
     parameters : Parameters

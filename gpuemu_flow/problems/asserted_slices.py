@@ -58,7 +58,7 @@ class Slicer:
     buffers : set of str
         Names that calls may write into.
     graph : mapping of int to (set of str)
-        By the identity of a statement: the names that a backward pass in it reaches.
+        The names that a backward pass reaches, by the identity of its statement.
     """
 
     wanted: set[str]

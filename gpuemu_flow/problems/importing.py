@@ -32,11 +32,11 @@ class Collection:
     runtime : tuple of str
         Files of `ADAPTERS` that the workspace needs.
     op_text : str
-        Of the program that is given a candidate's file.
+        Text of the program that is given a candidate's file.
     no_candidate : str
         The reason given for a problem that has no candidate.
     suffix : str
-        Of a candidate's file.
+        Suffix of a candidate's file.
     triton_if : tuple of str
         Words of candidates that need Triton's interpreter.
     skip_if : tuple of str

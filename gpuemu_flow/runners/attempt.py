@@ -44,7 +44,7 @@ class Attempt:
     timed_out, server_died, load_failed : bool
         Why; at most one is set.
     killed : bool
-        By SIGKILL, which may be no deed of the program's.
+        True if SIGKILL ended it, which may be no fault of the program.
     """
 
     outcome: Outcome

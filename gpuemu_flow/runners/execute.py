@@ -70,7 +70,7 @@ def make_inputs(
     guards : bool
         Lay unconverted inputs between guard zones.
     values : mapping of str to ndarray, optional
-        In place of those that follow from the case's seed.
+        Values to use in place of those that the case's seed gives.
     """
     if guards and not _converts(case.dtype, input_dtype):
         begin_call(case.dtype)

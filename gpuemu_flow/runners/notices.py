@@ -198,7 +198,7 @@ class Notice(NamedTuple):
     Attributes
     ----------
     number : int
-        Of the notice.
+        The notice's number.
     thread : int
         Who calls, as this process numbers it; 0 when it cannot.
     call : Call

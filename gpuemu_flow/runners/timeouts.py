@@ -17,7 +17,7 @@ def gives_up(outcomes: Sequence[Outcome]) -> bool:
     Parameters
     ----------
     outcomes : sequence of Outcome
-        Of the cases so far, in order.
+        Outcomes of the cases so far, in order.
     """
     last = outcomes[-MOST_TIMEOUTS:]
     return len(last) == MOST_TIMEOUTS and all(

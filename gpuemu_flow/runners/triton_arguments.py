@@ -22,7 +22,7 @@ class Leaf:
     Attributes
     ----------
     name : str
-        Of the argument that it belongs to.
+        Name of the argument that it belongs to.
     value : object
         A number or a tensor.
     kind : str

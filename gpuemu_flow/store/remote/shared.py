@@ -55,7 +55,7 @@ class Counts:
     stored : int
         Entries that were written.
     bytes_out : int
-        Of blobs and entries.
+        Bytes of stored blobs and entries.
     """
 
     def __init__(self) -> None:
