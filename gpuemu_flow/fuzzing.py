@@ -194,7 +194,7 @@ class FuzzConfig:
     Attributes
     ----------
     seed : int
-        The clock when none is given.
+        Seed of the sequence; taken from the clock if none is given.
     batch_sizes, seq_lengths, hidden_dims, edge_cases
         Sizes to draw from; one case in ten is an edge case.
     dtypes, layouts : sequence of str

@@ -345,7 +345,7 @@ class CheckResult:
     stderr : str
         The end of what a program wrote to standard error.
     printed : str
-        What a kernel that was emulated printed.
+        Text that an emulated kernel printed.
     blank : bool
         All elements of all inputs are 0.
 

@@ -38,7 +38,7 @@ class ValueRule:
     nonfinite : bool or None
         NaN and Inf occur (True), never do (False), or as the range says (None).
     to : int, str or None
-        Where offsets end; the largest length.
+        The value at which offsets end, or the largest length.
     of : str
         The input that indices point into, or that a quantized input has its scale from.
     axis : int

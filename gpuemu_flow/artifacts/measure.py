@@ -41,7 +41,7 @@ class Artifact:
     arch : str
         Empty = the cubin's architecture, else the PTX target.
     ptxas : PtxasReport or None
-        What ``ptxas -v`` said when it assembled this PTX.
+        Output of ``ptxas -v`` when it assembled this PTX.
     tool_version : str
         The version of that ptxas.
     sass : MachineCode or None

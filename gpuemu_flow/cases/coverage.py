@@ -71,9 +71,9 @@ class Row:
     ----------
     op, dtype : str
     cases : int
-        Those that were judged.
+        Number of judged cases.
     seen : dict of str to (int, int)
-        By aspect (and pair of aspects): how many values were exercised, and how many exist.
+        For each aspect and pair of aspects, how many values were exercised, and how many exist.
     unjudged : int
         Cases that ended without a verdict: in an error, or inconclusive.
     """
@@ -186,7 +186,7 @@ class Coverage:
         schema : OpSchema
             Determines the possible shape classes.
         dtypes, layouts, strategies : sequence of str
-            Those that the op is configured with; strategies may be groups.
+            The op's configured ones; strategies may be groups.
         """
         possible = _possible(schema, layouts, strategies)
         found: list[Gap] = []

@@ -195,8 +195,8 @@ class ShapePlanner:
     Attributes
     ----------
     classes : tuple of str
-        Those that the schema allows; the likeliest to reveal a bug come first. Each fixed shape is
-        a class of its own, ``fixed:<n>``; `label` gives the public name.
+        Classes that the schema allows; the likeliest to reveal a bug come first. Each fixed shape
+        is a class of its own, ``fixed:<n>``; `label` gives the public name.
     """
 
     def __init__(self, schema: OpSchema) -> None:

@@ -175,7 +175,7 @@ class Client(Calling):
         ----------
         op_name : str
         cases : sequence of TestCase or int
-            Those of `get_test_batch`, or the seeds of cases that this client was given.
+            Cases of `get_test_batch`, or the seeds of cases that this client was given.
         outputs : sequence of tensors, or of mappings of name to tensor
             One per case.
         **kwargs

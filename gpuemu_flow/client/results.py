@@ -116,7 +116,7 @@ class ValidationResult(Record):
         Numbers of elements: ``count``, ``no_verdict``, ``finite`` (judged by a finite expected
         value); and ``empty``, names of outputs without any.
     failure_id : str
-        What ``gpuemu-flow reproduce`` takes; empty when it passed.
+        Id for ``gpuemu-flow reproduce``; empty when the case passed.
     """
 
     passed: bool = False

@@ -47,7 +47,7 @@ class Elsewhere(Protocol):
         Returns
         -------
         list of Unit
-            Those whose workers died at each attempt.
+            Units whose workers died at each attempt.
         """
 
 

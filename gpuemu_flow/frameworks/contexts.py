@@ -107,7 +107,7 @@ def _refuse() -> None:
 
 
 def plain_context(adapter: FrameworkAdapter) -> MakeContext:
-    """Yield `validating` with the options of a call, for frameworks that need nothing more."""
+    """Return a function that opens `validating`, for frameworks that need nothing more."""
 
     @contextmanager
     def context(

@@ -49,7 +49,7 @@ class Mutation:
     trivial : TrivialReport
         Zeros, constants, copies of inputs: those that pass show an oracle that is too weak.
     cases : int
-        Those with a finite value to compare.
+        Number of cases with a finite value to compare.
     kernel : MutationScore or None
         The score of bugs planted in the op's own PTX; None if it is no compiled kernel, or if no
         case passes with the unchanged kernel.

@@ -42,7 +42,7 @@ def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckR
     result : CheckResult
         The result of the submitted outputs.
     judged, expected : mapping of str to ndarray
-        What they were compared with, and all of the reference's outputs.
+        The outputs that were compared with, and all of the reference's outputs.
     """
     missing = sorted(expected.keys() - judged.keys())
     if not missing:

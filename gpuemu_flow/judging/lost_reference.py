@@ -70,7 +70,7 @@ def judge_in_steps(
     ----------
     reference : ProgramSession
     setup : Setup
-        That of the request; its `probes` may change.
+        The request's setup; its `probes` may change.
     request : JudgeRequest
         The request that lost its process.
     op : RunError or None

@@ -110,7 +110,7 @@ class OutputContract:
     axis : int or None
         The axis of `ties`, `order` and `up_to`.
     only : Mask or None
-        Which elements count; None: all of them.
+        The mask of the elements that count; None: all of them.
     compare : CompareRef or None
     statistics : Statistics or None
     """

@@ -311,7 +311,7 @@ class SeenOutputs:
     ----------
     contracts : CaseContracts
     actual : mapping of str to ndarray
-        What the op gave.
+        The op's outputs.
     """
 
     contracts: CaseContracts

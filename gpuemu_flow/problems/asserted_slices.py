@@ -71,7 +71,7 @@ class Slicer:
         Parameters
         ----------
         weak : bool
-            They may not be run, so that what they write can come from before them, too.
+            True if the statements may not be run: their values can also come from before them.
         """
         kept = [self._kept(one, weak) for one in reversed(body)]
         return [one for one in reversed(kept) if one is not None]

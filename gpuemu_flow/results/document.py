@@ -55,7 +55,7 @@ class KnownFailure:
     ----------
     id : str
     time : str
-        When it was last seen.
+        The time when it was last seen.
     minimized : FailureRecord or None
         The smallest case that fails likewise.
     """
@@ -212,7 +212,7 @@ class Report:
     known : mapping of (str, int, str) to KnownFailure
         Recorded failures by op, seed and dtype.
     baseline : mapping or None
-        What ``diff --format json`` prints, where a baseline was asked for.
+        The data of ``diff --format json``, where a baseline was asked for.
     recorded : tuple of mapping
         Public records of failures that the run did not see: found by fuzzing or by clients, or
         fixed since.

@@ -42,7 +42,7 @@ class Attempt:
     ended : bool
         The process is gone, or must not be used again.
     timed_out, server_died, load_failed : bool
-        Why; at most one is set.
+        The reason for a failed attempt; at most one is set.
     killed : bool
         True if SIGKILL ended it, which may be no fault of the program.
     """

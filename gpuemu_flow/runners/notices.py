@@ -200,7 +200,7 @@ class Notice(NamedTuple):
     number : int
         The notice's number.
     thread : int
-        Who calls, as this process numbers it; 0 when it cannot.
+        The calling thread, as this process numbers it; 0 if it cannot.
     call : Call
     arguments : list of int
     """

@@ -31,7 +31,7 @@ def not_run(index: int, seconds: float) -> Outcome:
     Parameters
     ----------
     index : int
-        That of the case.
+        The case's index.
     seconds : float
         The time limit of each case.
     """

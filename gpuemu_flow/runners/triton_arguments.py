@@ -43,7 +43,7 @@ class Unfolding:
     Parameters
     ----------
     maps : sequence of mapping or None
-        What Triton's compiler noted of each descriptor; None if it passes them without a map.
+        Notes of Triton's compiler on each descriptor; None if it passes them without a map.
     refused : callable
         Makes the error for what cannot be emulated, from a message and a hint.
 

@@ -30,7 +30,7 @@ class Held:
     rank : int
         `MADE_AGAIN`, `GIVEN` or `SHRUNK`.
     time : str
-        When the failure was last seen; such times sort as text.
+        The time when the failure was last seen; such times sort as text.
     """
 
     failure: str

@@ -67,7 +67,7 @@ class FailureRecord:
         configuration).
     environment : mapping of str to str
     time : str
-        When it was last seen: UTC, ISO 8601 with microseconds.
+        The time when it was last seen: UTC, ISO 8601 with microseconds.
     minimized, minimized_from : str or None
         Ids of the shrunk case of this one, and of the case that this one was shrunk from.
     id : str

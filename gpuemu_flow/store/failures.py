@@ -227,7 +227,7 @@ class FailureStore:
         Returns
         -------
         dict of str to str
-            Former ids, and those in their place.
+            The new id of each former id.
         """
         ids: dict[str, str] = {}
         for record in self.list(old):

@@ -75,7 +75,7 @@ class SharedCache:
     blobs : BlobStore
         The workspace's own blobs.
     staging : PrivateFolder
-        Where blobs are written until their content is known to be right.
+        The folder where blobs are written until their content is known to be right.
     report : callable
         Is told each problem once.
     cancel : threading.Event
