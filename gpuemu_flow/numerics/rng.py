@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MASK64",
     "SeededRng",
-    "batch_u64",
     "box_muller",
     "derive_seed",
     "generate_seed",
@@ -222,16 +221,6 @@ def _shape(args: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
         if len(args) != 1:
             raise
         return tuple(operator.index(dim) for dim in dims[0])
-
-
-def batch_u64(seeds: Sequence[int], n: int) -> NDArray[np.uint64]:
-    """Return the first `n` words of each seed's stream, shape (len(seeds), n).
-
-    Equal to ``np.stack([SeededRng(s).u64(n) for s in seeds])`` and cheaper for many seeds: each
-    seed is a lane of its own, so that no jump ahead is needed.
-    """
-    words: NDArray[np.uint64] = _arrays().batch_u64(seeds, n)
-    return words
 
 
 def warm_up() -> None:
