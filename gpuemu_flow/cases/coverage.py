@@ -141,11 +141,6 @@ class Coverage:
             counts[getattr(cell, name)] += number
         return counts
 
-    @property
-    def ops(self) -> tuple[str, ...]:
-        """Return the names of the ops, sorted."""
-        return tuple(sorted({cell.op for cell in self._counts}))
-
     def to_json(self) -> list[Json]:
         """Return sorted rows: the cell's names, then its cases with and without a verdict."""
         both = {cell: (self._counts[cell], self._unjudged[cell]) for cell in self._cells()}

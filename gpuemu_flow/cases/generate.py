@@ -93,8 +93,3 @@ def _values(case: Case, spec: InputSpec, given: Mapping[str, Array] | None) -> A
 def decoy_case(case: Case) -> Case:
     """Return a case of the same shapes, layouts and dtypes with other values."""
     return replace(case, seed=derive_seed(case.seed, "decoy"))
-
-
-def decoy(case: Case) -> dict[str, Array]:
-    """Return the inputs of the decoy of a case."""
-    return materialise(decoy_case(case))

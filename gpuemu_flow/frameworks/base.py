@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.client.errors import ValidationError
 from gpuemu_flow.client.results import Record
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.numerics.dtypes import to_float64
@@ -75,12 +74,6 @@ class CheckOutcome(Record):
 
     def __bool__(self) -> bool:
         return self.passed
-
-
-def demand(outcome: CheckOutcome, what: str) -> None:
-    """Raise ValidationError unless the check passed."""
-    if not outcome.passed:
-        raise ValidationError(f"{what}: {outcome.message}", outcome)
 
 
 def named(inputs: Inputs) -> dict[str, Any]:

@@ -11,8 +11,6 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.types import Case, Failure, Json, Shape, failure_from_json, failure_to_json
 
-ISOLATIONS = ("fork", "spawn", "warm")
-KINDS = ("script", "callable", "command", "torch", "jax", "numpy", "triton", "ptx", "cuda")
 EMULATED = ("ptx", "cuda")
 """Kinds whose programs are compiled kernels: the emulator runs them."""
 
@@ -106,7 +104,7 @@ class Program:
     memory_limit : int or None
         Bytes of address space above the worker's own; for commands the whole address space.
     isolation : str
-        One of `ISOLATIONS`.
+        ``fork``, ``spawn`` or ``warm``.
     python : str
         Another interpreter; empty for the one that runs now.
     mutates : tuple of str

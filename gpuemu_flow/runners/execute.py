@@ -29,10 +29,6 @@ class Runner(Protocol):
     """Interface of the runners, each of which calls one kind of program."""
 
     @property
-    def in_process(self) -> bool:
-        """Tell whether state of the program can outlive a call."""
-
-    @property
     def hint(self) -> str:
         """Return a hint that may explain an exception of the program, or an empty string."""
 

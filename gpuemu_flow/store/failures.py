@@ -212,15 +212,6 @@ class FailureStore:
         if record is not None and record.mended != mended:
             self._write(replace(record, mended=mended))
 
-    def delete(self, failure_id: str) -> None:
-        """Delete a failure if it exists; the next collection removes its blob."""
-        known = self._read(failure_id)
-        self._records.delete(failure_id)
-        if known is not None and known.minimized_from:
-            original = self._read(known.minimized_from)
-            if original is not None and original.minimized == failure_id:
-                self._link(original.id, None)
-
     def rename(self, old: str, new: str) -> dict[str, str]:
         """Rename the op of its failures, which also changes their ids.
 

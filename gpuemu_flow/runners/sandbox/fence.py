@@ -19,7 +19,7 @@ class Fence:
     Parameters
     ----------
     mode : str
-        One of `spec.MODES`.
+        ``off``, ``auto``, ``require`` or ``strict``.
     root : Path
         The workspace.
     writable : tuple of str
