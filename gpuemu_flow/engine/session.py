@@ -11,7 +11,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.engine.elsewhere import far_results
-from gpuemu_flow.engine.events import Listener, Quiet
+from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.evidence import Evidence
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.selection import is_set, select
@@ -197,7 +197,7 @@ def run(
         ``sandbox-missing``.
     """
     begin = time.perf_counter()
-    shown = listener or Quiet()
+    shown = listener or Listener()
     _check_fence(workspace)
     graph, cache = workspace.graph, workspace.cache
     selected = selected_tasks(workspace, options)
