@@ -23,7 +23,6 @@ import click
 
 from gpuemu_flow.cli.main import cli
 from gpuemu_flow.config.schema_export import schema_text
-from gpuemu_flow.init.ci_files import gitlab_to_include
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROGRAM = "gpuemu-flow"
@@ -184,7 +183,7 @@ def pages() -> dict[Path, str]:
         REPOSITORY / "docs" / "config.md": neighbour("config_page").config_page(),
         REPOSITORY / "docs" / "lint-rules.md": neighbour("rules_page").reference_page(),
         REPOSITORY / "docs" / "emulator.md": with_instructions(REPOSITORY / "docs" / "emulator.md"),
-        REPOSITORY / "docs" / "gitlab-ci.yml": gitlab_to_include(),
+        REPOSITORY / "docs" / "gitlab-ci.yml": neighbour("gitlab_page").gitlab_to_include(),
         schemas / "gpuemu.schema.json": schema_text(),
         schemas / "report.schema.json": report_schema(schemas),
     }
