@@ -293,7 +293,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Return one word for a heading."""
+        """Return the verdict in one word, for a heading."""
         if self.exit_code == 4:
             return "not all validated" if self.run.exit_code == 0 else "nothing validated"
         words = {0: "passed", 1: "failed", 124: "timed out", 130: "interrupted"}
