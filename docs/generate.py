@@ -21,10 +21,8 @@ from types import ModuleType
 
 import click
 
-from gpuemu_flow.artifacts.rules.reference import reference_page
 from gpuemu_flow.cli.main import cli
 from gpuemu_flow.config.schema_export import schema_text
-from gpuemu_flow.init.ci_files import gitlab_to_include
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROGRAM = "gpuemu-flow"
@@ -183,9 +181,9 @@ def pages() -> dict[Path, str]:
         REPOSITORY / "docs" / "images" / "graph.svg": neighbour("make_graph").picture(),
         REPOSITORY / "docs" / "cli.md": cli_page(),
         REPOSITORY / "docs" / "config.md": neighbour("config_page").config_page(),
-        REPOSITORY / "docs" / "lint-rules.md": reference_page(),
+        REPOSITORY / "docs" / "lint-rules.md": neighbour("rules_page").reference_page(),
         REPOSITORY / "docs" / "emulator.md": with_instructions(REPOSITORY / "docs" / "emulator.md"),
-        REPOSITORY / "docs" / "gitlab-ci.yml": gitlab_to_include(),
+        REPOSITORY / "docs" / "gitlab-ci.yml": neighbour("gitlab_page").gitlab_to_include(),
         schemas / "gpuemu.schema.json": schema_text(),
         schemas / "report.schema.json": report_schema(schemas),
     }

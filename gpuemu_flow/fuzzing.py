@@ -35,7 +35,7 @@ def fuzz_shapes(*limits: int, seed: int | None = None, **dims: Any) -> Iterator[
     *limits : int
         ``min_dims``, ``max_dims``, ``min_size`` and ``max_size``, as many as are given.
     seed : int, optional
-        Of random shapes.
+        Seed of random shapes.
     **dims
         Either a sequence of sizes for each dim, in order, which gives their Cartesian product; or
         any of the integers ``min_dims``, ``max_dims``, ``min_size``, ``max_size`` (inclusive), or
@@ -194,7 +194,7 @@ class FuzzConfig:
     Attributes
     ----------
     seed : int
-        The clock when none is given.
+        Seed of the sequence; taken from the clock if none is given.
     batch_sizes, seq_lengths, hidden_dims, edge_cases
         Sizes to draw from; one case in ten is an edge case.
     dtypes, layouts : sequence of str

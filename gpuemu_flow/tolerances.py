@@ -238,7 +238,7 @@ def calibrate_tolerance(
     Parameters
     ----------
     input_shapes : sequence of shapes
-        Of the arguments of one call; with another number of shapes than the reference takes
+        Shapes of the arguments of one call; if their number is not that of the reference's
         arguments, each shape is tried alone.
     n_samples, iterations : int
         Calls, or cases.

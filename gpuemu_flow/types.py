@@ -156,7 +156,7 @@ class Case:
     seed : int
         The case seed, u64; what is shown to users.
     dtype, layout, strategy : str
-        Of the case as a whole.
+        Those of the case as a whole.
     target : str or None
         Input that `layout`/`strategy` apply to; None = all inputs.
     shape_class : str
@@ -253,11 +253,11 @@ class Failure:
     expected, actual : float or None
         Values there; non-finite values are kept as floats (JSON writers turn them into strings).
     why : str
-        Of a program that gave no outputs: the name of what it raised, else the error's slug.
+        For a program that gave no outputs, the name of its exception, else the error's slug.
     place : str
         ``file:line`` where it failed; empty where that is not known.
     finding : KernelFinding or None
-        Of compiled kernels: what a check found, and at which line; `message` is its text.
+        For a compiled kernel, the check's finding and its line; `message` is its text.
     """
 
     kind: FailureKind
@@ -345,7 +345,7 @@ class CheckResult:
     stderr : str
         The end of what a program wrote to standard error.
     printed : str
-        What a kernel that was emulated printed.
+        Text that an emulated kernel printed.
     blank : bool
         All elements of all inputs are 0.
 

@@ -38,13 +38,13 @@ class ValueRule:
     nonfinite : bool or None
         NaN and Inf occur (True), never do (False), or as the range says (None).
     to : int, str or None
-        Where offsets end; the largest length.
+        The value at which offsets end, or the largest length.
     of : str
         The input that indices point into, or that a quantized input has its scale from.
     axis : int
         The axis of `of`.
     bits : int
-        Of quantized values.
+        Bits of a quantized value.
     descending : bool
         Sorted values fall.
     allow_empty_rows : bool
@@ -57,7 +57,7 @@ class ValueRule:
     optional : bool
         In some cases None replaces the input.
     choices : tuple
-        Of a scalar that is no number: what its index chooses from.
+        For a scalar that is no number, the values that its index chooses from.
     generate : str
         A function of the user's that returns the values, as ``file.py:function``.
     """

@@ -54,9 +54,9 @@ class Compared:
     count : int
         Its elements.
     no_verdict : int
-        Those of them that the tolerance, or an ``ignore`` policy, takes out of the judgement.
+        Elements that the tolerance, or an ``ignore`` policy, takes out of the judgement.
     nan : int
-        Those of the others that are NaN as expected.
+        Elements among the others that are NaN as expected.
     finite_inputs : bool
         The case feeds neither NaN nor Inf.
     """

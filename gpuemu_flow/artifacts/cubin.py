@@ -179,7 +179,7 @@ class _Reader:
             if section.name.startswith(".text."):
                 name = section.name.removeprefix(".text.")
                 code[name] = section
-                kernel = self._kernel(name)
+                kernel = self._kernels.setdefault(name, CubinKernel(name))
                 kernel.barriers = section.flags >> _BARRIER_SHIFT & _BARRIER_MASK
         entries = {
             s.name for s in symbols if s.info & 15 == _STT_FUNC and s.other & _STO_CUDA_ENTRY
@@ -199,9 +199,6 @@ class _Reader:
             kernel.spill_store_bytes = kernel.spill_load_bytes = None
         arch, tool_version = self._identity()
         return Cubin(arch, tool_version, self._kernels)
-
-    def _kernel(self, name: str) -> CubinKernel:
-        return self._kernels.setdefault(name, CubinKernel(name))
 
     def _shared(self, section: Section) -> None:
         name = section.name.removeprefix(".nv.shared.")

@@ -69,7 +69,7 @@ class Violation:
         Source line when the PTX has line information, else the line in the artifact; 0 when
         the violation concerns the kernel as a whole and its line is unknown.
     actual, limit : float or None
-        For limits.
+        The measured figure and its limit, if the rule is about a limit.
     place : Place
     allowed : str
         The reason why it was accepted; empty when it counts.

@@ -1,4 +1,4 @@
-"""Run a command that ends with who started it: ``guarded.py FD LC_CTYPE PROGRAM ARGUMENT...``.
+"""Run a command that ends when its starter ends: ``guarded.py FD LC_CTYPE PROGRAM ARGUMENT...``.
 
 FD is the reading end of a pipe whose other end only that process holds. When it closes it, or dies,
 even by SIGKILL, the command's process group is killed: a command that went on would write its
@@ -20,7 +20,7 @@ NOT_STARTED = 127
 
 
 def main() -> NoReturn:
-    """Start the command in a process group of its own, and end as it ends."""
+    """Start the command in a process group of its own, and exit with its exit code."""
     lifeline, locale, words = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     os.set_inheritable(lifeline, False)
     ended, ended_end = os.pipe()

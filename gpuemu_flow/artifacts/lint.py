@@ -57,15 +57,6 @@ class LintResult:
     unchecked: tuple[UncheckedRule, ...] = ()
     problems: tuple[Problem, ...] = ()
 
-    def count(self, severity: str) -> int:
-        """Return the number of violations of one severity that are not accepted."""
-        return sum(v.severity == severity and not v.allowed for v in self.violations)
-
-    @property
-    def accepted(self) -> int:
-        """Return the number of violations accepted with a reason."""
-        return sum(bool(v.allowed) for v in self.violations)
-
 
 @dataclass
 class Linter:
@@ -75,7 +66,7 @@ class Linter:
     ----------
     policy : Policy
     read_source : callable or None
-        For ``gpuemu: allow`` comments; None leaves them out.
+        Reads the source in which ``gpuemu: allow`` comments are looked for; None ignores them.
     """
 
     policy: Policy

@@ -41,9 +41,9 @@ class Artifact:
     arch : str
         Empty = the cubin's architecture, else the PTX target.
     ptxas : PtxasReport or None
-        What ``ptxas -v`` said when it assembled this PTX.
+        Output of ``ptxas -v`` when it assembled this PTX.
     tool_version : str
-        Of that ptxas.
+        The version of that ptxas.
     sass : MachineCode or None
         Machine code that a disassembler found in the cubin.
     assembly : dict of str to PtxasReport

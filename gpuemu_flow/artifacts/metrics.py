@@ -85,7 +85,7 @@ class KernelMetrics:
     occupancy : Occupancy or None
         None for an unknown architecture or register count.
     families, opcodes, calls : dict of str to int
-        Of the PTX.
+        Counts in the PTX.
     sass_tool : str
         Disassembler and version, ``nvdisasm 13.0.88``.
     sass_opcodes : dict of str to int, or None
@@ -172,7 +172,10 @@ def resources_from_ptxas(usage: KernelUsage, tool_version: str) -> Resources:
 def kernel_occupancy(
     arch: str, resources: Resources, max_threads: int, launch: Launch
 ) -> Occupancy | None:
-    """Compute the occupancy for the block size of the launch, else of the bounds, else for 256."""
+    """Compute the occupancy at the launch's block size, else at that of the bounds, else at 256.
+
+    None if the architecture or the number of registers is unknown.
+    """
     limits = limits_of(arch)
     if limits is None or resources.registers is None:
         return None

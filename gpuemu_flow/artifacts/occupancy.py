@@ -98,7 +98,7 @@ class Occupancy:
     blocks, warps : int
         Resident at once; 0 when a block cannot be launched at all.
     fraction : float
-        Of the multiprocessor's warps, 0 to 1.
+        Share of the multiprocessor's warps that are resident, 0 to 1.
     limited_by : tuple of str
         All limits that are reached at `blocks`: ``warps``, ``blocks``, ``registers``,
         ``shared``, ``barriers``, or ``launch`` when the block itself is too large.

@@ -42,7 +42,7 @@ class KernelUsage:
     registers, barriers : int
         Barriers are 0 before CUDA 12.5, which does not print them.
     stack_bytes : int
-        Of the whole call tree, per thread.
+        Stack of the whole call tree, per thread.
     spill_store_bytes, spill_load_bytes : int
     shared_bytes : int
         Static, per block, without the part that the system reserves.

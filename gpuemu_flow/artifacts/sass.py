@@ -46,10 +46,6 @@ class SassListing:
         """Return `histogram` of every function."""
         return {name: self.histogram(name) or {} for name in self.functions}
 
-    def spills(self, name: str) -> int:
-        """Count the instructions annotated as spills; 0 for a listing without annotations."""
-        return sum(instruction.spill for instruction in self.functions.get(name, ()))
-
 
 @dataclass(frozen=True)
 class MachineCode:

@@ -31,7 +31,7 @@ class Allowance:
 
 @dataclass
 class Allowances:
-    """Comments of the sources that violations point to, read once per file."""
+    """The allowing comments in the sources that violations point to; each file is read once."""
 
     read_source: ReadSource
     known_rules: Collection[str]

@@ -29,13 +29,13 @@ class KernelView:
     metrics : KernelMetrics
     bounds : LaunchBounds
     place : Place
-        Of the kernel itself.
+        The place of the kernel itself.
     has_ptx : bool
         False when only a cubin was given: rules that read PTX had nothing to look at.
     target_options : tuple of str
         Words after the architecture in ``.target``, ``debug`` for one.
     findings : dict of str to tuple of Finding
-        By rule id: findings of the rule's ``find`` in the PTX.
+        Findings in the PTX, by the id of the rule whose ``find`` made them.
     opcode_places, call_places : dict of str to Place
         First instruction of each PTX opcode, first call of each function.
     unmet_bounds : str

@@ -47,7 +47,7 @@ class Belief:
     inside_failed, inside, outside_failed, outside : int
         Numbers of cases.
     chance : float
-        By Fisher's exact test, after the correction: at most 1.
+        The chance by Fisher's exact test, at most 1, corrected for the number of conditions.
     tried : int
         Number by which the correction multiplies: conditions, or pairs, that differ on the cases,
         and every bound that was possible.
@@ -85,7 +85,7 @@ def beliefs(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> list[Belief]:
     ----------
     facts : sequence of CaseFacts
     fails : sequence of bool
-        Of the same cases.
+        Tells of each of these cases whether it failed.
     """
     failed = np.asarray(fails, bool)
     options: dict[tuple[Predicate, ...], NDArray[np.bool_]] = {}

@@ -33,7 +33,7 @@ class Candidate:
     inputs : mapping of str to ndarray
         Values in C order, read-only; `laid_out` puts them into their layouts.
     layouts : mapping of str to str
-        Of each input, one of `types.LAYOUTS`.
+        The layout of each input, one of `types.LAYOUTS`.
     dims : mapping of str to int
         Sizes of the schema's dims; empty where there are none.
     """
@@ -69,7 +69,7 @@ class Candidate:
         return values if axis is None else values[(slice(None),) * axis + (slice(0, 1),)]
 
     def with_stored(self, changed: Mapping[str, Array]) -> Candidate:
-        """Return the candidate with the values that `stored` returns replaced by others."""
+        """Return the candidate with other values for some inputs, in the form of `stored`."""
         inputs = dict(self.inputs)
         for name, values in changed.items():
             inputs[name] = np.broadcast_to(values, inputs[name].shape)

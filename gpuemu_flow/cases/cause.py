@@ -50,7 +50,7 @@ class Cause:
     stated : bool
         True if new cases have confirmed it, and not only failures were seen with it.
     sentence : str
-        For people, without counts.
+        The condition for people, without counts.
     predicates : tuple of Predicate
         The condition; empty for a relation.
     relation : RelationName or None

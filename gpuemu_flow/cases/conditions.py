@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gpuemu_flow.cases.shapes import is_prime
 from gpuemu_flow.expressions import is_made_of
-from gpuemu_flow.types import Case, Json
+from gpuemu_flow.types import Case
 
 STEPS = (128, 64, 32, 16, 8)
 """Multiples that a dim is looked at for, the widest tile first."""
@@ -40,15 +40,6 @@ class Condition(NamedTuple):
         """Return the condition in words: ``N is not a multiple of 128``."""
         of_subject = f" of {self.subject}" if self.subject else ""
         return _SENTENCES[self.kind].format(s=self.subject, of_s=of_subject, v=self.value)
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON, with the sentence."""
-        return {
-            "kind": self.kind,
-            "subject": self.subject,
-            "value": self.value,
-            "sentence": self.sentence,
-        }
 
 
 _SENTENCES = {

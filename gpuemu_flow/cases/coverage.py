@@ -71,9 +71,9 @@ class Row:
     ----------
     op, dtype : str
     cases : int
-        Those that were judged.
+        Number of judged cases.
     seen : dict of str to (int, int)
-        By aspect (and pair of aspects): how many values were exercised, and how many exist.
+        For each aspect and pair of aspects, how many values were exercised, and how many exist.
     unjudged : int
         Cases that ended without a verdict: in an error, or inconclusive.
     """
@@ -141,13 +141,8 @@ class Coverage:
             counts[getattr(cell, name)] += number
         return counts
 
-    @property
-    def ops(self) -> tuple[str, ...]:
-        """Return the names of the ops, sorted."""
-        return tuple(sorted({cell.op for cell in self._counts}))
-
     def to_json(self) -> list[Json]:
-        """Return rows of five names, the cases judged and those without a verdict, sorted."""
+        """Return sorted rows: the cell's names, then its cases with and without a verdict."""
         both = {cell: (self._counts[cell], self._unjudged[cell]) for cell in self._cells()}
         return [[*cell, *numbers] for cell, numbers in sorted(both.items()) if any(numbers)]
 
@@ -186,7 +181,7 @@ class Coverage:
         schema : OpSchema
             Determines the possible shape classes.
         dtypes, layouts, strategies : sequence of str
-            Those that the op is configured with; strategies may be groups.
+            The op's configured ones; strategies may be groups.
         """
         possible = _possible(schema, layouts, strategies)
         found: list[Gap] = []

@@ -26,9 +26,9 @@ class CaseFacts:
     Attributes
     ----------
     sizes : mapping of str to int
-        Of the dims, and `ELEMENTS` where there are several.
+        Sizes of the dims, and `ELEMENTS` where there are several.
     layouts, strategies : mapping of str to str
-        Of each input.
+        The layout and the strategy of each input.
     marks : frozenset of (str, str)
         Kinds of values in an input: ``("x", "nan")``.
     measures : mapping of (str, str) to float

@@ -1,7 +1,7 @@
 """Features that failing cases share and passing ones lack, and failures grouped by them.
 
-`triggering_feature` finds the simplest condition that holds for every failing and nearly no passing
-case; pairs are tried only where no single condition tells them apart.
+The simplest condition that holds for every failing and nearly no passing case is found; pairs are
+tried only where no single condition tells them apart.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpuemu_flow.cases.conditions import PREFERENCE, Condition, conditions_of, sizes_of
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import Case, FailureKind, Json
-
-__all__ = ["Condition", "Feature", "Group", "conditions_of", "group", "triggering_feature"]
+from gpuemu_flow.types import Case, FailureKind
 
 NEARLY_NONE = 0.1
 """Share of the passing cases that may have the feature all the same."""
@@ -55,26 +53,12 @@ class Feature:
         Passing cases that were compared with.
     exceptions : int
         Passing cases that have the feature too.
-    rivals : int
-        Number of other conditions (or pairs) that distinguish the cases equally well. With few
-        failing cases, the named one may not be the cause.
     """
 
     conditions: tuple[Condition, ...]
     failing: int
     passing: int
     exceptions: int
-    rivals: int = 0
-
-    @property
-    def precision(self) -> float:
-        """Return the share of the cases with the feature that fail."""
-        return self.failing / (self.failing + self.exceptions)
-
-    @property
-    def recall(self) -> float:
-        """Return the share of the failing cases that have the feature: always 1."""
-        return 1.0
 
     @property
     def sentence(self) -> str:
@@ -85,19 +69,6 @@ class Feature:
         none = f", none of the {others} others" if self.exceptions and others else ""
         return f"{what} ({self.failing} of {such} such cases fail{none})"
 
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON, with the sentence."""
-        return {
-            "conditions": [condition.to_json() for condition in self.conditions],
-            "failing": self.failing,
-            "passing": self.passing,
-            "exceptions": self.exceptions,
-            "rivals": self.rivals,
-            "precision": round(self.precision, 4),
-            "recall": self.recall,
-            "sentence": self.sentence,
-        }
-
 
 @dataclass(frozen=True)
 class Group:
@@ -106,34 +77,6 @@ class Group:
     kind: FailureKind
     feature: Feature | None
     members: tuple[Case, ...]
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; members by seed, smallest first."""
-        return {
-            "kind": self.kind.value,
-            "feature": None if self.feature is None else self.feature.to_json(),
-            "seeds": [str(case.seed) for case in self.members],
-        }
-
-
-def triggering_feature(failing: Sequence[Case], passing: Sequence[Case]) -> Feature | None:
-    """Return the simplest feature that every failing case has and nearly no passing case.
-
-    Parameters
-    ----------
-    failing, passing : sequence of Case
-        Of one op. Of many passing cases `MOST_PASSING` are looked at.
-
-    Returns
-    -------
-    Feature or None
-        None without cases of both kinds, or where nothing tells them apart: a feature is named only
-        if at most `NEARLY_NONE` of the passing cases have it, or if it rules out at least
-        `TELLING` of them.
-    """
-    passing = _some(passing)
-    maxima = _maxima((*failing, *passing))
-    return _trigger(_facts(failing, maxima), _facts(passing, maxima))
 
 
 def group(
@@ -144,7 +87,7 @@ def group(
     Parameters
     ----------
     failures : iterable of (Case, FailureKind)
-        Of one op; each case with its first failure's kind.
+        Failing cases of one op, each with its first failure's kind.
     passing : sequence of Case
         The op's cases that passed.
 
@@ -223,14 +166,7 @@ def _trigger(failing: Facts, passing: Facts) -> Feature | None:
         ruled_out = len(passing) - options[best]
         if ruled_out < max(FEWEST_RULED_OUT, TELLING * len(passing)):
             return None
-    exceptions = options[best]
-    rivals = {
-        tuple((c.kind, c.subject) for c in conditions)
-        for conditions, count in options.items()
-        if count <= exceptions
-    }
-    rivals.discard(tuple((c.kind, c.subject) for c in best))
-    return Feature(best, len(failing), len(passing), exceptions, len(rivals))
+    return Feature(best, len(failing), len(passing), options[best])
 
 
 def _pairs(holders: dict[Condition, set[int]]) -> dict[Conditions, int]:

@@ -66,7 +66,7 @@ def materialise(case: Case, values: Mapping[str, Array] | None = None) -> dict[s
     ----------
     case : Case
     values : mapping of str to ndarray, optional
-        Of the case's shapes and dtypes, in place of those that follow from its seed.
+        Values in the case's shapes and dtypes, used in place of those that its seed gives.
     """
     return {spec.name: lay_out(_values(case, spec, values), spec.layout) for spec in case.inputs}
 
@@ -93,8 +93,3 @@ def _values(case: Case, spec: InputSpec, given: Mapping[str, Array] | None) -> A
 def decoy_case(case: Case) -> Case:
     """Return a case of the same shapes, layouts and dtypes with other values."""
     return replace(case, seed=derive_seed(case.seed, "decoy"))
-
-
-def decoy(case: Case) -> dict[str, Array]:
-    """Return the inputs of the decoy of a case."""
-    return materialise(decoy_case(case))

@@ -96,7 +96,7 @@ def minimise(
     Parameters
     ----------
     inputs : mapping of str to ndarray
-        Of any memory layout; `Candidate.inputs` are in C order.
+        The case's tensors, in any memory layout; `Candidate.inputs` are in C order.
     still_fails : callable
         Takes a `Candidate`, runs the op on it and says whether it fails for the original's reason;
         it returns False if the reference refuses the case. It is called once per distinct
@@ -104,7 +104,7 @@ def minimise(
     budget : int
         Calls of it at most, the first one on the original itself.
     schema : OpSchema, optional
-        With its dims and ranges of values. None = plain shapes: each axis shrinks down to 1.
+        The op's dims and ranges of values; None for plain shapes, whose axes shrink down to 1.
     dims : mapping of str to int, optional
         The case's sizes of the schema's dims; empty for a case of a whole fixed shape, whose axes
         are plain then.

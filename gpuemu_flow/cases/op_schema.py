@@ -21,7 +21,7 @@ class Dim:
     ----------
     name : str
     candidates : tuple of int
-        When not empty, exactly these sizes; otherwise the range below.
+        If not empty, exactly these sizes are used; otherwise the range below.
     min, max : int
         Both ends are included.
     multiple_of : int

@@ -252,7 +252,7 @@ def _random(
 
 
 class Absences:
-    """The turns of optional inputs to be None: never at the cost of a strategy or a layout.
+    """Chooses the cases in which optional inputs are None; no strategy or layout is lost by that.
 
     A turn that falls on a case which shows a strategy or layout of the input for the first time is
     moved to a later case. One of the very first cases is always without the input, so that even
@@ -271,7 +271,7 @@ class Absences:
         spec : InputSpec
             The input of the case if it is not None.
         turn : int
-            Of the case.
+            The number of the case.
         alone : bool
             The case is about this input alone.
         """

@@ -49,12 +49,12 @@ def case_at(config: FuzzConfig, input_names: Sequence[str], n: int) -> Case:
     input_names : sequence of str
         In the op's order; empty means one input named ``input``.
     n : int
-        From 0.
+        The number of the case, from 0.
 
     Returns
     -------
     Case
-        Of strategy ``uniform``. `shape_class` is ``edge``, ``grid`` or ``schema``.
+        A case of strategy ``uniform`` and of `shape_class` ``edge``, ``grid`` or ``schema``.
 
     Raises
     ------

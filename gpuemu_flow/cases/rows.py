@@ -49,7 +49,7 @@ class Rows:
         return self.number, self.width
 
     def turns(self, kinds: int) -> NDArray[np.int64]:
-        """Assign each row a kind (0 to `kinds` - 1), in turn from a random one on."""
+        """Give the rows the kinds 0 to `kinds` - 1 in rotation, starting at a random kind."""
         start = self.rng.derive("turns").gen_range(0, kinds)
         return (np.arange(self.number, dtype=np.int64) + start) % kinds
 

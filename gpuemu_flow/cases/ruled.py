@@ -34,12 +34,12 @@ def setting_of(
     Parameters
     ----------
     spec : InputSpec
-        With a rule.
+        The input, which has a rule.
     rng : SeededRng
     sizes : mapping of str to int
-        Of the case's dims.
+        Sizes of the case's dims.
     shapes : mapping of str to shape
-        Of the case's inputs.
+        Shapes of the case's inputs.
 
     Raises
     ------

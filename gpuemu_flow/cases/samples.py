@@ -25,7 +25,7 @@ def op_samples(
     ----------
     schema : OpSchema
     seed : int
-        That of the workspace, since traits must not depend on the seed that a command was given.
+        The workspace's seed: traits must not depend on the seed that a command was given.
     dtype : str
     strategies, layouts : sequence of str
         The op's own.

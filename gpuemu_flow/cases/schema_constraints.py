@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import field, replace
 
-from gpuemu_flow.cases.op_schema import COMPARISONS, OpSchema, TensorDef
+from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.cases.schema_rules import KeyPath, Report, dtype_fault, shown
 from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.expressions import ExpressionError, names_in
@@ -242,11 +241,3 @@ def _demand_axis(tensor: TensorDef, rule: ValueRule, path: KeyPath, report: Repo
     if not tensor.dims:
         text = f"{tensor.name!r} of kind {rule.kind!r} is a scalar"
         report((*path, "dims"), "schema-unsatisfiable", text, "give it at least one dim")
-
-
-def names_of(tensors: Sequence[TensorDef]) -> tuple[str, ...]:
-    """Return the names of tensors."""
-    return tuple(tensor.name for tensor in tensors)
-
-
-__all__ = ["COMPARISONS", "Constraints", "demand_rules", "names_of"]

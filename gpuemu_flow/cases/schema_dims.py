@@ -23,7 +23,7 @@ class Expressions:
     Attributes
     ----------
     found : dict of str to (key path, str)
-        By name: where it is written, and the expression.
+        The place and the expression of each name.
     """
 
     def __init__(self, report: Report) -> None:

@@ -65,9 +65,9 @@ class RuleReader:
     Attributes
     ----------
     path : key path
-        Of the table.
+        The path of the input's table.
     name : str
-        Of the input.
+        The input's name.
     table : mapping
     dims : tuple of str
         Known dims, derived ones too.

@@ -20,7 +20,7 @@ def read_scalars(value: object, dims: tuple[str, ...], report: Report) -> tuple[
     Parameters
     ----------
     value : object
-        Of ``scalars``: a table of lists, or of tables with a range.
+        The value of ``scalars``: a table of lists, or of tables with a range.
     dims : tuple of str
     report : callable
     """

@@ -190,13 +190,13 @@ class Sizes:
 
 
 class ShapePlanner:
-    """Chooses the sizes of one case after another, each size as seldom as the others.
+    """Chooses the sizes of one case after another; all sizes of a dim are used equally often.
 
     Attributes
     ----------
     classes : tuple of str
-        Those that the schema allows; the likeliest to reveal a bug come first. Each fixed shape is
-        a class of its own, ``fixed:<n>``; `label` gives the public name.
+        Classes that the schema allows; the likeliest to reveal a bug come first. Each fixed shape
+        is a class of its own, ``fixed:<n>``; `label` gives the public name.
     """
 
     def __init__(self, schema: OpSchema) -> None:

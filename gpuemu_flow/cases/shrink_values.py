@@ -158,7 +158,7 @@ class Elements:
         return Elements(self.owners[where], self.positions[where])
 
     def without(self, where: slice) -> Elements:
-        """Return the elements without a run of them."""
+        """Return the elements without those in the slice `where`."""
         return Elements(np.delete(self.owners, where), np.delete(self.positions, where))
 
 

@@ -27,7 +27,7 @@ def allowed_sizes(
     ----------
     schema : OpSchema
     wanted : mapping of str to int, optional
-        Of every dim; by default the smallest.
+        The wanted size of every dim; by default the smallest.
     keep : sequence of str
         Dims that change last.
 

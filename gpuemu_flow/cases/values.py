@@ -331,7 +331,7 @@ def put_ends(
     rng : SeededRng
         Chooses the places.
     turn : int
-        Of a single element an odd turn makes the lowest, an even one the highest.
+        Chooses the end for a single element: an odd number the lowest, an even one the highest.
     low, high : float or None
         Integers without bounds are bounded by their dtype; floats may be unbounded on either side.
     """

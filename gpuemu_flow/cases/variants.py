@@ -36,7 +36,7 @@ class Variants:
         The op's.
     seed : int
     most_elements : int
-        Of the largest tensor.
+        Limit on the elements of the largest tensor.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Options by which the user grants what the file of a workspace must not grant itself."""
+"""Options that grant rights which a workspace's own file must not give itself."""
 
 from __future__ import annotations
 

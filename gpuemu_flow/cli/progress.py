@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from gpuemu_flow.cli.say import say
 from gpuemu_flow.engine.durations import Remaining
-from gpuemu_flow.engine.events import Listener, Quiet, TaskEvent
+from gpuemu_flow.engine.events import Listener, TaskEvent
 from gpuemu_flow.reports.text import printable
 from gpuemu_flow.tasks.base import Progress
 
@@ -30,7 +30,7 @@ def say_looking(op: str) -> None:
     say(f"looking for the cause of the failures of {printable(op)}", err=True)
 
 
-class LiveListener(Quiet):
+class LiveListener(Listener):
     """Stage, op, cases done, elapsed and remaining time, drawn again and again by rich."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class LiveListener(Quiet):
         return "\n".join(lines)
 
 
-class PlainListener(Quiet):
+class PlainListener(Listener):
     """A display that prints only the reason for a long wait."""
 
     def on_wait(self, holder: str) -> None:

@@ -187,7 +187,7 @@ class Watch:
         return 1
 
     def explained(self, workspace: Workspace, report: RunReport, pool: Pool) -> RunReport:
-        """Return the report with what `show` needs besides: nothing more."""
+        """Return the report with the data that `show` needs besides; here unchanged."""
         return report
 
     def show(self, report: RunReport, *, first: bool) -> None:

@@ -106,7 +106,7 @@ class Client(Calling):
         Parameters
         ----------
         op_name : str
-            Of ``gpuemu.toml``; also as ``op=``.
+            The op's name in ``gpuemu.toml``; also as ``op=``.
         inputs : mapping of name to tensor
             Arrays of numpy, PyTorch, JAX or TensorFlow.
         output : tensor, or mapping of name to tensor
@@ -144,7 +144,7 @@ class Client(Calling):
         op_name, inputs, output, kwargs
             As of `validate_op`.
         seed : int
-            Of the case.
+            The case's seed.
         """
         name = calls.op_name_of(op_name, kwargs)
         if seed is None and isinstance(inputs, int):
@@ -175,7 +175,7 @@ class Client(Calling):
         ----------
         op_name : str
         cases : sequence of TestCase or int
-            Those of `get_test_batch`, or the seeds of cases that this client was given.
+            Cases of `get_test_batch`, or the seeds of cases that this client was given.
         outputs : sequence of tensors, or of mappings of name to tensor
             One per case.
         **kwargs
@@ -234,7 +234,7 @@ class Client(Calling):
         Parameters
         ----------
         op_name : str
-            Of ``gpuemu.toml``.
+            The op's name in ``gpuemu.toml``.
         count : int
             Number of cases.
         seed : int, optional
@@ -242,7 +242,7 @@ class Client(Calling):
         op_schema : mapping, optional
             The op's inputs, in place of those of ``gpuemu.toml``.
         dtypes : sequence of str, optional
-            In place of the op's own.
+            Dtypes to use in place of the op's own.
         seeds : sequence of int, optional
             Also as the second parameter.
         """
@@ -283,7 +283,7 @@ class Client(Calling):
         op_name, seed, op_schema, dtypes
             As of `get_test_batch`.
         run_op, op_fn : callable
-            From the dict of inputs to the output; one of the two names.
+            A function from the dict of inputs to the output, by one of the two names.
         iterations : int
             Cases; they are fetched some at a time.
         fail_fast : bool

@@ -26,7 +26,7 @@ def as_array(
     ----------
     value : ndarray, tensor of a framework, or number
     name : str
-        For the error.
+        The tensor's name in error messages.
     dtype : str, optional
         Convert to this one.
     known : callable

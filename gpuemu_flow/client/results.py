@@ -116,7 +116,7 @@ class ValidationResult(Record):
         Numbers of elements: ``count``, ``no_verdict``, ``finite`` (judged by a finite expected
         value); and ``empty``, names of outputs without any.
     failure_id : str
-        What ``gpuemu-flow reproduce`` takes; empty when it passed.
+        Id for ``gpuemu-flow reproduce``; empty when the case passed.
     """
 
     passed: bool = False
@@ -165,7 +165,7 @@ class FuzzResults(Record):
     inconclusive : int
         Cases without a verdict.
     verdict : str
-        Of all cases; see `types.Verdict`. Empty where an older daemon gives none.
+        The verdict on all cases; see `types.Verdict`. Empty where an older daemon gives none.
     reason : str
         Reason why they are inconclusive.
     unjudged : float
@@ -268,7 +268,7 @@ class ReproduceResult(Record):
         As it was recorded.
     inputs : dict of str to ndarray
     still_fails : bool or None
-        Of the op as it is now, when it was run again.
+        True if the op failed when it was run again just now.
     current : ValidationResult or None
     """
 

@@ -49,7 +49,7 @@ class DaskCluster:
     ----------
     client : Client
     resources : mapping of str to float
-        That each task needs of a worker.
+        Resources of a worker that each task needs.
     force : bool
         Workers take nothing from caches.
     environ : mapping of str to str
@@ -116,7 +116,7 @@ class DaskCluster:
         Returns
         -------
         list of Unit
-            Those that killed every worker that was given them.
+            Units that killed every worker that was given them.
         """
         from gpuemu_flow.cluster import task_worker  # noqa: PLC0415 - brings doit
 
@@ -229,7 +229,7 @@ def open_cluster(
     jobs : int
         Number of these processes.
     resources : mapping of str to float
-        That each task needs of a worker.
+        Resources of a worker that each task needs.
     force : bool
         Workers take nothing from caches.
 

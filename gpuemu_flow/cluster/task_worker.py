@@ -14,7 +14,7 @@ from pathlib import Path
 from gpuemu_flow.cluster.messages import BatchAnswer, RunSetup, pack, unpack
 from gpuemu_flow.cluster.worker import answered, local_folder, open_here, own_name
 from gpuemu_flow.engine.elsewhere import Unit
-from gpuemu_flow.engine.events import Quiet
+from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.run import Executor
 from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.quick_dataclass import dataclass
@@ -31,7 +31,7 @@ class UnitRequest:
     Attributes
     ----------
     setup : RunSetup
-        With one dtype.
+        The run's settings, with one dtype.
     remote : str
         The shared cache that the results go to.
     """
@@ -121,8 +121,9 @@ def _run(
             )
             context.shared = open_shared(request.remote, WRITE, named, cache, cancel)
             try:
-                executor = Executor(workspace.graph, context, workspace.states(), Quiet(), jobs=1)
-                executor.run(workspace.graph.upstream([unit.task]))
+                graph, states = workspace.graph, workspace.states()
+                executor = Executor(graph, context, states, Listener(), jobs=1)
+                executor.run(graph.upstream([unit.task]))
             finally:
                 if context.shared is not None:
                     context.shared.finish()

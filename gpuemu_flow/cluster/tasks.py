@@ -76,7 +76,7 @@ class ClusterTasks(Generic[W]):
     resources : mapping of str to float
         Amounts of a worker's resources that each task needs; see dask's documentation.
     trials : int
-        How often a suspect is tried.
+        Number of times that a suspect is tried.
     """
 
     def __init__(

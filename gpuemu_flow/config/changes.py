@@ -74,7 +74,7 @@ def layers(
     sources : sequence of Source
     changes : Changes
     options : mapping of str to Option
-        Those of the targets that the command names.
+        Options of the targets that the command names.
 
     Raises
     ------

@@ -52,7 +52,7 @@ class FrameworkKinds:
         Parameters
         ----------
         table : mapping
-            Of the op.
+            The op's table.
         ref : ProgramRef or None
             The op or the reference.
         written : JSON
@@ -73,7 +73,7 @@ class FrameworkKinds:
         op: ProgramRef | None,
         reference: ProgramRef,
     ) -> None:
-        """Report frameworks of an op that no program of it is written in."""
+        """Report frameworks that an op names and that neither its op nor its reference imports."""
         named = self._named(table)
         if table.get("framework") and table.get("frameworks"):
             place = (*where, "framework")

@@ -70,14 +70,14 @@ def load_config(
     strict : bool
         Warnings, such as unknown keys, are errors.
     changes : Changes
-        Of the command line.
+        Changes that the command line makes.
 
     Raises
     ------
     UsageError
         ``config-not-found``.
     ConfigError
-        With all errors of all files, and keys that are unknown.
+        Holds all errors of all files, unknown keys included.
     """
     config, problems = _load(path, start or Path.cwd(), environ, strict=strict, changes=changes)
     errors = [problem for problem in problems if not problem.warning]

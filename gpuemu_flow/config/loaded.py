@@ -1,4 +1,4 @@
-"""Programs made from a file by a function (``loads``), and of a kind that words in it decide."""
+"""Programs that a function makes of a file (``loads``); words in the file can set their kind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def with_loaded(
     out: Reporter,
     looked_into: dict[Path, str],
 ) -> ProgramRef | None:
-    """Return the program with the file that its function is given; None once a problem is reported.
+    """Add to a program the file that its function loads; report a problem and return None.
 
     Parameters
     ----------

@@ -246,7 +246,7 @@ class Config:
     target_tables : mapping of str to Target
         All targets, if one of them has options; else none.
     target_options : TargetOptions
-        Those of the targets that the command names; `profile` and `config` are applied here.
+        Options of the targets that the command names; `profile` and `config` are applied here.
     """
 
     root: Path

@@ -33,8 +33,8 @@ class ProgramRef:
     function : str
         Name of the function, or of the class for a module of PyTorch; empty for a script.
     argv : tuple of str
-        For a command: executable and arguments. For a module of PyTorch the second element says
-        how it is made; for a function of JAX it says whether XLA compiles it.
+        Executable and arguments of a command. The second element says of a module of PyTorch how it
+        is made, and of a function of JAX whether XLA compiles it.
     portable_argv : tuple of str
         `argv` with paths of the workspace made relative: the form that belongs in action keys.
     text : str
@@ -51,13 +51,13 @@ class ProgramRef:
     skip : str
         The reason why it is not run here; empty if it is.
     file, line : str, int
-        Where it is written.
+        The place where it is written.
     kernel : str
-        Of kind ``cuda``: the kernel whose build makes its PTX.
+        For kind ``cuda``, the kernel whose build makes its PTX.
     arch : str
-        Of kind ``cuda`` and compiled Triton: as written, or empty.
+        For kind ``cuda`` and compiled Triton, the architecture as written, or empty.
     flags : tuple of str
-        Of kind ``cuda``: nvcc's.
+        For kind ``cuda``, the flags of nvcc.
     """
 
     kind: str
@@ -89,7 +89,7 @@ class OpConfig:
     schema : OpSchema
         Dims, inputs and outputs.
     file, line : str, int
-        Where it is defined.
+        The place where it is defined.
     op : ProgramRef or None
         None when there is no implementation that can be run here; then `skip_reason` says why.
     reference : ProgramRef
@@ -146,7 +146,7 @@ class OpConfig:
     reference_dtype : str or None
         Wider dtype that the reference answers in.
     outputs : tuple of OutputContract
-        What the schema declares of outputs.
+        The contracts that the schema declares of outputs.
     compares : tuple of ProgramRef
         The functions that ``compare`` of an output names.
     needs : tuple of str
@@ -158,7 +158,7 @@ class OpConfig:
     gradients : tuple of str
         Inputs with respect to which gradients are compared.
     skip_reason : str
-        Why `run` cannot check the op; not empty exactly when `op` is None. A skipped op never
+        The reason why `run` cannot check the op; empty unless `op` is None. A skipped op never
         counts as passed.
     """
 

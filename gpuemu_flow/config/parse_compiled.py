@@ -28,9 +28,9 @@ def join_kernels(
     ----------
     ops, kernels : sequences
     reporters : mapping of str to Reporter
-        For each file with ops; they get the problem of a kernel that does not exist.
+        The reporter of each file with ops, which gets problems of ops whose kernel does not exist.
     out : Reporter
-        Of the others.
+        Gets all other problems.
 
     Returns
     -------

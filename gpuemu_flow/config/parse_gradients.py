@@ -37,7 +37,7 @@ class GradientsParser:
     ----------
     out : Reporter
     where : KeyPath
-        Of the op.
+        The path of the op's table.
     schema : OpSchema
     groups : mapping of str to Group
     """

@@ -120,7 +120,7 @@ class OpParser:
         return parsed
 
     def parse(self, table: Table, where: KeyPath) -> OpConfig | None:
-        """Return one op; None if its problems leave nothing to build, once they are reported."""
+        """Report an op's problems; return the op, or None if they leave nothing to build."""
         reference = None
         if "reference" in table:
             reference = self.programs.parse(table["reference"], (*where, "reference"))

@@ -34,7 +34,7 @@ class TargetParser:
     Attributes
     ----------
     ops, kernels
-        Those that could be built.
+        The ops and kernels that could be built.
     names : frozenset of str
         Of all ops, kernels and rules of the files, including those that have errors: a target
         may name these without another error.

@@ -63,7 +63,7 @@ class Workspace:
     def resolve(
         self, text: str, where: KeyPath, out: Reporter, *, anywhere: bool = False
     ) -> Path | None:
-        """Return the absolute path that `text` names; None once a problem is reported.
+        """Return the absolute path that `text` names, or report a problem and return None.
 
         Its links are kept, so that a link that is later made to lead elsewhere is noticed. Their
         present targets must lie inside, too.

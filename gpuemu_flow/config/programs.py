@@ -43,7 +43,7 @@ class Programs:
     looked_into: dict[Path, str] = field(default_factory=dict)
 
     def parse(self, value: Json, where: KeyPath) -> ProgramRef | None:
-        """Return a program from its value in the file; None once a problem is reported."""
+        """Return a program from its value in the file, or report a problem and return None."""
         if isinstance(value, dict):
             return self.of_kind(value, where) if "kind" in value else None
         if isinstance(value, list):

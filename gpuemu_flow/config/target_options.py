@@ -37,14 +37,14 @@ class Option:
 
 @dataclass(frozen=True)
 class Target:
-    """A target as far as options are concerned.
+    """The options of a target, and the targets inside it.
 
     Attributes
     ----------
     inner : tuple of str
         The targets among its members.
     options : mapping of str to Option
-        By key; those of ``config`` by ``config.TABLE.KEY``.
+        Options by key; those of ``config`` by ``config.TABLE.KEY``.
     """
 
     inner: tuple[str, ...]
@@ -145,7 +145,7 @@ def chosen_options(
     targets : mapping
         As `read_targets` returns them.
     words : iterable of str
-        Of the command line.
+        The words of the command line.
     given : collection of str
         Keys that the command line sets itself, and for which targets are not asked.
 

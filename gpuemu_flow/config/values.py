@@ -45,7 +45,7 @@ class ValueType(abc.ABC):
 
     @abc.abstractmethod
     def check(self, value: Json, path: KeyPath, out: Reporter) -> Json:
-        """Return the normalised value, or `INVALID` once a problem has been reported."""
+        """Return the normalised value, or report a problem and return `INVALID`."""
 
     @abc.abstractmethod
     def schema(self) -> dict[str, Json]:

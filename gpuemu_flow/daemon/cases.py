@@ -31,7 +31,7 @@ class Issued:
     fuzz_config : JSON
         Recipe that it was made from.
     digest : str
-        Of the inputs as they were sent; see `digest_of`.
+        Digest of the inputs as they were sent; see `digest_of`.
     """
 
     case: Case

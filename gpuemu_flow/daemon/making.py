@@ -110,7 +110,7 @@ class CaseMaker:
         Raises
         ------
         RequestError
-            They take more than `room` bytes.
+            The tensors take more than `room` bytes.
         """
         try:
             if not self._plans:

@@ -41,7 +41,7 @@ class References:
     Parameters
     ----------
     pool : Pool
-        With room for `sessions_for(limit)` sessions.
+        Has room for `sessions_for(limit)` sessions.
     limit : int
         Number of sessions that may be in use at once; as many more are kept idle.
     """

@@ -74,7 +74,7 @@ class Terms:
 
     @classmethod
     def of(cls, service: Service, fields: Fields) -> Terms:
-        """Read them from a request."""
+        """Read the terms from a request."""
         name = fields.name("op_name")
         configured, op = service.op(name)
         client, files = fields.client(), fields.client_files()

@@ -35,7 +35,7 @@ def perturb(program: Program, steps: list[int], draw: int) -> Program:
     ----------
     program : Program
     steps : list of int
-        Of those that `find_approximate` found.
+        Some of the steps that `find_approximate` found.
     draw : int
         0 moves all results up by the bound, 1 down, others by parts of it drawn at random.
     """

@@ -21,7 +21,7 @@ class BarrierRequest:
     arrive_only : bool
         True if the threads go on without waiting.
     predicate : array or None
-        What ``bar.red`` combines.
+        The predicate that ``bar.red`` combines.
     operation : str
         ``popc``, ``and``, ``or``.
     result : int

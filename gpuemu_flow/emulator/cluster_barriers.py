@@ -43,7 +43,7 @@ class ClusterBarriers:
         return twice
 
     def wait(self, group: Array, block: int, step: int) -> Waited:
-        """Let threads wait, those that may not go on at once."""
+        """Make those threads wait that may not go on at once."""
         absent = group & ~(self._arrived | self._through)
         stays = group & self._arrived
         passed = group & self._through

@@ -31,8 +31,8 @@ class ClusterMemory(GlobalMemory):
         Returns
         -------
         tuple of array
-            Offsets in a block's memory, too large to be one where the cluster has no such block,
-            and numbers of blocks in the batch.
+            Offsets in a block's memory, and the blocks' numbers in the batch. Where the cluster
+            has no such block, the offset is beyond every block's memory.
         """
         chosen = (address >> _RANK_AT).astype(np.int64)
         own = np.arange(self.count)[:, None]

@@ -37,10 +37,10 @@ class ClusterOrder:
         self._published[blocks] = self._arrived[blocks]
 
     def wait(self, blocks: Array, members: Array) -> None:
-        """Let blocks know the times at which the members (blocks, rank) of their clusters came."""
+        """Give blocks the times at which the members (blocks, rank) of their clusters arrived."""
         self._known[blocks] = np.maximum(self._known[blocks], self._published[members])
 
     def ordered(self, before: Array, when: Array, me: Array) -> Array:
-        """Mark accesses by blocks `before` that lie before what `me` do now."""
+        """Mark earlier accesses by blocks `before` that are ordered before those of `me` now."""
         known = self._known[me, self._rank[before]]
         return np.asarray((self._cluster[before] == self._cluster[me]) & (when < known))

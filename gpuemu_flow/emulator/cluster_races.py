@@ -70,7 +70,7 @@ class ClusterRaces(LoggedRaces):
         clock[...] = np.where(warps[:, :, None], joined, clock)
 
     def settle(self) -> None:
-        """Nothing is left to examine."""
+        """Do nothing: each access was examined when it was made."""
 
     def cluster_arrive(self, chosen: Array, releases: bool) -> None:
         """Record that threads arrived at the barrier of their cluster."""

@@ -77,7 +77,7 @@ class Finding:
 
     @property
     def title(self) -> str:
-        """Name of the check as compute-sanitizer has it."""
+        """Return the name that compute-sanitizer gives the check."""
         return TITLES[self.check]
 
     def __str__(self) -> str:

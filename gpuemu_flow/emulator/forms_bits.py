@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
 from gpuemu_flow.artifacts.ptx import Opcode
@@ -100,7 +102,8 @@ def _field(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None
 def _lop3(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
     if type_name != "b32" or len(opcode.segments) != 2:
         return None
-    return Form(integers.lookup3, ("b32",) * 3, "b32", "lop3", table=True)  # type: ignore[arg-type]
+    make = cast("Lanes", integers.lookup3)  # with `table` it makes the function
+    return Form(make, ("b32",) * 3, "b32", "lop3", table=True)
 
 
 @builds("prmt")

@@ -271,7 +271,7 @@ class Kernel:
         Returns
         -------
         tuple of Launch and list
-            Of each list, the numbers of its buffers; -1 for numbers.
+            For each list, the buffer number of each argument; -1 for scalars.
         """
         program = self.program
         sizes = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from gpuemu_flow.emulator.ir import Program, Register, Step
 
@@ -46,6 +47,6 @@ def new_register(program: Program, extra: Sequence[str], type_name: str) -> Regi
     return Register(len(program.register_types) + len(extra), type_name)
 
 
-def like(step: Step, **changes: object) -> Step:
+def like(step: Step, **changes: Any) -> Step:
     """Copy a step's place and guard for a step of another kind."""
-    return replace(step, targets=(), **changes)  # type: ignore[arg-type]
+    return replace(step, targets=(), **changes)

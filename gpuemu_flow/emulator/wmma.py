@@ -33,7 +33,7 @@ class FragmentForm:
     kind : str
         Element type.
     registers : int
-        Of each lane.
+        Number of registers in each lane.
     """
 
     rows: int
@@ -70,7 +70,7 @@ class FragmentForm:
         Returns
         -------
         array
-            By (blocks, warps, lanes, registers, places).
+            Indexed by (blocks, warps, lanes, registers, places).
         """
         rows, columns = np.divmod(self.elements(), self.columns)
         major, minor = (rows, columns) if by_row else (columns, rows)

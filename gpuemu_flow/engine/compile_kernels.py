@@ -77,9 +77,9 @@ class KernelTasks:
     unbuildable: dict[str, str] = field(default_factory=dict)
 
     def code_of(self, kernel: str, arch: str) -> TaskSpec | None:
-        """Return the task that makes a kernel's code for ops; an empty architecture matches any.
+        """Return the task that makes a kernel's code for one architecture; None without one.
 
-        A build for no certain architecture serves any.
+        An empty `arch` accepts any build; a build without an architecture serves every `arch`.
         """
         for spec in self.tasks:
             if spec.stage == stages.CODE and spec.subject == kernel:

@@ -29,7 +29,7 @@ class RuleTasks:
     Attributes
     ----------
     tasks : dict of str to TaskSpec
-        By rule, in topological order.
+        The task of each rule, in topological order.
     """
 
     tasks: dict[str, TaskSpec] = field(default_factory=dict)

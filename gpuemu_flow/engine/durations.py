@@ -26,10 +26,10 @@ def with_real_duration(
     Parameters
     ----------
     values : mapping
-        Of the action that has just ended; its ``duration_s`` is what it took to restore, or what
-        it knows of the work that it restored.
+        Values of the action that has just ended; its ``duration_s`` is the time it took to restore
+        results, or the duration that was stored with restored ones.
     before : mapping
-        Of the task's last success; empty if it has none.
+        Values of the task's last success; empty if it has none.
     executed : bool
         Some of the work was done.
     """

@@ -29,7 +29,7 @@ class Unit:
 
     @property
     def task(self) -> str:
-        """Return the name of its comparison."""
+        """Return the name of the op's ``compare`` task."""
         return f"{stages.COMPARE}:{self.op}:{self.dtype}"
 
     def halves(self) -> None:
@@ -47,7 +47,7 @@ class Elsewhere(Protocol):
         Returns
         -------
         list of Unit
-            Those whose workers died at each attempt.
+            Units whose workers died at each attempt.
         """
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.tasks.base import Progress
@@ -24,8 +23,8 @@ class TaskEvent:
     what: str
 
 
-class Listener(Protocol):
-    """Receiver of the events of a run, which come from several threads."""
+class Listener:
+    """Receiver of the events of a run, which come from several threads; this one ignores them."""
 
     def on_plan(self, total: int, todo: int) -> None:
         """Handle the selection of `total` tasks, of which `todo` may have to run."""
@@ -41,22 +40,3 @@ class Listener(Protocol):
 
     def on_wait(self, holder: str) -> None:
         """Handle a wait for another run, described by `holder`, that holds the workspace."""
-
-
-class Quiet:
-    """A listener that shows nothing."""
-
-    def on_plan(self, total: int, todo: int) -> None:
-        """Ignore the event."""
-
-    def on_expected(self, seconds: Mapping[str, float], jobs: int) -> None:
-        """Ignore the event."""
-
-    def on_task(self, event: TaskEvent) -> None:
-        """Ignore the event."""
-
-    def on_progress(self, progress: Progress) -> None:
-        """Ignore the event."""
-
-    def on_wait(self, holder: str) -> None:
-        """Ignore the event."""

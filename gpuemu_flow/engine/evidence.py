@@ -28,11 +28,11 @@ class Evidence:
     Attributes
     ----------
     judge : str
-        Of our own code; the one that keys hold.
+        Digest of our own code, the one that keys hold.
     config : mapping of str to str
-        Of the files of the configuration.
+        Digests of the configuration's files.
     references : mapping of task to mapping
-        Of the files that each comparison's reference is made of.
+        Digests of the files that each comparison's reference consists of.
     began : int
         The time then, in ns.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from gpuemu_flow.engine.events import Quiet
+from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.engine.workspace import Workspace
@@ -16,7 +16,7 @@ _one_at_a_time = threading.Lock()
 
 
 def build_code(workspace: Workspace, spec: TaskSpec, graph: Graph | None = None) -> None:
-    """Build what a task of an op needs: compiled code, outputs of rules; else do nothing.
+    """Build the compiled code and the outputs of rules that a task of an op needs, if any.
 
     Parameters
     ----------
@@ -61,6 +61,6 @@ def _execute(workspace: Workspace, graph: Graph, names: set[str]) -> None:
             environment=workspace.environment,
             inputs=workspace.inputs,
         )
-        execution = Executor(graph, context, workspace.states(), Quiet(), jobs=1).run(names)
+        execution = Executor(graph, context, workspace.states(), Listener(), jobs=1).run(names)
     if execution.problems:
         raise RunnerError(*execution.problems)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.engine import session
-from gpuemu_flow.engine.events import Listener, Quiet
+from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.run import Executor
 from gpuemu_flow.engine.session import RunOutcome
 from gpuemu_flow.engine.shared_place import place_for, shared
@@ -37,7 +37,7 @@ def push(
     outcome = session.run(workspace, session.RunOptions(tuple(words)), listener)
     if outcome.interrupted:
         return outcome, None
-    cache, quiet, counts = workspace.cache, Quiet(), None
+    cache, quiet, counts = workspace.cache, Listener(), None
     told = len(cache.problems)
     done = [name for name, status in outcome.ordered_status().items() if status != "failed"]
     with RunLock(cache.lock_path, (listener or quiet).on_wait):

@@ -81,9 +81,9 @@ def take_over(
     renamed : mapping of str to TaskSpec
         As `renamed_tasks` returns it.
     graph : Graph
-        With the new names.
+        The graph with the new names.
     cache : WorkspaceCache
-        Of a run that holds the lock.
+        The cache, whose run lock is held.
     states : TaskStates
     observed : ObservedSets
         Gets the inputs that the tasks were seen to use.

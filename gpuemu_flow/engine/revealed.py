@@ -61,7 +61,7 @@ def hidden_by(inputs: Mapping[str, str]) -> list[str]:
 
 
 def without(settings: Json, hidden: Sequence[str], root: Path) -> Json:
-    """Return the settings of a program that is kept from further files of the workspace."""
+    """Return a program's settings with further files of the workspace forbidden to it."""
     if not hidden:
         return settings
     paths = [str(root / name) for name in hidden]
@@ -73,7 +73,7 @@ def without(settings: Json, hidden: Sequence[str], root: Path) -> Json:
 
 
 def kept_from(stage: str, settings: Json, parts: KeyParts, root: Path) -> Json:
-    """Return a task's settings in which the op is kept from the files that its key names."""
+    """Return a task's settings with the files that its key names forbidden to the op."""
     hidden = hidden_by(parts.input)
     if stage == stages.OP:
         return without(settings, hidden, root)

@@ -16,11 +16,11 @@ class Sampling:
     Attributes
     ----------
     cases : int or None
-        Per op and dtype; None leaves each op its own number.
+        Number of cases per op and dtype; None leaves each op its own number.
     shapes : tuple of shape
-        Of ops without a schema; empty leaves them theirs.
+        Shapes for ops without a schema; if empty, they keep their own.
     seed : int or None
-        Master seed, 0 for one that is drawn; None: that of the configuration's ``[validation]``.
+        Master seed; 0 draws one, None uses that of ``[validation]``.
     """
 
     cases: int | None = None

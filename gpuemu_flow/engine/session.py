@@ -11,7 +11,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.engine.elsewhere import far_results
-from gpuemu_flow.engine.events import Listener, Quiet
+from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.evidence import Evidence
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.selection import is_set, select
@@ -45,9 +45,9 @@ class RunOptions:
         Ops, tasks, groups, targets; none means all.
     dtypes : tuple of str
     since : str
-        Of what is selected, only what changed since this commit; empty for all.
+        A commit: run only those selected tasks that changed since; empty for all.
     shard : Shard or None
-        Of what is selected, only the tasks of this shard.
+        Run only those selected tasks that belong to this shard.
     until : tuple of str
         As `words`: of what is selected, only these and what they depend on.
     forced : tuple of str
@@ -96,7 +96,7 @@ class RunOptions:
 
     @property
     def given(self) -> frozenset[str]:
-        """Return the options of targets that these options set themselves."""
+        """Name the options set here that a target would otherwise set."""
         own = {
             "dtypes": bool(self.dtypes),
             "jobs": self.jobs is not None,
@@ -197,7 +197,7 @@ def run(
         ``sandbox-missing``.
     """
     begin = time.perf_counter()
-    shown = listener or Quiet()
+    shown = listener or Listener()
     _check_fence(workspace)
     graph, cache = workspace.graph, workspace.cache
     selected = selected_tasks(workspace, options)

@@ -24,7 +24,7 @@ class Change:
     written : set of str
         All of them.
     moved : set of str
-        Those that appeared, vanished, or are of another kind or mode.
+        Files that appeared, vanished, or are of another kind or mode.
     before : callable
         Returns all files of the commit.
     """

@@ -31,10 +31,10 @@ class Settings:
     cache_dir : str
         Empty for the usual place.
     size_limit : int
-        Of the blobs, in bytes; 0 for none.
+        Largest size of the blobs, in bytes; 0 for no limit.
     fail_on_regression : bool
     fuzz_iterations : mapping of str to int
-        By op.
+        Number of fuzz cases of each op.
     cause_budget : int
     samplings : mapping of str to mapping
         Cases and shapes of each mode of ``[ci]``.
@@ -44,7 +44,7 @@ class Settings:
     sandbox : str
         Its mode.
     warnings : tuple of Problem
-        Of the configuration.
+        Warnings of the configuration.
     remote, remote_mode : str
         URL of the cache that several machines share, and what is done with it.
     targets : mapping of str to Target
@@ -118,7 +118,7 @@ class Basis:
     Attributes
     ----------
     overrides : mapping
-        Of the command line, with what ``[ci]`` asks for.
+        Overrides of the command line and of the ``[ci]`` mode.
     own_code : str
         Digest of our own code.
     links : list of (path, target)
@@ -131,7 +131,7 @@ class Basis:
     config : list of (path, digest)
         Files of the configuration.
     globs : list of (pattern, matches)
-        Of ``depends``.
+        The globs of ``depends``.
     kernels : KernelBasis or None
     imports : dict of path to (content, imports)
         Digests of each script.

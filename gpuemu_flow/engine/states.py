@@ -39,7 +39,7 @@ class TaskRecord:
     Attributes
     ----------
     parts : JSON
-        Of its key: `KeyParts.to_json`.
+        Parts of the task's key, by `KeyParts.to_json`.
     key, digest : str
         Its key, and the sha256 of its manifest.
     complete : bool
@@ -47,7 +47,7 @@ class TaskRecord:
     values : mapping
         Durations and counts for reports.
     inputs : JSON
-        Of its program: `Discovered.to_json`.
+        Inputs of the task's program, by `Discovered.to_json`.
     """
 
     parts: Mapping[str, Json]

@@ -47,7 +47,7 @@ class Stranger:
     owners : tuple of int
         User ids of those others, ascending.
     device : int
-        Of the folder: another one that is mounted there later is another workspace.
+        Device of the folder: if another one is mounted there later, it is another workspace.
     """
 
     path: str

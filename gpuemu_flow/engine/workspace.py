@@ -118,7 +118,7 @@ class Workspace:
 
     @property
     def effective(self) -> Overrides:
-        """Return the overrides, with the seed and number of cases that a target of them sets."""
+        """Return the overrides, with the seed and number of cases that the chosen target sets."""
         own, target = self._overrides, self.target
         seed = target.seed if own.seed is None else own.seed
         return replace(own, seed=seed, cases=own.cases or target.cases)

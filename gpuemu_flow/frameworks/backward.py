@@ -40,7 +40,7 @@ def compare_gradients(
     Parameters
     ----------
     gradients : mapping of str to ndarray
-        By input.
+        The gradient by each input.
     arrays : mapping of str to ndarray
         The inputs.
     cotangents : callable

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.client.errors import ValidationError
 from gpuemu_flow.client.results import Record
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.numerics.dtypes import to_float64
@@ -64,7 +63,7 @@ class CheckOutcome(Record):
         Largest absolute difference seen.
     details : dict
     seed : int
-        Of the case, in fuzzing.
+        The case's seed, in fuzzing.
     """
 
     passed: bool = True
@@ -75,12 +74,6 @@ class CheckOutcome(Record):
 
     def __bool__(self) -> bool:
         return self.passed
-
-
-def demand(outcome: CheckOutcome, what: str) -> None:
-    """Raise ValidationError unless the check passed."""
-    if not outcome.passed:
-        raise ValidationError(f"{what}: {outcome.message}", outcome)
 
 
 def named(inputs: Inputs) -> dict[str, Any]:
@@ -150,7 +143,7 @@ class FrameworkAdapter(ABC):
     Attributes
     ----------
     name, package, extra : str
-        Of the framework, of what is imported, and of our extra that installs it.
+        Names of the framework, of the package to import, and of our extra that installs it.
     """
 
     name = "unknown"
@@ -202,7 +195,7 @@ class FrameworkAdapter(ABC):
         Parameters
         ----------
         function : callable
-            Of a mapping of this framework's tensors.
+            A function of one mapping of this framework's tensors.
         arrays : mapping of str to ndarray
             Values and dtypes of the inputs.
         names : sequence of str

@@ -28,7 +28,8 @@ from gpuemu_flow.numerics.operand import INPUT
 MakeContext = Callable[
     [Any, str, Inputs, Mapping[str, Any]], AbstractContextManager["GradientContext"]
 ]
-RunNow = Callable[[Callable[..., Any], Callable[..., Any], Inputs, Mapping[str, Any]], Any]
+Fill = Callable[["GradientContext", Callable[..., Any], Inputs, bool], None]
+"""Runs an op on inputs and sets the context's output, and its gradients if they are wanted."""
 
 
 class GradientContext(ValidationContext):
@@ -64,8 +65,8 @@ class GradientContext(ValidationContext):
             super().__setitem__(key, value)
 
 
-def dispatch(context: MakeContext, now: RunNow, args: tuple[Any, ...], kwargs: Any) -> Any:
-    """Call `context` or `now`, depending on which of the documented signatures was used.
+def dispatch(context: MakeContext, fill: Fill, args: tuple[Any, ...], kwargs: Any) -> Any:
+    """Return a context, or a result if an op is given, as the documented signatures say.
 
     ``(client, op, inputs)``, ``(op, inputs)`` and ``(op_fn, ref_fn, inputs)``, all arguments by
     keyword as well.
@@ -82,7 +83,11 @@ def dispatch(context: MakeContext, now: RunNow, args: tuple[Any, ...], kwargs: A
         ref_fn = given.pop(0) if given else options.pop("ref_fn", None)
         inputs = given.pop(0) if given else options.pop("inputs", None)
         if callable(ref_fn) and inputs is not None and not given:
-            return now(op_fn, ref_fn, inputs, options)
+            op_name = getattr(op_fn, "__name__", "op")
+            with context(None, op_name, inputs, {**options, "ref_fn": ref_fn}) as filled:
+                fill(filled, op_fn, inputs, bool(options.get("check_backward")))
+            assert filled.result is not None  # noqa: S101 - the context sets it
+            return filled.result
         _refuse()
     client = options.pop("client", None)
     if given and not isinstance(given[0], str):
@@ -107,7 +112,7 @@ def _refuse() -> None:
 
 
 def plain_context(adapter: FrameworkAdapter) -> MakeContext:
-    """Yield `validating` with the options of a call, for frameworks that need nothing more."""
+    """Return a function that opens `validating`, for frameworks that need nothing more."""
 
     @contextmanager
     def context(

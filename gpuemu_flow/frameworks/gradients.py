@@ -65,7 +65,8 @@ class GradientChecker:
         Parameters
         ----------
         inputs : mapping of name to tensor, or sequence of tensors
-            By name if the op's parameters are so named, else as one mapping; a sequence in order.
+            A mapping, passed by name if the op's parameters have these names, else whole; or a
+            sequence, passed in order.
         """
         given = self.adapter.arrays(inputs)
         floats = [n for n, a in given.items() if dtype_name(a.dtype) in FLOAT_LIMITS]

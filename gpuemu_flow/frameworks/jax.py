@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpuemu_flow.client.results import ValidationResult
 from gpuemu_flow.frameworks.base import (
     CheckOutcome,
     Inputs,
     caller,
 )
-from gpuemu_flow.frameworks.contexts import dispatch, plain_context
+from gpuemu_flow.frameworks.contexts import GradientContext, dispatch, plain_context
 from gpuemu_flow.frameworks.fuzz import FuzzOutcome, fuzz_with_checks
 from gpuemu_flow.frameworks.jax_adapter import ADAPTER, JAXAdapter
 from gpuemu_flow.frameworks.jax_checks import (
@@ -46,30 +45,20 @@ def validate_jax(*args: Any, **kwargs: Any) -> Any:
     Python scalars among the inputs (``"axis": -1``) travel as 0-d tensors. With
     ``check_backward=True`` the gradients put into ``context["grad_inputs"]`` are judged, too.
     """
-    return dispatch(_context, _validate_now, args, kwargs)
+    return dispatch(_context, _fill, args, kwargs)
 
 
-def _validate_now(
-    op_fn: Callable[..., Any],
-    ref_fn: Callable[..., Any],
-    inputs: Inputs,
-    options: Mapping[str, Any],
-) -> ValidationResult:
-    given = {**options, "ref_fn": ref_fn}
-    backward = given.get("check_backward", False)
-    with _context(None, getattr(op_fn, "__name__", "op"), inputs, given) as context:
-        tensors = tensors_of(inputs)
-        context.set_output(caller(op_fn, inputs)(tensors))
-        if backward:
-            in_form: Inputs = tensors if isinstance(inputs, Mapping) else list(tensors.values())
-            found = ADAPTER.compute_gradient(op_fn, in_form)
-            context.grad_inputs = (
-                dict(found)
-                if isinstance(found, Mapping)
-                else dict(zip(tensors, found, strict=False))
-            )
-    assert context.result is not None  # noqa: S101 - the context sets it
-    return context.result
+def _fill(
+    context: GradientContext, op_fn: Callable[..., Any], inputs: Inputs, backward: bool
+) -> None:
+    tensors = tensors_of(inputs)
+    context.set_output(caller(op_fn, inputs)(tensors))
+    if backward:
+        in_form: Inputs = tensors if isinstance(inputs, Mapping) else list(tensors.values())
+        found = ADAPTER.compute_gradient(op_fn, in_form)
+        context.grad_inputs = (
+            dict(found) if isinstance(found, Mapping) else dict(zip(tensors, found, strict=False))
+        )
 
 
 def fuzz_jax_op(
@@ -97,9 +86,9 @@ def fuzz_jax_op(
     client : Client or None
         None: judge by `ref_fn`, without a daemon.
     run_op, op_fn : callable
-        Of arrays by name, or of one dict of them.
+        A function of arrays by name, or of one dict of them.
     ref_fn : callable, optional
-        Of numpy arrays, in float64.
+        A function of numpy arrays, in float64.
     **options
         As in `pytorch.fuzz_pytorch_op`.
     """

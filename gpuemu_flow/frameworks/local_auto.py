@@ -94,7 +94,7 @@ def local_envelope(
     inputs, expected : mapping of str to ndarray
         The inputs in their own dtypes; what the reference gave on them in float64.
     dtypes : mapping of str to str
-        Of the op's outputs.
+        Dtypes of the op's outputs.
     seed : int
         Decides how inputs are moved.
     precision : str

@@ -48,10 +48,10 @@ def fuzz_locally(
     Parameters
     ----------
     ref_fn : callable, optional
-        Of numpy arrays, float inputs in float64; without it, an op fails where it raises, or gives
-        NaN or Inf.
+        A function of numpy arrays, with float inputs in float64; without it, an op fails where it
+        raises, or gives NaN or Inf.
     names : sequence of str
-        Of the op's inputs.
+        Names of the op's inputs.
     precision : str
         Values that a right op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
         or ``input``.

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.client.results import ValidationResult
-from gpuemu_flow.frameworks import submittable
+from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.frameworks.backward import compare_gradients, why
 from gpuemu_flow.frameworks.base import (
     CheckOutcome,
@@ -17,12 +16,13 @@ from gpuemu_flow.frameworks.base import (
     caller,
     named,
 )
-from gpuemu_flow.frameworks.contexts import dispatch, plain_context
+from gpuemu_flow.frameworks.contexts import GradientContext, dispatch, plain_context
 from gpuemu_flow.frameworks.fuzz import FuzzOutcome, fuzz_with_checks
 from gpuemu_flow.frameworks.gradients import ATOL, EPS, MAX_ELEMENTS, RTOL, GradientChecker
 from gpuemu_flow.frameworks.local_auto import checked_precision
 from gpuemu_flow.frameworks.pytorch_adapter import ADAPTER, PyTorchAdapter
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name
+from gpuemu_flow.numerics.gradients import cotangent, gradient_name
 from gpuemu_flow.numerics.operand import INPUT
 
 __all__ = [
@@ -109,7 +109,7 @@ def check_backward(
     Parameters
     ----------
     op, reference : callable
-        Of tensors of this framework.
+        Functions of this framework's tensors.
     atol, rtol : float, optional
         Instead of the tolerance that follows from the reference.
     precision : str
@@ -151,7 +151,7 @@ def with_gradients(
     Parameters
     ----------
     op : callable
-        Of tensors of this framework.
+        A function of this framework's tensors.
     by : sequence of str, optional
         The inputs that ``gradients`` names; by default all of floats.
     outputs : sequence of str
@@ -160,9 +160,20 @@ def with_gradients(
     Raises
     ------
     UsageError
-        ``gradient-outputs``: the op returns another number of outputs.
+        ``gradient-outputs``: the op returns another number of outputs than there are names.
     """
-    return submittable.with_gradients(ADAPTER, op, inputs, by, outputs)
+    arrays = ADAPTER.arrays(inputs)
+    names = [n for n, a in arrays.items() if dtype_name(a.dtype) in FLOAT_LIMITS]
+    names = [name for name in names if by is None or name in by]
+    returned, pull = ADAPTER.pullback(caller(op, inputs), arrays, names)
+    if len(returned) != len(outputs):
+        text = f"the op returns {len(returned)} outputs, and `outputs` names {len(outputs)}"
+        hint = "name each, in the order of the op's outputs in gpuemu.toml"
+        raise UsageError(Problem("gradient-outputs", text, hint))
+    named_outputs = dict(zip(outputs, returned, strict=True))
+    pulled = pull([cotangent(name, y.shape, None, arrays) for name, y in named_outputs.items()])
+    found = {gradient_name(name): pulled[name].astype(arrays[name].dtype) for name in names}
+    return {**named_outputs, **found}
 
 
 _context = plain_context(ADAPTER)
@@ -185,7 +196,7 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
         Judge the gradients by the inputs that require them, too: by autograd of `ref_fn` in
         float64; else by the ops ``<op>_grad_<input>`` of the workspace.
     ref_fn : callable, optional
-        Of tensors, for outputs and gradients.
+        A function of tensors, for outputs and gradients.
     atol, rtol : float, optional
         Instead of the configured tolerance, or of that which follows from `ref_fn`.
     precision : str, optional
@@ -200,21 +211,11 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     ValidationError
         The output or a gradient did not pass.
     """
-    return dispatch(_context, _validate_now, args, kwargs)
+    return dispatch(_context, _fill, args, kwargs)
 
 
-def _validate_now(
-    op_fn: Callable[..., Any],
-    ref_fn: Callable[..., Any],
-    inputs: Inputs,
-    options: Mapping[str, Any],
-) -> ValidationResult:
-    with _context(
-        None, getattr(op_fn, "__name__", "op"), inputs, {**options, "ref_fn": ref_fn}
-    ) as c:
-        c.set_output(caller(op_fn, inputs)(named(inputs)))
-    assert c.result is not None  # noqa: S101 - the context sets it
-    return c.result
+def _fill(context: GradientContext, op_fn: Callable[..., Any], inputs: Inputs, _: bool) -> None:
+    context.set_output(caller(op_fn, inputs)(named(inputs)))
 
 
 def fuzz_pytorch_op(
@@ -241,11 +242,11 @@ def fuzz_pytorch_op(
     client : Client or None
         None: judge by `ref_fn`, without a daemon.
     run_op, op_fn : callable
-        Of one dict of tensors, or of tensors by name.
+        A function of one dict of tensors, or of tensors by name.
     check_backward : bool
         Check autograd against central differences in each case, at `max_elements` places.
     ref_fn : callable, optional
-        Of numpy arrays, in float64.
+        A function of numpy arrays, in float64.
     device : str, optional
         Device of the tensors; the CPU by default.
     **options

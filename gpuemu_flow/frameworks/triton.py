@@ -161,7 +161,7 @@ class TritonOp:
             Handed over by name if the parameters are so named, else in one dict; a sequence in
             order.
         reference : callable, or array
-            Of numpy arrays, floats in float64; or the expected output itself.
+            A function of numpy arrays, with floats in float64; or the expected output itself.
         atol, rtol : float, optional
             Replace the tolerance measured on a callable reference or, without one, the documented
             one of the output's dtype.

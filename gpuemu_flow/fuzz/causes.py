@@ -210,7 +210,7 @@ def causes_of(
     Parameters
     ----------
     workers : _Workers, optional
-        Those of experiments on other ops, too; by default each experiment starts its own.
+        Workers shared by the experiments of several ops; by default each experiment starts its own.
     """
     from gpuemu_flow.cases.cause import Cause  # noqa: PLC0415
     from gpuemu_flow.fuzz.budget import Budget  # noqa: PLC0415

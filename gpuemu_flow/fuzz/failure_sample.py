@@ -15,9 +15,8 @@ MOST_FAILURES = 1000
 class FailureSample:
     """The failures of a run that its report lists; the others are only counted.
 
-    Of each reason the first cases by number are kept, and all of a rare one: while there are too
-    many, the last case of the reason with the most cases is left out. Of each kind, the smallest
-    case is kept, too.
+    While too many are kept, the reason with the most cases loses its last case by number; so all
+    cases of a rare reason stay. The smallest case of each kind of failure always stays, too.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ class Reproduction:
     ----------
     record : FailureRecord
     result : CheckResult
-        Of the op as it is now.
+        The result of the op as it is now.
     inputs, actual, expected : mapping of str to ndarray
     """
 

@@ -42,7 +42,7 @@ class FarRun:
     source : CaseSource
     verdicts : VerdictCache
     lookup : Lookup
-        Of this machine: a reply counts only if the worker's inputs are in the same state.
+        The inputs' states on this machine: a reply counts only if the worker's are the same.
     cancel : threading.Event
     """
 

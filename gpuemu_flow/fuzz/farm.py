@@ -68,7 +68,7 @@ class BatchReply:
         Digest of all that decides the verdicts, as the worker sees it; empty if a file was written
         to meanwhile.
     names : Discovered
-        What the programs were seen to use; empty if the coordinator knows the key.
+        Inputs that the programs were seen to use; empty if the coordinator knows the key.
     parts : mapping of str to str
         The states of what `names` names, on the worker.
     seconds : float

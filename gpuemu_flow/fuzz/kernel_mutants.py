@@ -37,7 +37,7 @@ class KernelMutation:
     ----------
     planted : dict of str to PtxMutant
     results : list of MutantResult
-        Of each mutant and each case that was tried.
+        One result for each mutant and each case that was tried.
     untold : int
         Cases that do not pass with the unchanged kernel, and so reveal no planted bugs.
     """
@@ -71,7 +71,7 @@ def try_kernel_mutants(
     workspace : Workspace
     op : str
     cases : dict of str to list of Case
-        By dtype.
+        The cases of each dtype.
     cancel : Event or None
     """
     found = KernelMutation()

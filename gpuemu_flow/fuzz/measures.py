@@ -49,10 +49,10 @@ class Mutation:
     trivial : TrivialReport
         Zeros, constants, copies of inputs: those that pass show an oracle that is too weak.
     cases : int
-        Those with a finite value to compare.
+        Number of cases with a finite value to compare.
     kernel : MutationScore or None
-        Of bugs planted in the op's own PTX; None if it is no compiled kernel, or if no case passes
-        with the unchanged kernel.
+        The score of bugs planted in the op's own PTX; None if it is no compiled kernel, or if no
+        case passes with the unchanged kernel.
     kernel_untold : int
         Cases that do not pass with the unchanged kernel, and so reveal no planted bugs.
     """

@@ -157,7 +157,7 @@ class Relater:
             return told
         if relation.kind == "cut" and dict(tried.case.dims).get(relation.subject, 0) < 2:
             return None
-        if _is_of_outputs(relation):
+        if relation.kind in _OF_OUTPUTS:
             return predict(relation, seen)
         # It says nothing of this case. Where swapped axes would have to be of one size, and others
         # pass, that they are of one size is what is wrong.
@@ -253,10 +253,6 @@ def _floats(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]
 def _how_telling(case: Case) -> tuple[bool, bool, int]:
     """Return the sort key of cases: dims of size 1 hide errors along them."""
     return any(size == 1 for _, size in case.dims), case.numel < 64, case.numel
-
-
-def _is_of_outputs(relation: Relation) -> bool:
-    return relation.kind in _OF_OUTPUTS
 
 
 _OF_OUTPUTS = (

@@ -55,7 +55,7 @@ def settled(
     Returns
     -------
     tuple of Predicate
-        Those given, where a known failing case contradicts the others.
+        The given ones, if a known failing case contradicts the others.
     """
     left = _Allowance()
     found = list(predicates)

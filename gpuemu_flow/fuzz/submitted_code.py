@@ -54,7 +54,7 @@ def newest_of_each(stored: Iterable[StoredResult]) -> list[StoredResult]:
 
 
 def newest_judged_by(stored: Iterable[StoredResult], now: str) -> list[StoredResult]:
-    """Return the newest result that was judged by `now`, of each op, dtype, case and code.
+    """Select for each op, dtype, case and code the newest result whose `judged_by` is `now`.
 
     A later one that was judged otherwise, by a tolerance of its own or by another reference, says
     nothing of this judgement, so that it hides no failure. It does hide a pass of code that did not

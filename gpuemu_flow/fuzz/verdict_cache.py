@@ -57,7 +57,7 @@ class VerdictCache:
     Attributes
     ----------
     inputs : list of SeenInputs
-        Of each subject's programs.
+        The inputs of each subject's programs.
     """
 
     def __init__(

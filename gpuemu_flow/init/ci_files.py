@@ -1,4 +1,4 @@
-"""Workflows that ``init --ci`` writes, for GitHub and GitLab, and the file that GitLab includes."""
+"""Workflows that ``init --ci`` writes, for GitHub and GitLab."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from collections.abc import Iterable
 from gpuemu_flow.init.frameworks import Framework
 from gpuemu_flow.init.installed import Origin
 
-PIP = "python -m pip install"
-NEEDS = "python -m gpuemu_flow.init.needs"
-"""Prints what the workspace at hand needs besides, for workflows that serve any workspace."""
 REPORTS = ("gpuemu.html", "gpuemu.xml", "gpuemu.sarif")
 VALIDATE = " ".join(["gpuemu-flow ci {mode} --require-all", *(f"-o {name}" for name in REPORTS)])
 
@@ -90,22 +87,6 @@ _GITLAB = """\
 """
 
 
-_INCLUDED_HEAD = """\
-# Made by `python docs/generate.py`, for projects to include:
-#
-#   include:
-#     - remote: https://HOST/gitlab-ci.yml
-#   gpuemu-flow:
-#     variables:
-#       GPUEMU_PACKAGES: torch --extra-index-url https://download.pytorch.org/whl/cpu
-"""
-_INCLUDED_VARIABLES = """\
-  variables:
-    GPUEMU_FLOW: gpuemu-flow  # as a requirement of pip: with a version, or from a repository
-    GPUEMU_PACKAGES: ""       # what the ops import besides numpy, as arguments of pip install
-"""
-
-
 def _install(framework: Framework, origin: Origin, indent: str) -> str:
     words = (*framework.install, shlex.quote(origin.with_extras(framework.extras)))
     return _lines(indent, [f"python -m pip install {what}" for what in words])
@@ -127,19 +108,11 @@ def github(framework: Framework, origin: Origin) -> str:
 
 def gitlab(framework: Framework, origin: Origin) -> str:
     """Return ``.gitlab-ci.yml``."""
-    return _gitlab(_install(framework, origin, "    - "), with_git=origin.needs_git)
+    return gitlab_job(_install(framework, origin, "    - "), with_git=origin.needs_git)
 
 
-def gitlab_to_include() -> str:
-    """Return ``docs/gitlab-ci.yml``: the same job, with variables for project-specific values."""
-    install = _lines(
-        "    - ",
-        ['python -m pip install $GPUEMU_PACKAGES "$GPUEMU_FLOW"', f"{NEEDS} | xargs -r {PIP}"],
-    )
-    return _gitlab(install, with_git=True, head=_INCLUDED_HEAD, variables=_INCLUDED_VARIABLES)
-
-
-def _gitlab(install: str, *, with_git: bool, head: str = "", variables: str = "") -> str:
+def gitlab_job(install: str, *, with_git: bool, head: str = "", variables: str = "") -> str:
+    """Return a file with the job; `head` and `variables` are texts for those who include it."""
     return _GITLAB.format(
         head=head,
         # The slim image has no git, which pip calls for a repository.

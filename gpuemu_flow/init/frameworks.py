@@ -50,4 +50,3 @@ FRAMEWORKS = {
         Framework("cuda", "numpy", extras=("cuda",)),
     )
 }
-ALIASES = {"torch": "pytorch", "tf": "tensorflow", "np": "numpy"}

@@ -141,7 +141,7 @@ def plan_files(
     Parameters
     ----------
     name : str
-        Of the project.
+        The project's name.
     framework : Framework
     with_examples : bool
         Three ops in place of one.

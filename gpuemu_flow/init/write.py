@@ -29,7 +29,7 @@ def install(
     Parameters
     ----------
     files : mapping of str to bytes
-        By path relative to `target`, with ``/``.
+        Contents by path relative to `target`, with ``/``.
     target : Path
         Made when it does not exist.
     force : bool

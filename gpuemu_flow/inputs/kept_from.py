@@ -74,7 +74,7 @@ class KeptFrom:
         }
 
     def known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
-        """List the files of which it is clear before any run whether the op may read them.
+        """List the files for which it is decided before any run whether the op may read them.
 
         They are what op and reference import, what ``depends`` and ``shared`` name, and the
         configuration; relative to the workspace.

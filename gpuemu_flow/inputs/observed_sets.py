@@ -46,7 +46,7 @@ class ObservedSets:
     Attributes
     ----------
     sets : dict of str to (Discovered, dict)
-        By a digest of both.
+        Sets and states by a digest of both.
     task_sets : dict of str to str
         Task to a key of `sets`.
     """

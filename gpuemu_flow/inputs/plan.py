@@ -113,7 +113,7 @@ def look_of(path: str, *, size: bool = False) -> str:
     ----------
     path : str
     size : bool
-        Also a file's size.
+        Include a file's size.
     """
     try:
         s = os.stat(path)  # noqa: PTH116

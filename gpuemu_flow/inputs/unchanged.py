@@ -52,7 +52,7 @@ class Unchanged:
         modes: Iterable[str],
         variables: Mapping[str, str],
     ) -> Unchanged:
-        """Look at everything.
+        """Return the present state of some paths and variables.
 
         Parameters
         ----------

@@ -304,7 +304,7 @@ class CaseEvaluator:
         ----------
         case : Case
         inputs : mapping of str to ndarray, optional
-            Those that follow from the case by default.
+            The inputs; by default those that follow from the case.
 
         Raises
         ------

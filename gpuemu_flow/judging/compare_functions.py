@@ -56,7 +56,7 @@ class CompareFunctions:
     Parameters
     ----------
     root : str
-        Of the workspace.
+        The workspace's folder.
     """
 
     def __init__(self, root: str) -> None:

@@ -48,15 +48,15 @@ class GeneratorCall:
     Attributes
     ----------
     name : str
-        Of the input.
+        The input's name.
     position : int
         Index among the op's inputs; it names the random stream.
     shape, dtype, strategy
-        Of the input.
+        The input's shape, dtype and strategy.
     seed : int
-        Of the case.
+        The case's seed.
     shapes : mapping of str to shape
-        Of all inputs; an optional one that is None has only zeros.
+        Shapes of all inputs; that of an optional one that is None has only zeros.
     dims : mapping of str to int
     """
 

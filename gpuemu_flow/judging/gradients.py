@@ -40,9 +40,9 @@ def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckR
     Parameters
     ----------
     result : CheckResult
-        Of the submitted outputs.
+        The result of the submitted outputs.
     judged, expected : mapping of str to ndarray
-        What they were compared with, and all of the reference's outputs.
+        The outputs that were compared with, and all of the reference's outputs.
     """
     missing = sorted(expected.keys() - judged.keys())
     if not missing:

@@ -18,7 +18,7 @@ from gpuemu_flow.types import CheckResult
 def ask_expected(
     reference: ProgramSession, setup: Setup, about: PreparedBatch, *, bring: bool
 ) -> tuple[Attempt, JudgeRequest]:
-    """Run the reference on a case in float64, or in its own dtype if float64 ends the process.
+    """Run the reference on a case in float64, or in its own dtype if float64 kills the process.
 
     A reference that only raises in float64 is given its own dtype by the service itself.
 
@@ -70,7 +70,7 @@ def judge_in_steps(
     ----------
     reference : ProgramSession
     setup : Setup
-        That of the request; its `probes` may change.
+        The request's setup; its `probes` may change.
     request : JudgeRequest
         The request that lost its process.
     op : RunError or None

@@ -33,7 +33,7 @@ class CompareParams:
     outputs : tuple of OutputContract
         Declared properties of the outputs.
     input_dims : mapping of str to list of str or int
-        Of the inputs, by the op's schema; empty where nothing is declared of outputs.
+        Dims of the inputs in the op's schema; empty where nothing is declared of outputs.
     gradients : tuple of str
         Inputs with respect to which gradients are compared.
     """

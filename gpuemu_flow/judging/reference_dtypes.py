@@ -15,7 +15,7 @@ def widens(dtype: str, asked: str | None) -> bool:
     Parameters
     ----------
     dtype : str
-        Of the case.
+        The case's dtype.
     asked : str, optional
         ``reference_dtype`` of the op; None leaves the choice to this rule.
     """

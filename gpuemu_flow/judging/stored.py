@@ -72,7 +72,7 @@ class StoredJudge:
     expected_dtypes : mapping of str to list of str
     samples : sequence of Case
     locate : callable
-        From the digest of a blob to its file.
+        Returns the file of a blob, given its digest.
     cancel : threading.Event
     on_observed : callable
         Called with everything that the reference was seen to use.

@@ -37,11 +37,6 @@ class Subject:
     reference_dtype: str | None = None
     generators: Mapping[str, Program] = field(default_factory=dict)
 
-    @property
-    def generator(self) -> Program:
-        """Return one of the generators: all have the same environment."""
-        return next(iter(self.generators.values()))
-
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON without name and dtype: the part that a failure's record stores."""
         return {

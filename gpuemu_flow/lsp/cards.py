@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gpuemu_flow.config.lookup import key_at
-from gpuemu_flow.config.values import ValueType
 from gpuemu_flow.lsp.outline import OpTable, Outline
 from gpuemu_flow.reporting.last_results import LastResults
 from gpuemu_flow.reports.failure_text import failure_row
@@ -23,16 +22,12 @@ def hover(outlined: Outline, last: LastResults, line: int, column: int, *, rich:
     key = key_at(path) if path and isinstance(path[-1], str) else None
     if key is None:
         return ""
-    return "\n\n".join(part for part in (f"{_title(key.name, rich=rich)}: {_kind(key.type)}",
+    return "\n\n".join(part for part in (f"{_title(key.name, rich=rich)}: {key.type.describe()}",
                                          key.doc, _default(key.default_text)) if part)  # fmt: skip
 
 
 def _title(name: str, *, rich: bool) -> str:
     return f"**`{name}`**" if rich else name
-
-
-def _kind(kind: ValueType) -> str:
-    return kind.describe()
 
 
 def _default(text: str) -> str:

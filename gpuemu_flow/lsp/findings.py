@@ -48,7 +48,7 @@ class Finding:
     message : str
     fix : Fix or None
     op : str
-        For failures: the op that failed.
+        The op that failed, if the finding is about a failure.
     """
 
     span: Span

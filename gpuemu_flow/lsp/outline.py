@@ -39,7 +39,7 @@ class OpTable:
     header : int
         0-based line of its header.
     place : Span
-        Of the value of ``name``, or of the header.
+        The place of the value of ``name``, or of the header.
     """
 
     name: str

@@ -35,9 +35,9 @@ class ConfigServer(LanguageServer):
     Attributes
     ----------
     documents : dict of str to Document
-        By URI; only those that are configurations.
+        Open configurations by URI.
     last : dict of Path to LastResults
-        By the folder of a workspace.
+        The last results of each workspace, by its folder.
     """
 
     def __init__(self) -> None:

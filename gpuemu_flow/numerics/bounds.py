@@ -161,7 +161,7 @@ class ElementBound:
 
 
 def make_quick_bound(fmt: FloatLimits, longest_dim: int, *, exact_op: bool) -> QuickBound:
-    """Return the quick bound of an output in that format; `longest_dim` is that of any input."""
+    """Return the quick bound of an output of format `fmt`; `longest_dim` is the inputs' longest."""
     if exact_op:
         return QuickBound(0.0, fmt, least(fmt))
     relative = FACTOR * growth(longest_dim) * unit(fmt)

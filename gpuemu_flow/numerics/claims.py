@@ -93,7 +93,7 @@ class Claim:
 
     @property
     def about(self) -> tuple[object, ...]:
-        """Return a value that is equal for one claim learned from more cases or fewer."""
+        """Return a value that is equal for equal claims, whatever cases they were learned from."""
         exact = self.low if self.kind in ("equal", "residue", "tail") else ()
         return self.feature, self.kind, exact, self.also.about if self.also else None
 

@@ -53,7 +53,7 @@ class CompareRef:
     Attributes
     ----------
     path : str
-        Of its file, relative to the workspace; empty for a function of an installed package.
+        The file, relative to the workspace; empty for a function of an installed package.
     module, function : str
     """
 
@@ -70,7 +70,7 @@ class Mask:
     ----------
     input : str
     axes : tuple of int
-        Of the output, one for each axis of the input.
+        Axes of the output, one for each axis of the input.
     test : str
         ``true``, ``false``, ``==``, ``!=``; ``<``: the place along `along` is below the input.
     value : float
@@ -110,7 +110,7 @@ class OutputContract:
     axis : int or None
         The axis of `ties`, `order` and `up_to`.
     only : Mask or None
-        Which elements count; None: all of them.
+        The mask of the elements that count; None: all of them.
     compare : CompareRef or None
     statistics : Statistics or None
     """

@@ -24,7 +24,7 @@ def sizes_of_dims(input_dims: Dims, inputs: Arrays, named: Mapping[str, int]) ->
     Parameters
     ----------
     input_dims : mapping of str to sequence of str or int
-        Of each input, from the schema.
+        Dims of each input, from the schema.
     inputs : mapping of str to ndarray
         A client's inputs may have shapes that no case has. If two inputs disagree on a dim's size,
         the dim has none.

@@ -35,7 +35,7 @@ class Tested:
         Elements that were tested; 0 where there were too few.
     failures : tuple of str
     note : str
-        Why nothing was tested; empty where something was.
+        The reason why nothing was tested; empty where something was.
     """
 
     count: int
@@ -50,7 +50,7 @@ def tested(name: str, values: Array, means: Array, told: Statistics) -> Tested:
     ----------
     name : str
     values : ndarray
-        What the op gave.
+        The op's output.
     means : ndarray
         Mean of each element, of the same shape.
     told : Statistics

@@ -225,13 +225,14 @@ class CaseContracts:
         return self._masks[name]
 
     def index(self, name: str, index: Shape | None, shape: Shape | None = None) -> Shape | None:
-        """Return the index in the output itself of an element of its compared form.
+        """Convert an element's index in the compared form to its index in the output itself.
 
         Parameters
         ----------
         name : str
         index : tuple of int or None
-            Index in the compared form; only its position if `shape` is given.
+            Index in the compared form; where nothing is masked, an index of `shape` if that is
+            given.
         shape : tuple of int, optional
         """
         mask = self._mask(name)
@@ -310,7 +311,7 @@ class SeenOutputs:
     ----------
     contracts : CaseContracts
     actual : mapping of str to ndarray
-        What the op gave.
+        The op's outputs.
     """
 
     contracts: CaseContracts

@@ -64,14 +64,14 @@ class Sighting:
     ----------
     passed : bool
     wrong, right, dull : mapping of str to ndarray of bool
-        By level. Units that are neither wrong nor right are in doubt. Dull units are right, and
-        would hardly show an error: zeros, as of a clamp, NaN and Inf.
+        Masks of units, by level. Units that are neither wrong nor right are in doubt. Dull units
+        are right, and would hardly show an error: zeros, as of a clamp, NaN and Inf.
     values : mapping of Feature to ndarray
     sizes : mapping of Feature to int
         The number of possible indices, for features that are places.
     grave : mapping of str to tuple of ndarray of bool
-        By level: units whose error is several times, and many times, the least error that counts as
-        wrong.
+        Masks of units, by level, whose error is several times, and many times, the least error that
+        counts as wrong.
     integers : frozenset of str
         Inputs of an integer dtype.
     chosen : bool

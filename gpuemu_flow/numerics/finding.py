@@ -14,7 +14,7 @@ from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.ulp import Float64Array
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import Json, Shape, number_to_json
+from gpuemu_flow.types import Json, Shape
 
 Positions = NDArray[np.intp]
 
@@ -40,7 +40,7 @@ class Finding:
     kind : str
         Stable name, kebab-case; the modules ``diagnose_*`` list theirs.
     sentence : str
-        For people; starts in lower case and has no full stop.
+        The statement for people; starts in lower case and has no full stop.
     numbers : mapping of str to JSON
         The same as data: indices, factors, shares.
     likelihood : float
@@ -51,15 +51,6 @@ class Finding:
     sentence: str
     numbers: Mapping[str, Json] = field(default_factory=dict)
     likelihood: float = 0.5
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON, non-finite numbers as strings."""
-        return {
-            "kind": self.kind,
-            "sentence": self.sentence,
-            "numbers": {name: number_to_json(value) for name, value in self.numbers.items()},
-            "likelihood": round(self.likelihood, 3),
-        }
 
 
 @dataclass(frozen=True)

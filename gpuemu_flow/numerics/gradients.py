@@ -116,12 +116,12 @@ def cotangent(
     Parameters
     ----------
     name : str
-        Of the output.
+        The output's name.
     shape : tuple of int
     mask : mapping or None
         The test of the elements that count, as `numerics.contract.Mask`; others get 0.
     inputs : mapping of str to ndarray
-        Of the call, for the mask.
+        Inputs of the call, for the mask.
     """
     values = _steps(name, shape)
     if _moving is not None:

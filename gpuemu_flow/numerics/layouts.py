@@ -220,7 +220,7 @@ def lay_out_guarded(
     Parameters
     ----------
     values : ndarray
-        Of any strides.
+        An array of any strides.
     layout : str
         For `expanded` the values must be equal along the repeated axis.
     buffer : ndarray of uint8, optional

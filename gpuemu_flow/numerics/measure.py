@@ -242,7 +242,7 @@ class _Session:
         functions of frameworks round each step of narrow inputs by themselves.
         """
         if rounding.steps:
-            self._add_rounded(self._evaluate_own())
+            self._add_rounded(self._checked(self._evaluations.own_outputs(self._inputs64)))
         if not shadow:
             return
         inputs = as_float32(self._inputs64)
@@ -379,9 +379,6 @@ class _Session:
     ) -> dict[str, NDArray[Any]] | None:
         """Return flattened outputs; None if the evaluation failed or returned other outputs."""
         return self._checked(self._evaluations.outputs(inputs, shadow=shadow, rounding=rounding))
-
-    def _evaluate_own(self) -> dict[str, NDArray[Any]] | None:
-        return self._checked(self._evaluations.own_outputs(self._inputs64))
 
     def _checked(self, outputs: Arrays | None) -> dict[str, NDArray[Any]] | None:
         if outputs is None:

@@ -87,7 +87,7 @@ def rounded(value: Any) -> Any:
     Returns
     -------
     Any
-        Of the same type and dtype; the very same object when nothing in it changes, so that views
+        A value of the same type and dtype; the same object if nothing in it changes, so that views
         stay views.
     """
     if _state is None:
@@ -132,7 +132,7 @@ def _rounded_torch(tensor: Any, state: _State) -> Any:
 def _rounding_both_ways(torch: Any) -> Any:
     """Make a rounding that also rounds the gradient, as a step in a narrow dtype would."""
 
-    class Rounding(torch.autograd.Function):  # type: ignore[misc, name-defined, unused-ignore]
+    class Rounding(torch.autograd.Function):  # type: ignore[misc]  # torch is Any
         @staticmethod
         def forward(_: Any, tensor: Any) -> Any:
             result = rounded(tensor.detach())

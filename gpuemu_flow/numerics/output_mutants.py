@@ -133,7 +133,8 @@ def plant(
     inputs, expected : mapping of str to ndarray
         The case's inputs; the reference's outputs, which may be float64 for narrower ones.
     seed : int
-        Of the case: decides which tensor, row or element is hit. The same seed, the same bug.
+        The case's seed, which decides which tensor, row or element is hit. The same seed, the same
+        bug.
     dtypes : mapping of str to str, optional
         Dtype of each output, where `expected` is wider.
     evaluate : Evaluate, optional
@@ -195,7 +196,7 @@ class MutantResult:
     mutant : str
         Its name.
     seed : int
-        Of the case.
+        The case's seed.
     killed : bool
         The check failed it.
     """

@@ -44,7 +44,7 @@ class Perturbation:
     inputs64 : mapping of str to ndarray
         Floats as float64; see `widen`.
     seed : int
-        Of the case; every draw has its own stream below it.
+        The case's seed; every draw has its own stream below it.
     unit : float
         Largest relative change, one rounding.
 

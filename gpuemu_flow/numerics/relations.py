@@ -84,7 +84,7 @@ class Relation:
     formula : str
         Factor, tile or axis of the relation.
     sentence : str
-        For people.
+        The relation in words, for people.
     """
 
     kind: str
@@ -103,7 +103,7 @@ class Observation:
     axes : mapping of str to tuple of (str or int)
         The dims of each input and output, by name.
     dtypes : mapping of str to str
-        Of the outputs.
+        Dtypes of the outputs.
     inputs, actual, expected : mapping of str to ndarray
     passed : bool
         The case passed: what is predicted must not be far from it.

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MASK64",
     "SeededRng",
-    "batch_u64",
     "box_muller",
     "derive_seed",
     "generate_seed",
@@ -167,7 +166,13 @@ class SeededRng:
         return self._draw("uniform10_f32", n)
 
     def ranges(self, n: int, low: int, high: int) -> NDArray[np.int64]:
-        """Draw `n` of `gen_range` as int64; ValueError unless -2**63 <= low < high <= 2**63."""
+        """Return `n` values of `gen_range`, int64.
+
+        Raises
+        ------
+        ValueError
+            Unless -2**63 <= low < high <= 2**63.
+        """
         if not -(1 << 63) <= low < high <= 1 << 63:
             raise ValueError(f"[{low}, {high}) is empty or exceeds int64")
         folded: NDArray[np.int64] = _arrays().fold_into_range(self.u64(n), low, high)
@@ -209,22 +214,13 @@ class SeededRng:
 
 def _shape(args: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
     """Return the dims in the arguments of `randn`: separate integers, or one sequence of them."""
+    dims: Any = args
     try:
-        return tuple(operator.index(dim) for dim in args)  # type: ignore[arg-type]
+        return tuple(operator.index(dim) for dim in dims)
     except TypeError:
         if len(args) != 1:
             raise
-        return tuple(operator.index(dim) for dim in args[0])  # type: ignore[union-attr]
-
-
-def batch_u64(seeds: Sequence[int], n: int) -> NDArray[np.uint64]:
-    """Return the first `n` words of each seed's stream, shape (len(seeds), n).
-
-    Equal to ``np.stack([SeededRng(s).u64(n) for s in seeds])`` and cheaper for many seeds: each
-    seed is a lane of its own, so that no jump ahead is needed.
-    """
-    words: NDArray[np.uint64] = _arrays().batch_u64(seeds, n)
-    return words
+        return tuple(operator.index(dim) for dim in dims[0])
 
 
 def warm_up() -> None:

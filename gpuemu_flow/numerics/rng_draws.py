@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.numerics import rng_lanes
 from gpuemu_flow.numerics.rng_jump import Words
 from gpuemu_flow.numerics.rng_lanes import Conversion
-from gpuemu_flow.numerics.rng_words import MASK64, State, initial_state
+from gpuemu_flow.numerics.rng_words import MASK64, State
 
 _SHIFT_11, _SHIFT_40 = (np.array(s, dtype=np.uint64) for s in (11, 40))
 _HALF_RANGE = np.array(1 << 52, dtype=np.int64)
@@ -71,12 +70,3 @@ def fold_into_range(words: Words, low: int, high: int) -> NDArray[np.int64]:
         np.remainder(words, np.uint64(span), out=words)
     words += np.uint64(low & MASK64)  # two's complement: the sum wraps to the right int64
     return words.view(np.int64)
-
-
-def batch_u64(seeds: Sequence[int], count: int) -> Words:
-    """Return the first `count` words of each seed's stream, shape (len(seeds), count)."""
-    count = _checked(count)
-    # A step of few lanes costs as much as one of hundreds, about as much as ten words looked up.
-    if len(seeds) == 0 or len(seeds) >= min(count / 10, 60 + count / 400):
-        return rng_lanes.fill_per_seed(seeds, count, CONVERSIONS["u64"])
-    return np.stack([draw("u64", initial_state(seed), count)[0] for seed in seeds])

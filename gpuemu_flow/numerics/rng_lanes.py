@@ -5,9 +5,8 @@ The lanes' states are rows of uint64 that advance together; a transposition rest
 
 from __future__ import annotations
 
-import operator
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from gpuemu_flow.numerics.rng_jump import (
     prefix_table,
     words_after,
 )
-from gpuemu_flow.numerics.rng_words import GOLDEN_GAMMA, MASK64, State
+from gpuemu_flow.numerics.rng_words import State
 from gpuemu_flow.quick_dataclass import dataclass
 
 LOOKUP_LIMIT = 4 * PREFIX  # up to it, look-ups beat lanes, which are then too few to be cheap
@@ -44,7 +43,7 @@ class Conversion:
     Attributes
     ----------
     dtype : numpy.dtype
-        Of the values.
+        Dtype of the values.
     convert : callable
         Takes uint64 words, which it may overwrite, and an array of `dtype` to write into.
     """
@@ -175,29 +174,6 @@ def _fill_by_lanes(state: State, count: int, conversion: Conversion) -> tuple[ND
         words = words_after(last_start, drawn_by_last)
         state = int(words[-2]), int(words[-1])
     return values.reshape(-1)[:count], state
-
-
-def seed_states(seeds: Sequence[int]) -> Words:
-    """Return `rng.initial_state` of each seed, shape (2, len(seeds))."""
-    masked = np.array([operator.index(seed) & MASK64 for seed in seeds], dtype=np.uint64)
-    z = np.stack([masked, masked + np.uint64(1)])
-    z += np.uint64(GOLDEN_GAMMA)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    states: Words = z ^ (z >> np.uint64(31))
-    return states
-
-
-def fill_per_seed(seeds: Sequence[int], count: int, conversion: Conversion) -> NDArray[Any]:
-    """Return the first `count` values of each seed's stream, shape (len(seeds), count)."""
-    padded = -(-count // TILE) * TILE
-    values = np.empty((len(seeds), padded), dtype=conversion.dtype)
-    for first in range(0, len(seeds), MAX_LANES):
-        block = values[first : first + MAX_LANES]
-        lanes = _workspace.lanes(len(block))
-        lanes.starts[...] = seed_states(seeds[first : first + MAX_LANES])
-        lanes.draw_columns(conversion, block)
-    return values[:, :count]
 
 
 def warm_up() -> None:

@@ -28,7 +28,7 @@ class TrivialCandidate:
     name : str
         ``zeros``, ``constant``, ``copy of <input>`` or ``previous output``.
     outputs : mapping of str to ndarray
-        Of the right shapes and dtypes.
+        Tensors of the right shapes and dtypes.
     """
 
     name: str
@@ -43,9 +43,9 @@ class TrivialResult:
     ----------
     candidate : str
     seed : int
-        Of the case.
+        The case's seed.
     strategy : str
-        Of the case; named when the candidate passed.
+        The case's strategy; named when the candidate passed.
     passed : bool
     """
 

@@ -66,7 +66,7 @@ class Test:
     Attributes
     ----------
     name : str
-        With that of its class before it.
+        The test's name, after that of its class.
     node : ast.FunctionDef
     groups : tuple of Group
     comparisons : tuple of Comparison

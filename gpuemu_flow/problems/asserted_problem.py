@@ -54,7 +54,7 @@ class Side:
     needed : frozenset of str
         Names that are bound before the statements: parameters, and names of the file.
     own : frozenset of str
-        Those of them that are no framework's.
+        The names among them that are no framework's.
     top : tuple of ast.stmt
         Statements of the file's top level that they need.
     names : frozenset of str
@@ -88,7 +88,7 @@ class Compared:
     Attributes
     ----------
     line : int
-        Of the comparison.
+        Line of the comparison.
     actual, expected : Side
     inputs : tuple of Made
     parameters : Parameters

@@ -58,7 +58,7 @@ class Slicer:
     buffers : set of str
         Names that calls may write into.
     graph : mapping of int to (set of str)
-        By the identity of a statement: the names that a backward pass in it reaches.
+        The names that a backward pass reaches, by the identity of its statement.
     """
 
     wanted: set[str]
@@ -71,7 +71,7 @@ class Slicer:
         Parameters
         ----------
         weak : bool
-            They may not be run, so that what they write can come from before them, too.
+            True if the statements may not be run: their values can also come from before them.
         """
         kept = [self._kept(one, weak) for one in reversed(body)]
         return [one for one in reversed(kept) if one is not None]

@@ -36,29 +36,11 @@ _SCALARS: dict[str, list[Json]] = {"float": [1.0, 0.125], "bool": [False, True]}
 Told = Mapping[str, tuple[str, int, int, int]]
 _RUNTIME = ("flashinfer.py", "files.py", "solution.py", "stand_in.py", "tensors.py")
 _GPU_ONLY = ("cuda", "cpp", "c++", "cutlass")
-_APPENDED = """
-
-# ---- added by gpuemu-flow import: the lines above are the reference, unchanged ----
-from pathlib import Path as _GpuemuPath
-
-from adapters import flashinfer as _gpuemu_flashinfer
-
-gpuemu_reference = _gpuemu_flashinfer.reference(globals(), str(_GpuemuPath(__file__).parent))
-"""
-_OP = """\
-# Runs a solution, a file of JSON; written by gpuemu-flow import.
-from pathlib import Path
-
-from adapters import flashinfer
-
-
-def load(path):
-    return flashinfer.candidate(path, str(Path(__file__).parent))
-"""
 _COLLECTION = Collection(
     "flashinfer-bench",
     _RUNTIME,
-    _OP,
+    "flashinfer",
+    "a solution, a file of JSON",
     "no candidate: no solution in Python names it",
     suffix=".json",
     skip_if=(
@@ -294,7 +276,7 @@ def _scalar_values(definition: Definition, name: str, one: Tensor) -> list[Json]
 def _files(definition: Definition, taken: Taken, told: Told) -> dict[str, bytes]:
     """Return the files of a problem by path in its own folder."""
     return {
-        "reference.py": taken.source.source + _APPENDED.encode(),
+        "reference.py": _COLLECTION.with_reference(taken.source.source, "the reference"),
         "problem.json": json_file(_described(definition, taken, told)),
         **{
             f"candidates/{solution.name}.json": json_file(solution.content)

@@ -58,7 +58,7 @@ class Axes:
         return found
 
     def spread(self) -> dict[str, int]:
-        """Return sizes of all axes in which those that are free differ from each other."""
+        """Return sizes of all axes, a different one for each free axis."""
         return self.sizes(dict(zip(self.free, _PRIMES * len(self.free), strict=False)))
 
 

@@ -230,7 +230,10 @@ def asks_for_gpu(content: bytes) -> bool:
 
 
 def named_home(path: Path, names: list[str]) -> int | None:
-    """Return the index of the problem after which a candidate's file or a folder of it is named."""
+    """Return the index of the problem that a candidate's file or folder is named after, or None.
+
+    A single problem has all candidates.
+    """
     words = (path.stem, path.parent.name, path.parent.parent.name)
     best: int | None = None
     for at, name in enumerate(names):

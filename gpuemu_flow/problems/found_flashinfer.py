@@ -65,7 +65,7 @@ class Definition:
     reference : str
         Python source.
     sizes : list of (mapping of str to int)
-        Of the variable axes, one per workload.
+        Sizes of the variable axes, one mapping per workload.
     scalars : dict of str to (list of JSON)
         Values that workloads give.
     solutions : list of Solution

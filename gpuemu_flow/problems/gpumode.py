@@ -31,32 +31,17 @@ MOST_ELEMENTS = 1 << 17
 _CAPS = (128, 64, 32, 16)
 _ODD = (1, 7, 33)
 _RUNTIME = ("gpumode.py", "files.py", "stand_in.py", "tensors.py")
-_APPENDED = """
-
-# ---- added by gpuemu-flow import: the lines above are {original}, unchanged ----
-from pathlib import Path as _GpuemuPath
-
-from adapters import gpumode as _gpuemu_gpumode
-
+_ENTRY_POINTS = """\
 _gpuemu_folder = str(_GpuemuPath(__file__).parent)
 gpuemu_reference = _gpuemu_gpumode.reference(globals(), _gpuemu_folder)
 gpuemu_generate = _gpuemu_gpumode.generator(globals(), _gpuemu_folder)
 gpuemu_check = _gpuemu_gpumode.checker(globals(), _gpuemu_folder)
 """
-_OP = """\
-# Runs `custom_kernel` of a candidate's file; written by gpuemu-flow import.
-from pathlib import Path
-
-from adapters import gpumode
-
-
-def load(path):
-    return gpumode.candidate(path, str(Path(__file__).parent))
-"""
 _COLLECTION = Collection(
     "gpumode",
     _RUNTIME,
-    _OP,
+    "gpumode",
+    "`custom_kernel` of a candidate's file",
     "no candidate: no file with a custom_kernel",
     skip_if=("cpp_extension", "from reference import"),
 )
@@ -234,9 +219,9 @@ def _notes(task: Task, about: Described) -> tuple[str, ...]:
 def _files(task: Task, content: Mapping[str, Json]) -> dict[str, bytes]:
     """Return the files of a problem by path in its own folder."""
     source = task.source
-    appended = _APPENDED.format(original=repr(source.path.name))
+    original = repr(source.path.name)
     return {
-        "reference.py": source.source + appended.encode(),
+        "reference.py": _COLLECTION.with_reference(source.source, original, _ENTRY_POINTS),
         "problem.json": json_file(content),
         **task.support,
         **candidate_files(source.candidates),

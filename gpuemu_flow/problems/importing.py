@@ -19,6 +19,28 @@ DATA = (".json", ".npz")
 """Ends of names of what an import wrote about a problem, for the reference and the candidates."""
 APART = ("problems/*/candidates",)
 """Globs of the candidates' files."""
+_OP = """\
+# Runs {runs}; written by gpuemu-flow import.
+from pathlib import Path
+
+from adapters import {adapter}
+
+
+def load(path):
+    return {adapter}.candidate(path, str(Path(__file__).parent))
+"""
+_APPENDED = """
+
+# ---- added by gpuemu-flow import: the lines above are {original}, unchanged ----
+from pathlib import Path as _GpuemuPath
+
+from adapters import {adapter} as _gpuemu_{adapter}
+
+"""
+REFERENCE = (
+    "gpuemu_reference = _gpuemu_{adapter}.reference(globals(), str(_GpuemuPath(__file__).parent))\n"
+)
+"""The line by which the file of a reference defines it for a workspace."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +53,14 @@ class Collection:
         The name of the workspace.
     runtime : tuple of str
         Files of `ADAPTERS` that the workspace needs.
-    op_text : str
-        Of the program that is given a candidate's file.
+    adapter : str
+        The module of `ADAPTERS` that runs references and candidates.
+    runs : str
+        The part of a candidate that is run, in words.
     no_candidate : str
         The reason given for a problem that has no candidate.
     suffix : str
-        Of a candidate's file.
+        Suffix of a candidate's file.
     triton_if : tuple of str
         Words of candidates that need Triton's interpreter.
     skip_if : tuple of str
@@ -45,11 +69,21 @@ class Collection:
 
     name: str
     runtime: tuple[str, ...]
-    op_text: str
+    adapter: str
+    runs: str
     no_candidate: str
     suffix: str = ".py"
     triton_if: tuple[str, ...] = ("triton",)
     skip_if: tuple[str, ...] = ("cpp_extension",)
+
+    def op_text(self) -> str:
+        """Return the text of the program that is given a candidate's file."""
+        return _OP.format(runs=self.runs, adapter=self.adapter)
+
+    def with_reference(self, source: bytes, original: str, lines: str = REFERENCE) -> bytes:
+        """Return a reference's source with the lines by which a workspace finds it."""
+        text = (_APPENDED + lines).format(original=original, adapter=self.adapter)
+        return source + text.encode()
 
 
 @dataclass(frozen=True)
@@ -101,7 +135,7 @@ def import_each(
             every.append(taken)
             folder = f"problems/{attempt.name}"
             files |= {f"{folder}/{name}": content for name, content in own.items()}
-            files[f"{folder}/op.py"] = collection.op_text.encode()
+            files[f"{folder}/op.py"] = collection.op_text().encode()
             ops.append(_op_table(taken, collection, folder, own))
             if not taken.source.candidates:
                 left.append(Left(attempt.name, collection.no_candidate))

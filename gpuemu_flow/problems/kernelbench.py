@@ -24,29 +24,11 @@ from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Json
 
 _RUNTIME = ("kernelbench.py", "files.py", "tensors.py")
-_APPENDED = """
-
-# ---- added by gpuemu-flow import: the lines above are {original}, unchanged ----
-from pathlib import Path as _GpuemuPath
-
-from adapters import kernelbench as _gpuemu_kernelbench
-
-gpuemu_reference = _gpuemu_kernelbench.reference(globals(), str(_GpuemuPath(__file__).parent))
-"""
-_OP = """\
-# Runs `ModelNew` of a candidate's file; written by gpuemu-flow import.
-from pathlib import Path
-
-from adapters import kernelbench
-
-
-def load(path):
-    return kernelbench.candidate(path, str(Path(__file__).parent))
-"""
 _COLLECTION = Collection(
     "kernelbench",
     _RUNTIME,
-    _OP,
+    "kernelbench",
+    "`ModelNew` of a candidate's file",
     "no candidate: no file with a class ModelNew is for it",
     triton_if=("triton", "cuda"),
 )
@@ -111,9 +93,8 @@ def _ask(prober: Prober, what: str, constants: Constants, *, values: bool = Fals
 def _files(taken: Taken) -> dict[str, bytes]:
     """Return the files of a problem by path in its own folder."""
     source = taken.source
-    appended = _APPENDED.format(original=repr(source.path.name))
     return {
-        "reference.py": source.source + appended.encode(),
+        "reference.py": _COLLECTION.with_reference(source.source, repr(source.path.name)),
         "problem.json": json_file(_described(taken)),
         **({"weights.npz": taken.weights} if taken.weights else {}),
         **candidate_files(source.candidates),

@@ -164,13 +164,13 @@ class Taken:
     dims : mapping of str to (tuple of int)
         Sizes that vary, by the name of a constant.
     axes : tuple of tuple of (int or str)
-        Of each tensor: a size or an expression of dims.
+        Axes of each tensor: a size or an expression of dims.
     scaled : mapping of str to (int, int)
         Constants that were scaled, with their values before and after.
     weights : bytes
         Empty where the model has none.
     dtype : str
-        Of the inputs that follow the dtype of the case.
+        Dtype of the inputs that follow the dtype of the case.
     schema : mapping of str to JSON
         Further keys of the schema.
     notes : tuple of str
@@ -203,7 +203,7 @@ class Imported:
     Attributes
     ----------
     files : mapping of str to bytes
-        By path in the workspace; the configuration last.
+        Contents by path in the workspace; the configuration last.
     taken : tuple of Taken
     left : tuple of Left
     in_place : bool

@@ -111,7 +111,7 @@ def open_prober(
     problem : mapping of str to bytes
         The problem's files.
     pool : Pool
-        Those of `probe_workers`.
+        The workers of `probe_workers`.
     """
     with tempfile.TemporaryDirectory(prefix="gpuemu-import-") as folder:
         root = Path(folder)

@@ -106,9 +106,9 @@ class Varied:
     Attributes
     ----------
     dims : dict of str to (tuple of int)
-        By the name of a constant.
+        Allowed sizes by the name of a constant.
     axes : tuple of tuple of (int or str)
-        Of each tensor: a size, or an expression of dims.
+        Axes of each tensor: a size, or an expression of dims.
     """
 
     dims: dict[str, tuple[int, ...]]

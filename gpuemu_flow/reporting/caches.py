@@ -50,7 +50,7 @@ class CacheFacts:
     folder : str
     own : Size
     limit : int
-        Of the workspace's own blobs, in bytes; 0 for none.
+        Largest size of the workspace's own blobs, in bytes; 0 for no limit.
     remote, mode : str
         URL of the shared cache, empty for none, and ``read`` or ``write``.
     signed : bool

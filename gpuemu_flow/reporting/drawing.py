@@ -34,7 +34,7 @@ def draw(
     Parameters
     ----------
     name : str
-        Of the output.
+        The output's name.
     actual, expected, inputs : mapping of str to ndarray
     criteria : Criteria
         Tolerance, policy and dtypes that the outputs are compared by.

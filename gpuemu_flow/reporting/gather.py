@@ -26,7 +26,7 @@ from gpuemu_flow.results.document import (
 )
 from gpuemu_flow.results.model import RunReport
 from gpuemu_flow.results.regressions import Regression
-from gpuemu_flow.store.failures import FailureRecord, FailureStore
+from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.syntax import parse_python
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, read_manifest
@@ -129,12 +129,8 @@ def known_failures(
     for record in records.values():
         key = (record.op, record.seed, record.dtype)
         if key in wanted and not record.minimized_from:
-            found[key] = _known(record, records.get(record.minimized or ""))
+            found[key] = KnownFailure(record.id, record.time, records.get(record.minimized or ""))
     return found
-
-
-def _known(record: FailureRecord, minimized: FailureRecord | None) -> KnownFailure:
-    return KnownFailure(record.id, record.time, minimized)
 
 
 def repository(root: Path, environ: Mapping[str, str]) -> Path:

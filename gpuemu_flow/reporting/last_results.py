@@ -30,12 +30,12 @@ class LastResults:
     Attributes
     ----------
     results : mapping of str to tuple of OpResult
-        By op, one per dtype.
+        Results of each op, one per dtype.
     outdated : frozenset of str
         Ops of which something changed since: a file, the configuration, or a task before them. An
         op that crashed, and would crash again, is not among them: its results say so.
     failures : mapping of str to tuple of FailureRecord
-        By op, newest first.
+        Recorded failures of each op, newest first.
     """
 
     results: Mapping[str, tuple[OpResult, ...]]

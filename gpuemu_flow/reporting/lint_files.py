@@ -75,7 +75,7 @@ def lint_files(
     names : sequence of str
         Only entries of these names.
     workspace : Workspace or None
-        For ``[policies]`` and the cache of measurements.
+        Provides ``[policies]`` and the cache of measurements.
     listing : bool
         True if machine instructions are wanted, too. No rule for files reads them, and
         disassembling takes longer than all other work.

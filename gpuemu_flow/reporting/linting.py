@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuemu_flow.artifacts.rules import RULES_BY_ID
-from gpuemu_flow.artifacts.rules.reference import explain
+from gpuemu_flow.artifacts.rules.base import explain
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.workspace import Workspace

@@ -58,7 +58,7 @@ def submitted_summaries(
     Parameters
     ----------
     results : iterable of OpResult
-        Of a report; those that have tasks of their own are passed over.
+        Results of a report; those that have tasks of their own are passed over.
     """
     judged = {(result.op, result.dtype): result for result in results if result.cases}
     skips = [skip for skip in workspace.graph.skips if (skip.op, skip.dtype) in judged]

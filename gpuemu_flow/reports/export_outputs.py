@@ -36,7 +36,7 @@ class Expectation:
     dtypes : mapping of str to sequence of str
         Dtypes that each output may have; the first one decides its tolerance.
     own : mapping of str to Tolerance
-        Of outputs that have one of their own.
+        Tolerances of the outputs that have one of their own.
     """
 
     expected: Arrays

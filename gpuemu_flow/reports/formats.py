@@ -42,9 +42,9 @@ class Format:
     Attributes
     ----------
     module : str
-        Of this package; it is a `Writer`.
+        The `Writer`, a module of this package.
     endings : tuple of str
-        Of files that are written in it.
+        Endings of files that are written in the format.
     aliases : tuple of str
         Other names for it, as other tools have them.
     """

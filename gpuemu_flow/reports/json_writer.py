@@ -110,7 +110,7 @@ def _result(result: OpResult) -> dict[str, Json]:
 
 
 def failure_record(failure: CaseFailure) -> dict[str, Json]:
-    """Return one failing case as the interface page defines it."""
+    """Return one failing case in the form that ``run.schema.json`` defines."""
     case, result = failure.case, failure.result
     first = result.failures[0] if result.failures else None
     stats = result.stats

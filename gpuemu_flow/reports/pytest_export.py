@@ -95,7 +95,7 @@ def render(
     folder : Path
         Folder that the files will be written to.
     file_name : str
-        By default ``test_repro_<id>.py``; the tensor file has the same stem.
+        The test's file; ``test_repro_<id>.py`` by default. The tensor file has the same stem.
 
     Raises
     ------

@@ -53,7 +53,7 @@ class Style:
         return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
 
     def verdict(self, verdict: Verdict, width: int = 0, word: str = "") -> str:
-        """Return `word`, or else the verdict's own, in the verdict's colour, padded to `width`."""
+        """Return `word`, by default the verdict's, in the verdict's colour, padded to `width`."""
         shown = word or verdict.value
         return self.paint(shown, _COLORS[verdict]) + " " * (width - len(shown))
 
@@ -380,7 +380,7 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
 
 
 def time_taken(report: RunReport) -> str:
-    """Return how long a run took, to end a line with; nothing if it had nothing to do."""
+    """Return the end of a line, how long a run took; empty if it had nothing to do."""
     counts = report.tasks
     worked = counts.total == 0 or counts.current < counts.total
     return f" in {duration(report.duration_s)}" if worked and report.duration_s else ""

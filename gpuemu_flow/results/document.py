@@ -55,7 +55,7 @@ class KnownFailure:
     ----------
     id : str
     time : str
-        When it was last seen.
+        The time when it was last seen.
     minimized : FailureRecord or None
         The smallest case that fails likewise.
     """
@@ -200,19 +200,19 @@ class Report:
     created : str
         UTC, ISO 8601, to the second.
     version : str
-        Of the tool.
+        The tool's version.
     cases : tuple of CheckedCase
         Every case of every op that was checked.
     places : mapping of str to Place
-        By op.
+        The place of each op.
     kernel_places : mapping of str to Place
-        By kernel as configured.
+        The place of each kernel, as configured.
     prefix : str
         Path of the workspace within the repository; empty when they are one.
     known : mapping of (str, int, str) to KnownFailure
-        By op, seed and dtype.
+        Recorded failures by op, seed and dtype.
     baseline : mapping or None
-        What ``diff --format json`` prints, where a baseline was asked for.
+        The data of ``diff --format json``, where a baseline was asked for.
     recorded : tuple of mapping
         Public records of failures that the run did not see: found by fuzzing or by clients, or
         fixed since.
@@ -228,7 +228,7 @@ class Report:
     edges : tuple of (str, str)
         Pairs of tasks: the second reads the first one's manifest.
     pictures : mapping of (str, int, str) to Picture
-        By op, seed and dtype.
+        Drawings by op, seed and dtype.
     history : tuple of HistoryPoint
         Oldest first.
     shard : ShardPart or None
@@ -293,7 +293,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Return one word for a heading."""
+        """Return the verdict in one word, for a heading."""
         if self.exit_code == 4:
             return "not all validated" if self.run.exit_code == 0 else "nothing validated"
         words = {0: "passed", 1: "failed", 124: "timed out", 130: "interrupted"}

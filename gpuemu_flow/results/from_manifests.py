@@ -27,7 +27,7 @@ def result_of_summary(
     Parameters
     ----------
     reason : str, optional
-        In place of the summary's own.
+        Replaces the summary's own reason.
     more : mapping
         Further fields of `OpResult`.
     """

@@ -61,7 +61,7 @@ class FuzzReport:
         Numbers of cases.
     duration_s, cases_per_s : float
     verdict : Verdict
-        Of all cases.
+        The verdict on all cases.
     reason : str
         Reason why they are inconclusive.
     unjudged : float

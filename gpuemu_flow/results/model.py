@@ -117,7 +117,7 @@ class OpResult:
     constant : tuple of (str, float)
         Outputs that are expected to have one and the same value in every case.
     causes : tuple of Cause
-        Of the failures of the op in all its dtypes; stated ones first.
+        Causes of the op's failures in all its dtypes; stated ones first.
     sandbox : str
         The op's sandbox, such as ``landlock 7, seccomp``; empty where nothing
         was run.

@@ -11,8 +11,6 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.types import Case, Failure, Json, Shape, failure_from_json, failure_to_json
 
-ISOLATIONS = ("fork", "spawn", "warm")
-KINDS = ("script", "callable", "command", "torch", "jax", "numpy", "triton", "ptx", "cuda")
 EMULATED = ("ptx", "cuda")
 """Kinds whose programs are compiled kernels: the emulator runs them."""
 
@@ -45,7 +43,7 @@ class Gradients:
         Outputs through which no gradient is sent back, for they are not compared element by
         element.
     masks : mapping of str to JSON
-        Of outputs of which only some elements count, see `numerics.contract.Mask`.
+        Masks of the outputs of which only some elements count, see `numerics.contract.Mask`.
     plain : bool
         The program is called without gradients, too; its outputs are those of that call.
     """
@@ -106,7 +104,7 @@ class Program:
     memory_limit : int or None
         Bytes of address space above the worker's own; for commands the whole address space.
     isolation : str
-        One of `ISOLATIONS`.
+        ``fork``, ``spawn`` or ``warm``.
     python : str
         Another interpreter; empty for the one that runs now.
     mutates : tuple of str
@@ -118,7 +116,7 @@ class Program:
     deterministic : bool
         False when equal calls may give different bits.
     masks : mapping of str to JSON
-        Of outputs of which only some elements count, see `numerics.contract.Mask`.
+        Masks of the outputs of which only some elements count, see `numerics.contract.Mask`.
     shadow : bool
         Run the program's float32 shadow: its own source with float64 replaced; see `jobs`.
     forbidden : tuple of str
@@ -126,7 +124,7 @@ class Program:
     read_only : tuple of str
         Absolute paths of files that it may read and not change.
     forbidden_function : str
-        Of the program's own file: a function that it must not call.
+        A function in the program's own file that it must not call.
     scalars : mapping
         Inputs of one element that are passed as Python numbers: for each, the values that the
         number indexes, or None if it is the value itself.

@@ -135,10 +135,6 @@ class Arena:
         os.close(self.fd)
         self.fd = -1
 
-    def memories(self, slots: Mapping[str, Slot]) -> dict[str, np.ndarray]:
-        """Return the bytes between each tensor's first and last element."""
-        return {name: self._bytes[slice(*slot.span())] for name, slot in slots.items()}
-
     def lay(self, arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Slot], Arrays, int]:
         """Copy in the whole allocation behind each tensor, one after another.
 

@@ -42,9 +42,9 @@ class Attempt:
     ended : bool
         The process is gone, or must not be used again.
     timed_out, server_died, load_failed : bool
-        Why; at most one is set.
+        The reason for a failed attempt; at most one is set.
     killed : bool
-        By SIGKILL, which may be no deed of the program's.
+        True if SIGKILL ended it, which may be no fault of the program.
     """
 
     outcome: Outcome

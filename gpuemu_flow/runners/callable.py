@@ -96,8 +96,6 @@ def _number(returned: Any) -> int:
 class CallableRunner:
     """Calls one function in this process; the arrays are passed as they lie in memory."""
 
-    in_process = True
-
     def __init__(self, program: Program, function: Callable[..., Any] | None = None) -> None:
         self._program = program
         self._function = function or load_function(program)

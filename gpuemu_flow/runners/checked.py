@@ -74,7 +74,7 @@ class CheckedInputs:
         return converted(dict(self.values or {}), self.dtype, self.input_dtype)
 
     def decoy(self, judged: Arrays, *, guards: bool) -> dict[str, np.ndarray]:
-        """Make the inputs of the call before it."""
+        """Make the inputs of the decoy call, which precedes the judged one."""
         assert self.case is not None  # noqa: S101 - else there are no decoys
         made = make_inputs(decoy_case(self.case), self.input_dtype, guards=guards)
         decoys.resemble(made, judged, self.case)

@@ -40,11 +40,6 @@ def _fail(slug: str, message: str, hint: str = "") -> OpError:
     return OpError(RunError(slug, message, hint))
 
 
-def _strides(array: np.ndarray) -> list[int]:
-    """Return the array's actual strides, in elements."""
-    return [stride // array.itemsize for stride in array.strides]
-
-
 def kwarg_text(value: Json) -> str:
     """Return a keyword argument as the string that protocol v1 sends."""
     if isinstance(value, (list, dict)):
@@ -116,7 +111,7 @@ def prepare_request(inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Json]
     for name, array in inputs.items():
         head: dict[str, Json] = {
             "shape": list(array.shape),
-            "strides": _strides(array),
+            "strides": [stride // array.itemsize for stride in array.strides],
             "dtype": element_type(array),
         }
         comma = "," if tensors else ""

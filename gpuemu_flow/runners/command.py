@@ -30,7 +30,6 @@ class CommandRunner:
         Program and arguments; no shell.
     """
 
-    in_process = False
     hint = ""
 
     def __init__(self, program: Program, streams: StandardStreams, argv: Sequence[str]) -> None:

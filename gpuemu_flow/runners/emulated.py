@@ -98,7 +98,6 @@ class EmulatedRunner:
         The beginning of what the kernels of the latest call wrote with ``printf``.
     """
 
-    in_process = False  # nothing of a kernel outlives its launch
     hint = ""
 
     def __init__(self, program: Program) -> None:

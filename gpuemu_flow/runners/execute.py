@@ -29,10 +29,6 @@ class Runner(Protocol):
     """Interface of the runners, each of which calls one kind of program."""
 
     @property
-    def in_process(self) -> bool:
-        """Tell whether state of the program can outlive a call."""
-
-    @property
     def hint(self) -> str:
         """Return a hint that may explain an exception of the program, or an empty string."""
 
@@ -70,7 +66,7 @@ def make_inputs(
     guards : bool
         Lay unconverted inputs between guard zones.
     values : mapping of str to ndarray, optional
-        In place of those that follow from the case's seed.
+        Values to use in place of those that the case's seed gives.
     """
     if guards and not _converts(case.dtype, input_dtype):
         begin_call(case.dtype)

@@ -52,7 +52,7 @@ class GradientCall:
         return f"raised with inputs that require gradients, as `gradients` asks for {names}"
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return, by name, the arguments as which the wanted inputs are passed."""
+        """Return, by input, the arguments that carry the wanted inputs."""
         if len(args) == 1 and isinstance(args[0], Mapping):
             return dict(args[0])
         names = argument_names(self._program) if self._program.groups else tuple(self.inputs)

@@ -45,7 +45,7 @@ def joined(program: Program, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def take_apart(program: Program, given: Mapping[str, Any], inputs: Inputs) -> None:
-    """Write what a call did to its complex arguments to the inputs that they were made of."""
+    """Copy a call's changes of complex arguments back to the inputs they were made of."""
     for name, group in program.groups.items():
         if group["kind"] == _LIST or name not in given:
             continue

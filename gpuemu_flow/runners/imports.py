@@ -146,7 +146,7 @@ def load_module(program: Program) -> types.ModuleType:
 
 
 def load_function(program: Program) -> Callable[..., Any]:
-    """Return the callable that a program names, or that this one makes of a file.
+    """Return a program's callable; a loader is called with the program's file to make it.
 
     Raises
     ------

@@ -21,7 +21,7 @@ class JaxGradients:
     jax : module
     call : GradientCall
     to_array : callable
-        From one of numpy's arrays to one of JAX's.
+        Converts an array of numpy to one of JAX.
     """
 
     def __init__(self, jax: Any, call: GradientCall, to_array: Callable[[np.ndarray], Any]) -> None:
@@ -58,7 +58,7 @@ class JaxGradients:
         Parameters
         ----------
         outputs : callable
-            From arguments to the function's outputs, by name.
+            Returns the function's outputs by name, given its arguments.
         arguments : mapping of str to any
             Results of `argument`.
         compiled : bool

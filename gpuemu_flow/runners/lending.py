@@ -39,9 +39,9 @@ class Captured:
     Attributes
     ----------
     short : str
-        JSON in which a mark stands for each of them.
+        The JSON with a mark in place of each long string.
     taken : mapping of mark to (str, bytes)
-        The string, and what it decodes to.
+        By mark, the string and the bytes that it decodes to.
     """
 
     short: str

@@ -198,9 +198,9 @@ class Notice(NamedTuple):
     Attributes
     ----------
     number : int
-        Of the notice.
+        The notice's number.
     thread : int
-        Who calls, as this process numbers it; 0 when it cannot.
+        The calling thread, as this process numbers it; 0 if it cannot.
     call : Call
     arguments : list of int
     """

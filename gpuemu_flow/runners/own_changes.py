@@ -23,7 +23,7 @@ class OwnChanges:
     written : set of str
         All files that it may have written to.
     needed : set of str
-        Files that it created, and whose earlier content a later read would have shown.
+        Files that it created and then used: that they did not exist before is an input.
     """
 
     def __init__(self) -> None:

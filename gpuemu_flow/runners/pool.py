@@ -220,13 +220,10 @@ class Pool:
         finally:
             self._slots.release()
 
-    def _staged(self) -> Path:
-        return self._staging / f"{os.getpid()}-{next(self._numbers)}.part"
-
     def _one(
         self, supervisor: Supervisor, request: Request, checks: Checks, publish: Publish
     ) -> Outcome:
-        staged = self._staged()
+        staged = self._staging / f"{os.getpid()}-{next(self._numbers)}.part"
         try:
             attempt = supervisor.run(CaseToFile(request, checks, staged))
             if attempt.outcome.ok:

@@ -137,7 +137,7 @@ class WorkerProcess:
         sightings.follow(self.report, self.scratch)
 
     def follow_no_more(self) -> None:
-        """Have the worker's records until now collected, and later ones by who follows next."""
+        """Collect the worker's records so far; its next follower gets the later ones."""
         if self.sightings is not None:
             self.sightings.leave(self.report)
             self.sightings = None
@@ -428,7 +428,7 @@ class ServerHandle:
         sandbox : Sandbox, optional
             Restrictions that are in force before anything else happens in the process.
         memory_limit : int, optional
-            Of the program, where the sandbox limits workers as groups.
+            The program's memory limit, where the sandbox limits workers as groups.
 
         Raises
         ------

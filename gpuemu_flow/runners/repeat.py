@@ -39,7 +39,7 @@ def compare_calls(
     deterministic : bool
         False: different values are allowed, unwritten elements are not.
     counting : mapping of str to ndarray of bool
-        Of outputs of which only some elements count: which ones.
+        The elements that count, for outputs of which only some do.
     """
     found = []
     for name, array in first.items():

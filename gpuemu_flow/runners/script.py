@@ -56,7 +56,6 @@ _UNFLUSHED = 120  # the interpreter's own exit code for this
 class ScriptRunner:
     """Runs one script again and again: one compilation, fresh globals, real descriptors 0 to 2."""
 
-    in_process = True
     hint = ""
 
     def __init__(self, program: Program, streams: StandardStreams) -> None:

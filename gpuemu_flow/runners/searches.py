@@ -30,7 +30,7 @@ class Searches:
             sys.meta_path.remove(self)
 
     def asked(self) -> Iterator[Search]:
-        """Yield the searches since the last call; give folders only with names within packages."""
+        """Yield the searches since the last call; only names within packages come with folders."""
         asked, self._asked = self._asked, []
         for name, folders in asked:
             yield name, folders if "." in name else None

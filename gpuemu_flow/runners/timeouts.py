@@ -17,7 +17,7 @@ def gives_up(outcomes: Sequence[Outcome]) -> bool:
     Parameters
     ----------
     outcomes : sequence of Outcome
-        Of the cases so far, in order.
+        Outcomes of the cases so far, in order.
     """
     last = outcomes[-MOST_TIMEOUTS:]
     return len(last) == MOST_TIMEOUTS and all(
@@ -31,7 +31,7 @@ def not_run(index: int, seconds: float) -> Outcome:
     Parameters
     ----------
     index : int
-        That of the case.
+        The case's index.
     seconds : float
         The time limit of each case.
     """

@@ -22,7 +22,7 @@ class TorchGradients:
     mutates : tuple of str
         Arguments that the call may change.
     to_tensor : callable
-        From an array to a tensor on its memory.
+        Returns a tensor on the memory of an array.
     """
 
     def __init__(

@@ -242,7 +242,7 @@ class TorchRunner(GradientRunner):
             return None
 
     def violations(self) -> list[Failure]:
-        """Return violations of the kernels in the latest call, and what nobody wrote."""
+        """Return kernels' violations in the latest call, and unwritten elements of outputs."""
         return self._found
 
 

@@ -22,7 +22,7 @@ class Leaf:
     Attributes
     ----------
     name : str
-        Of the argument that it belongs to.
+        Name of the argument that it belongs to.
     value : object
         A number or a tensor.
     kind : str
@@ -43,7 +43,7 @@ class Unfolding:
     Parameters
     ----------
     maps : sequence of mapping or None
-        What Triton's compiler noted of each descriptor; None if it passes them without a map.
+        Notes of Triton's compiler on each descriptor; None if it passes them without a map.
     refused : callable
         Makes the error for what cannot be emulated, from a message and a hint.
 

@@ -29,7 +29,7 @@ class Arithmetic:
     interpreter : module
         ``triton.runtime.interpreter``.
     dot_sizes : callable, optional
-        Of the operands' types, the least block of ``tl.dot`` on a GPU.
+        Returns the least block of ``tl.dot`` on a GPU, given the operands' types.
     """
 
     def __init__(self, interpreter: Any, dot_sizes: Callable[..., Any] | None = None) -> None:

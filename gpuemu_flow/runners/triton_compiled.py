@@ -14,7 +14,7 @@ class Compiled:
     ----------
     form : InterpretedFunction
     args, kwargs : tuple, dict
-        Those of the launch or the ``warmup`` that it comes from.
+        Arguments of the launch or the ``warmup`` that it comes from.
     """
 
     n_regs = 32

@@ -63,7 +63,7 @@ class Values:
         Parameters
         ----------
         options : mapping
-            Those of ``triton.jit``.
+            The options of ``triton.jit``.
         """
         fixed = options.get("do_not_specialize") or ()
         fixed = [fixed] if isinstance(fixed, (str, int)) else list(fixed)

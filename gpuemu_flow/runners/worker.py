@@ -270,11 +270,8 @@ class Worker:
         self._conduct.demand(_PLAIN)
         return outputs
 
-    def _forget_stderr(self) -> None:
-        os.ftruncate(self._stderr, 0)
-
     def _begin(self, message: Mapping[str, Json]) -> tuple[int, Checks]:
-        self._forget_stderr()
+        os.ftruncate(self._stderr, 0)
         return int(message["serial"]), Checks(**message["checks"])
 
     def _case(self, message: Mapping[str, Json]) -> dict[str, Json]:

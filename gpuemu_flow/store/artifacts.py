@@ -15,7 +15,7 @@ _KERNEL = "kernel:"
 
 @dataclass(frozen=True)
 class OwnFigures:
-    """Figures that the protocol has no names for, where this tool measured the kernel."""
+    """Figures that the protocol has no names for; present if this tool measured the kernel."""
 
     registers: int | None
     metric_source: str

@@ -78,9 +78,9 @@ class Baseline:
     results : mapping of str to mapping
         Op to dtype to the summary of its comparison.
     submitted : tuple of SubmittedResult or None
-        For ``CompareBaseline``; None where only figures of kernels were stored.
+        Results for ``CompareBaseline``; None where only figures of kernels were stored.
     artifacts : mapping of str to ArtifactMetrics, or None
-        For ``DiffArtifactBaseline``: figures by kernel; None where only results were stored.
+        Figures by kernel for ``DiffArtifactBaseline``; None where only results were stored.
     of_run : bool
         The workspace was brought up to date when it was stored; clients store without that.
     """

@@ -317,10 +317,6 @@ class JsonStore:
 
         return iter(self._guarded(keys))
 
-    def clear(self) -> int:
-        """Drop every record, and count them."""
-        return self._guarded(lambda cache: int(cache.clear()))
-
     def volume(self) -> int:
         """Return the estimated bytes on disk."""
         return self._guarded(lambda cache: int(cache.volume()))

@@ -100,7 +100,7 @@ def visible(name: str, names: Iterable[str]) -> bool:
     Parameters
     ----------
     names : iterable of str
-        What the configuration lets through.
+        The variables that the configuration lets through.
     """
     if name.endswith(ALL_NAMED):
         return name[: -len(ANY)] in names

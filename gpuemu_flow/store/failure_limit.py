@@ -26,11 +26,11 @@ class Held:
     failure : str
         Its id.
     digest : str
-        Of the blob, which several failures may share.
+        Digest of the blob, which several failures may share.
     rank : int
         `MADE_AGAIN`, `GIVEN` or `SHRUNK`.
     time : str
-        When the failure was last seen; such times sort as text.
+        The time when the failure was last seen; such times sort as text.
     """
 
     failure: str
@@ -74,7 +74,7 @@ def excess(held: Iterable[Held], sizes: Mapping[str, int], limit: int, newest: s
     Returns
     -------
     Excess
-        By rank, then the longest unseen first.
+        Inputs with the lowest rank first, of equal ranks those unseen for longest.
     """
     held = list(held)
     users: dict[str, int] = {}

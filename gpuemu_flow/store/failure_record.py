@@ -36,15 +36,15 @@ class FailureRecord:
     seed : int
         The case's own seed, u64.
     dtype, layout, strategy : str
-        Of the case as a whole.
+        Those of the case as a whole.
     shape : tuple of int
-        Of the first input.
+        Shape of the first input.
     shapes : mapping of str to tuple of int
-        Of every input.
+        Shape of every input.
     target : str or None
         Input that layout and strategy apply to; None = all of them.
     kind, message : str
-        Of the first failure; see `types.FailureKind`.
+        Kind and message of the first failure; see `types.FailureKind`.
     max_abs, max_rel, max_ulp : float
     index : tuple of int or None
         Worst or first element.
@@ -67,7 +67,7 @@ class FailureRecord:
         configuration).
     environment : mapping of str to str
     time : str
-        When it was last seen: UTC, ISO 8601 with microseconds.
+        The time when it was last seen: UTC, ISO 8601 with microseconds.
     minimized, minimized_from : str or None
         Ids of the shrunk case of this one, and of the case that this one was shrunk from.
     id : str

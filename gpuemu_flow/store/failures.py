@@ -212,22 +212,13 @@ class FailureStore:
         if record is not None and record.mended != mended:
             self._write(replace(record, mended=mended))
 
-    def delete(self, failure_id: str) -> None:
-        """Delete a failure if it exists; the next collection removes its blob."""
-        known = self._read(failure_id)
-        self._records.delete(failure_id)
-        if known is not None and known.minimized_from:
-            original = self._read(known.minimized_from)
-            if original is not None and original.minimized == failure_id:
-                self._link(original.id, None)
-
     def rename(self, old: str, new: str) -> dict[str, str]:
         """Rename the op of its failures, which also changes their ids.
 
         Returns
         -------
         dict of str to str
-            Former ids, and those in their place.
+            The new id of each former id.
         """
         ids: dict[str, str] = {}
         for record in self.list(old):

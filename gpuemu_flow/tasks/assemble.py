@@ -67,7 +67,7 @@ def assemble(
         Empty = the PTX's own target. If the PTX does not assemble for another architecture, that
         is not a problem here: the lint judges it.
     folder : Path
-        For what ptxas reads and writes.
+        Folder for the files that ptxas reads and writes.
     cancel : threading.Event
     wall : Wall or None
         PTX and cubins are untrusted, and the tools that read them are not made for hostile ones.

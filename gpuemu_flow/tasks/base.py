@@ -227,7 +227,7 @@ def resolved(program: Program) -> Program:
 
 
 class NotKept(Exception):  # noqa: N818 - an event, not an error
-    """Raised when a result is in no cache, and nothing is to be run."""
+    """Raised when a result is in no cache and no program may run."""
 
 
 class Interrupted(Exception):  # noqa: N818 - an event, not an error

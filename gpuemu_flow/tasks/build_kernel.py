@@ -47,7 +47,7 @@ class Built:
     ptx_name, cubin_name : str
         Files that the user knows; empty for artifacts that only the cache holds.
     sass : MachineCode or None
-        Of the cubin, where a disassembler was there.
+        Counts of the cubin's machine code, where a disassembler was there.
     launch : dict or None
         Block size and dynamic shared memory, where the compiler says so.
     unmet_bounds : dict

@@ -116,7 +116,7 @@ def nvcc(
     source : str
         Relative to `root`, where the compiler runs.
     folder : Path
-        For everything that it writes.
+        Folder for everything that it writes.
     """
     # Lines in the PTX only: in a cubin they come with the source's size and time, and a build of
     # the same code would not give the same bytes.

@@ -101,7 +101,7 @@ class OpParams(ProgramParams):
     deterministic : bool
         Equal calls give equal bits.
     masks : JSON
-        Of outputs of which only some elements count.
+        Masks of the outputs of which only some elements count.
     require_kernel : bool
         Its kernels have to store every element.
     forbid : list of str
@@ -149,7 +149,7 @@ class BuildParams(_Plain):
     unusable : list of str
     flags : list of str
     command : list of str or None
-        Of kernels that are built by one.
+        The user's command that builds the kernel, if any.
     triton : JSON
         Target of a Triton kernel's compilation; None for others.
     triton_version : str or None
@@ -218,7 +218,7 @@ class LintParams(_Plain):
         0: unknown.
     dynamic_shared_bytes : int or None
     versions : list of int
-        Of the measurements and of the rules.
+        Versions of the measurements and of the rules.
     """
 
     STAGE = stages.LINT

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuemu_flow.numerics.rng import SeededRng, batch_u64
+from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.rng_jump import GROUP_LANES, PREFIX, SCALAR_LIMIT
 from gpuemu_flow.numerics.rng_lanes import (
     LONG_STRIDE,
@@ -73,15 +73,6 @@ def test_ranges_equal_single_draws(seed: int, count: int, bounds: tuple[int, int
     drawn = SeededRng(seed).ranges(count, *bounds)
     assert drawn[:50].tolist() == expected
     assert bounds[0] <= drawn.min() <= drawn.max() < bounds[1]
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(seeds, max_size=70), st.integers(0, 600))
-def test_batches_equal_single_streams(many: list[int], count: int) -> None:
-    rows = batch_u64(many, count)
-    assert rows.shape == (len(many), count)
-    for seed, row in zip(many, rows, strict=True):
-        assert np.array_equal(row, SeededRng(seed).u64(count))
 
 
 @settings(max_examples=30, deadline=None)

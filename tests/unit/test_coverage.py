@@ -46,7 +46,6 @@ def gaps(coverage: Coverage, **options: Any) -> dict[str, tuple[str, ...]]:
 def test_cases_are_counted_by_their_five_names() -> None:
     coverage = covered()
     assert coverage.total == 24
-    assert coverage.ops == ("op",)
     case = cases()[0]
     row = ["op", "float32", case.shape_class, case.layout, case.strategy]
     assert row in [entry[:5] for entry in coverage.to_json()]

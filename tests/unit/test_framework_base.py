@@ -19,7 +19,6 @@ from gpuemu_flow.frameworks.base import (
     FrameworkAdapter,
     agree,
     caller,
-    demand,
     require,
 )
 from gpuemu_flow.frameworks.fuzz import fuzz_with_checks
@@ -155,10 +154,6 @@ def test_nan_where_the_inputs_have_none() -> None:
 def test_outcomes() -> None:
     outcome = CheckOutcome(False, "bad", 2.0)
     assert not outcome and outcome["message"] == "bad" and dict(outcome)["max_diff"] == 2.0
-    with pytest.raises(ValidationError, match="what: bad") as caught:
-        demand(outcome, "what")
-    assert caught.value.result is outcome
-    demand(CheckOutcome(), "what")
     one, two = np.ones(2), np.ones(3)
     assert not agree([one], [one, one], 0, 0, "x")
     assert "shape [2]" in agree([one], [two], 0, 0, "x").message

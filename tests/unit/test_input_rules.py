@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from input_tables import Table, cases_of
 
-from gpuemu_flow.cases.generate import decoy, input_values, materialise
+from gpuemu_flow.cases.generate import decoy_case, input_values, materialise
 from gpuemu_flow.cases.minimize import minimise
 from gpuemu_flow.cases.op_schema import schema_from_json, schema_to_json
 from gpuemu_flow.cases.plan import plan_cases
@@ -139,7 +139,7 @@ def test_a_kind_is_kept_in_every_case(
         for case in parsed_cases(schema, used):
             spec = case.inputs[0]
             seen.add(spec.strategy)
-            for arrays in (materialise(case), decoy(case)):
+            for arrays in (materialise(case), materialise(decoy_case(case))):
                 values = arrays["x"]
                 assert values.dtype.name == (dtype or used)
                 assert holds(values, case), (case.to_text(), values)

@@ -15,7 +15,6 @@ from gpuemu_flow.numerics import rng_draws, rng_jump, rng_lanes, rng_normal
 from gpuemu_flow.numerics.rng import (
     MASK64,
     SeededRng,
-    batch_u64,
     box_muller,
     derive_seed,
     generate_seed,
@@ -79,7 +78,6 @@ class TestSeeds:
     def test_seeds_are_masked(self, seed: int) -> None:
         assert SeededRng(seed).seed == seed & MASK64
         assert SeededRng(seed).gen_u64() == SeededRng(seed & MASK64).gen_u64()
-        assert batch_u64([seed], 3)[0].tolist() == SeededRng(seed).u64(3).tolist()
 
     def test_numpy_integers_are_seeds_and_floats_are_not(self) -> None:
         for seed in (np.int64(-1), np.uint64(MASK64), np.int8(5)):
@@ -267,8 +265,6 @@ class TestArrays:
         for name in ("u64", "f64", "f32", "uniform10_f32", "normal_f32", "normal_f64"):
             with pytest.raises(ValueError, match="cannot draw -1 values"):
                 getattr(rng, name)(-1)
-        with pytest.raises(ValueError, match="cannot draw -1 values"):
-            batch_u64([1], -1)
 
     def test_threads_do_not_disturb_each_other(self) -> None:
         expected = {seed: SeededRng(seed).u64(150_000) for seed in range(4)}
@@ -296,23 +292,6 @@ class TestArrays:
             rng = SeededRng(8)
             assert np.array_equal(np.concatenate([rng.u64(n) for n in counts]), whole)
         assert len(rng_lanes._workspace._by_width) <= rng_lanes.CACHED_WIDTHS
-
-
-class TestBatch:
-    @pytest.mark.parametrize(
-        ("seeds", "count"), [(1, 40), (3, 5000), (40, 17), (200, 700), (7000, 3)]
-    )
-    def test_each_row_is_its_seeds_stream(self, seeds: int, count: int) -> None:
-        chosen = [derive_seed(seed, "batch") for seed in range(seeds)]
-        rows = batch_u64(chosen, count)
-        assert rows.shape == (seeds, count)
-        assert rows.dtype == np.uint64
-        for seed, row in zip(chosen, rows, strict=True):
-            assert np.array_equal(row, SeededRng(seed).u64(count))
-
-    @pytest.mark.parametrize(("seeds", "count"), [(0, 0), (0, 5), (5, 0)])
-    def test_empty(self, seeds: int, count: int) -> None:
-        assert batch_u64(list(range(seeds)), count).shape == (seeds, count)
 
 
 class TestNormals:

@@ -295,7 +295,6 @@ def test_an_allowed_violation_stays_visible_and_does_not_fail() -> None:
     assert result.verdict is Verdict.PASSED
     (found,) = [v for v in result.violations if v.rule == "real-spills"]
     assert found.allowed == "measured: faster so"
-    assert (result.accepted, result.count("error")) == (1, 0)
     assert found.to_json()["allowed"] == "measured: faster so"
 
 

@@ -26,7 +26,7 @@ class PlainPtx:
     lines: tuple[int, ...]
 
     def number(self, line: int) -> int:
-        """Return the line number in the reduced text of a line of the file; 0 for one left out."""
+        """Convert a line number of the file to one of the reduced text; 0 if it was left out."""
         low, high = 0, len(self.lines)
         while low < high:
             middle = (low + high) // 2
@@ -37,7 +37,7 @@ class PlainPtx:
         return low + 1 if low < len(self.lines) and self.lines[low] == line else 0
 
     def line(self, number: int) -> int:
-        """Return the line number in the file of a line of the reduced text; 0 if there is none."""
+        """Convert a line number of the reduced text to one of the file; 0 if there is none."""
         return self.lines[number - 1] if 1 <= number <= len(self.lines) else 0
 
 

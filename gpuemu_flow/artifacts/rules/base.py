@@ -28,7 +28,7 @@ class Rule:
     severity : str
         ``error``, ``warning`` or ``info``: the default of its violations.
     what, why, example, instead : str
-        For people: what it looks for, why that matters, a kernel that has it, what to do.
+        Texts for people: what it looks for, why that matters, a kernel that has it, what to do.
     check : callable
         Judges a view by a policy.
     find : callable or None
@@ -104,3 +104,16 @@ def needs_exact_figures(view: KernelView, policy: Policy) -> str:
 def plural(count: int, noun: str) -> str:
     """Return ``1 instruction``, ``2 instructions``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def explain(rule: Rule) -> str:
+    """Return the description of one rule as a section of Markdown."""
+    example = "\n".join(f"    {line}" for line in rule.example.splitlines())
+    return (
+        f"## {rule.id}\n\n"
+        f"Rule {rule.number}, {rule.severity}.\n\n"
+        f"**What it does.** {rule.what}\n\n"
+        f"**Why it matters.** {rule.why}\n\n"
+        f"**Example.**\n\n{example}\n\n"
+        f"**Instead.** {rule.instead}\n"
+    )

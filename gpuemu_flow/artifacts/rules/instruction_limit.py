@@ -27,7 +27,7 @@ def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
 
 
 def unchecked(view: KernelView, policy: Policy) -> str:
-    """Say that a cubin alone has no PTX instructions to count."""
+    """Return the reason why the rule cannot judge a kernel without PTX, else ''."""
     if policy.max_instructions is not None and view.metrics.instructions is None:
         return "needs the kernel's PTX"
     return ""

@@ -26,7 +26,7 @@ def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
 
 
 def unchecked(view: KernelView, policy: Policy) -> str:
-    """Say that a cubin alone does not show its instructions."""
+    """Return the reason why the rule cannot judge a kernel without a listing, else ''."""
     if policy.expect_tensor_cores and not view.has_ptx and view.metrics.sass_opcodes is None:
         return "needs the kernel's PTX, or nvdisasm"
     return ""

@@ -58,7 +58,7 @@ def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
 
 
 def unchecked(view: KernelView, policy: Policy) -> str:
-    """Say that estimates and cubins of old compilers do not show spills."""
+    """Return the reason why spills are unknown (an estimate, an old cubin), else ''."""
     reason = needs_exact_figures(view, policy)
     if reason:
         return reason

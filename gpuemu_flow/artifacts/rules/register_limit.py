@@ -63,7 +63,7 @@ def _registers(view: KernelView, policy: Policy) -> Iterator[Violation]:
 
 
 def unchecked(view: KernelView, policy: Policy) -> str:
-    """Say that there is no figure: the body is too large for an estimate."""
+    """Return the reason why the rule cannot judge unknown registers, else ''."""
     if view.metrics.registers is None:
         return "no figure: needs a cubin or the output of ptxas -v"
     return ""

@@ -32,7 +32,7 @@ def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
 
 
 def unchecked(view: KernelView, policy: Policy) -> str:
-    """Say that there is no figure to compare with the limit."""
+    """Return the reason why the rule cannot judge unknown shared memory, else ''."""
     if policy.max_shared_memory is not None and view.metrics.shared_bytes is None:
         return "shared memory is unknown"
     return ""

@@ -8,7 +8,6 @@ from gpuemu_flow.cases.kinds.setting import Array, Ints, Kind, Setting
 from gpuemu_flow.numerics.dtypes import float_limits, numpy_dtype
 
 FEW = 4
-DENSE = 8  # a range of no more than so many times the values is shuffled as a whole
 
 
 def _permutation(setting: Setting) -> Array:

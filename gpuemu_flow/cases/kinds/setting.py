@@ -37,7 +37,7 @@ class Setting:
     total : int or None
         Sum of the values.
     size : int or None
-        Of the axis that indices point into.
+        Size of the axis that indices point into.
     """
 
     rng: SeededRng

@@ -32,7 +32,7 @@ _ORDER_FREE = frozenset({"add", "min", "max", "and", "or", "xor"})
 
 @dataclass(frozen=True)
 class Choice:
-    """The choice whether C runs a launch.
+    """The decision whether numpy or compiled C runs a launch.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Native:
             ``auto``, ``numpy`` or ``c``. ``auto`` chooses C if the launch is large and the kernel's
             results do not depend on the order of blocks, so that both back ends give the same bits.
         threads, blocks : int
-            Of a block, and of the grid.
+            Number of threads of a block, and of blocks of the grid.
         checks : collection of str
         together : int
             Blocks of a cluster.
@@ -95,7 +95,7 @@ class Native:
         return Choice(races in self._libraries, self._problem)
 
     def run(self, launch: Launch, ids: Array) -> bool:
-        """Run all blocks of a launch; False when numpy must make the launch again."""
+        """Run all blocks of a launch; return False if numpy must repeat the launch."""
         try:
             return run_blocks(self._libraries["race" in launch.checks], launch, ids)
         except BudgetError:

@@ -96,7 +96,7 @@ def absolute_differences(signed: bool, lanes: int, sums: bool) -> Callable[..., 
     Parameters
     ----------
     signed : bool
-        Of the sources' parts.
+        True if the sources' parts are signed.
     lanes : int
         Parts of a word.
     sums : bool

@@ -27,7 +27,7 @@ class Given:
         return self._values[name]
 
     def size(self, name: str, axis: int, factor: int = 1) -> int:
-        """Return the size that an axis of an input tells."""
+        """Return the size of one axis of an input."""
         return int(self._values[name].shape[axis]) // factor
 
     @property

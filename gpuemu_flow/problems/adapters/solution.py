@@ -30,7 +30,7 @@ class Solution:
     Attributes
     ----------
     sources : mapping of str to str
-        By path.
+        Texts by path.
     file, function : str
         The entry point.
     destination : bool

@@ -37,7 +37,7 @@ class Group:
     folder : Path
         Not there yet.
     limits : mapping of str to int
-        By the kernel's name, such as ``pids.max``.
+        Limits by the kernel's name, such as ``pids.max``.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def limits_of(memory_limit: int | None) -> dict[str, int]:
     Parameters
     ----------
     memory_limit : int or None
-        Of the program; what its imports take comes on top.
+        The program's memory limit; memory for its imports is added to it.
     """
     limits = {"pids.max": MOST_PROCESSES}
     if memory_limit is not None:

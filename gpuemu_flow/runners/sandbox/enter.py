@@ -56,7 +56,7 @@ class SandboxError(Exception):
 
 
 def make_scratch(folder: str = "") -> str:
-    """Make a worker's own folder in `folder`, or the folder of all; OSError if it is impossible."""
+    """Make a worker's own folder in `folder`; without one, make the folder of all workers."""
     made = tempfile.mkdtemp(dir=folder) if folder else tempfile.mkdtemp(prefix=SCRATCH)
     return os.path.realpath(made)
 

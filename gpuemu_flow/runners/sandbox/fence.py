@@ -19,7 +19,7 @@ class Fence:
     Parameters
     ----------
     mode : str
-        One of `spec.MODES`.
+        ``off``, ``auto``, ``require`` or ``strict``.
     root : Path
         The workspace.
     writable : tuple of str
@@ -80,9 +80,9 @@ class Fence:
         return tuple(sorted(found - {self._root}))
 
     def own_apart(self, kept_from: OffLimits, own: Iterable[str]) -> tuple[str, ...]:
-        """Return those of an op's own files that lie apart, and that it may read there.
+        """Return an op's own files in folders that are closed to ops, which it may read.
 
-        A link is none of them: it might lead to a rival's file.
+        Links are left out: they might lead to the file of another op.
         """
         if not self._apart:
             return ()

@@ -10,7 +10,6 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 SCRATCH = "gpuemu-scratch-"
 """Start of the names of folders below which workers have folders of their own."""
-MODES = ("off", "auto", "require", "strict")
 STRICT = "strict"
 """The mode that adds namespaces to what `require` demands."""
 OFF = "off"

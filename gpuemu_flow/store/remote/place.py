@@ -84,7 +84,7 @@ def place_of(remote: str, mode: str, environ: Mapping[str, str]) -> Place | None
     Parameters
     ----------
     remote, mode : str
-        Of the configuration; an empty `remote` for none.
+        The configuration's settings; `remote` is empty for no shared cache.
 
     Raises
     ------

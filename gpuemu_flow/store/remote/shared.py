@@ -55,7 +55,7 @@ class Counts:
     stored : int
         Entries that were written.
     bytes_out : int
-        Of blobs and entries.
+        Bytes of stored blobs and entries.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class SharedCache:
     blobs : BlobStore
         The workspace's own blobs.
     staging : PrivateFolder
-        Where blobs are written until their content is known to be right.
+        The folder where blobs are written until their content is known to be right.
     report : callable
         Is told each problem once.
     cancel : threading.Event

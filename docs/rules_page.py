@@ -1,8 +1,9 @@
-"""The reference page of the lint rules, generated from the rules themselves."""
+"""``docs/lint-rules.md``, made from the lint rules themselves."""
 
 from __future__ import annotations
 
-from gpuemu_flow.artifacts.rules import RULES, Rule
+from gpuemu_flow.artifacts.rules import RULES
+from gpuemu_flow.artifacts.rules.base import explain
 
 _INTRODUCTION = """\
 # Lint rules
@@ -37,19 +38,6 @@ allow = { debug-call = "reports overflow once, on purpose" }
 
 A rule that has nothing to look at (no PTX, no cubin) is listed as unchecked, never passed over.
 """
-
-
-def explain(rule: Rule) -> str:
-    """Return the description of one rule as a section of Markdown."""
-    example = "\n".join(f"    {line}" for line in rule.example.splitlines())
-    return (
-        f"## {rule.id}\n\n"
-        f"Rule {rule.number}, {rule.severity}.\n\n"
-        f"**What it does.** {rule.what}\n\n"
-        f"**Why it matters.** {rule.why}\n\n"
-        f"**Example.**\n\n{example}\n\n"
-        f"**Instead.** {rule.instead}\n"
-    )
 
 
 def reference_page() -> str:
