@@ -8,7 +8,12 @@ import sys
 from pathlib import Path
 
 KERNELS = Path(__file__).resolve().parent
-ARCHITECTURES = {"small_floats.cu": "sm_89", "barriers.cu": "sm_90", "clusters.cu": "sm_90"}
+ARCHITECTURES = {
+    "small_floats.cu": "sm_89",
+    "barriers.cu": "sm_90",
+    "clusters.cu": "sm_90",
+    "cooperative.cu": "sm_90",
+}
 
 
 def compile_kernel(source: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cooperative_kernels import WRONG, cooperative
 from emulated_kernels import Case, all_cases, kernel_of
 
 SIZES = (100, 1, 333)
@@ -38,6 +39,22 @@ def test_a_correct_kernel_is_right_in_the_other_order_of_warps(case: Case) -> No
     result = case.launch(warps_reversed=True, backend="numpy")
     case.check(result)
     assert [str(f) for f in result.findings] == []
+
+
+@pytest.mark.parametrize("backend", ["numpy", "c"])
+@pytest.mark.parametrize(
+    "case", cooperative(np.random.default_rng(3), 300, "_wrong"), ids=lambda c: c.entry
+)
+def test_a_bug_is_found_even_where_the_values_are_right(case: Case, backend: str) -> None:
+    check, rule, right = WRONG[case.entry]
+    result = case.launch(backend=backend)
+    if right:
+        case.check(result)
+    else:
+        with pytest.raises(AssertionError):
+            case.check(result)
+    assert {f.check for f in result.findings} == {check}
+    assert rule in {f.rule for f in result.findings}
 
 
 def test_printf_is_captured() -> None:
