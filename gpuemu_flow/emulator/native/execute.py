@@ -118,11 +118,11 @@ def _arguments(launch: Launch, ids: Array) -> tuple[list[Array], _Args]:
     }  # fmt: skip
     races = "race" in launch.checks
     across = races and launch.blocks > 1
-    cells = len(arena.data) // smallest_access(program) + 64
+    marks = len(arena.data) // smallest_access(program) + 64
     if races:
-        arrays["marks"] = np.zeros(cells, np.uint32)
+        arrays["marks"] = np.zeros(marks, np.uint32)
     if across:
-        arrays["owners"] = np.zeros(cells, np.uint32)
+        arrays["owners"] = np.zeros(marks, np.uint32)
     values: dict[str, Any] = {name: array.ctypes.data for name, array in arrays.items()}
     total = program.shared_bytes + launch.dynamic_shared
     args = _Args(
