@@ -143,6 +143,7 @@ def test_the_instructions_are_found() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_an_odd_form_is_declined_or_decoded() -> None:
     outcomes: Counter[str] = Counter()
     crashes: dict[str, str] = {}

@@ -326,7 +326,7 @@ HARMLESS_MORE = {
     ),
     "volatile stores of two warps": (
         "shr.u32 %r9, %r2, 5; st.volatile.global.u32 [%rd2], %r9; "
-        "st.volatile.shared.u32 [%r5], %r9;"
+        "setp.eq.u32 %p1, %r7, 0; @%p1 st.volatile.shared.u32 [%r5], %r9;"
     ),
     "lanes exchange one place": "atom.global.exch.b32 %r9, [%rd1], %r2;",
     "stack": (
