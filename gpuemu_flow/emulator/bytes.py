@@ -261,6 +261,18 @@ class Bytes(State):
             same &= old == self.active(value, lanes.mask)
         return same
 
+    def _lost(
+        self,
+        data: Array,
+        lanes: Lanes,
+        values: Sequence[Array],
+        width: int,
+        good: Array | None,
+    ) -> Array:
+        """Mark the active lanes whose value a store did not leave in memory."""
+        lost = ~self._unchanged(data, lanes, values, width, good)
+        return lost if good is None else lost & good
+
     def _element(self, step: int) -> int:
         """Return the size in bytes of one element of a step's access."""
         return SIZES.get(self.launch.program.steps[step].opcode.type, 1)

@@ -112,6 +112,7 @@ class ClusterRaces(LoggedRaces):
     ) -> None:
         at = int(np.flatnonzero(late)[0])
         where = self._describe((first + at) * self._grain, self._element(step))
+        verb = "writes" if self._did(step, "") else verb
         ended = show_index(self._s.block_index(row))
         numbers = np.unique(who[late])
         self._s.report_lanes(
@@ -132,6 +133,7 @@ class ClusterRaces(LoggedRaces):
             super().report(bad, me, who, steps, step, verb, write, offsets)
             return
         numbers = me[bad]
+        verb = self._did(int(steps[first]), verb)
         rule = {
             ("written", False): "between-cluster-blocks-read-after-write",
             ("written", True): "between-cluster-blocks-write-after-write",

@@ -120,7 +120,8 @@ class Emitter:
             if np.dtype(dtype).itemsize == bits.itemsize:
                 value = bits.view(dtype)
             else:
-                value = number.astype(dtype)
+                with np.errstate(all="ignore"):  # the constant may be NaN or too large
+                    value = number.astype(dtype)
         return self.constant(value, key)
 
     def immediate_number(self, value: int, type_name: str) -> str:

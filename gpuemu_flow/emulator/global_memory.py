@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuemu_flow.emulator.bytes import Bytes
 from gpuemu_flow.emulator.lanes import Lanes
+from gpuemu_flow.emulator.meetings import may_meet, report_meetings
 from gpuemu_flow.emulator.memory import (
     GLOBAL_BASE,
     READ_ONLY,
@@ -121,8 +122,13 @@ class GlobalMemory(Bytes):
             self, lanes, good, size, step, write=True, strong=strong, same=unchanged
         )
         self._put(arena.data, lanes, values, width, good)
-        if races is not None and collided:
-            lost = ~unchanged()
-            races.collide(self, lanes, lost if good is None else lost & good, step)
+        if self.check_race and (collided or may_meet(lanes.offsets)):
+            lost = self._lost(arena.data, lanes, values, width, good)
+            if races is not None and collided:
+                races.collide(self, lanes, lost, step)
+            report_meetings(
+                self, lanes, [self.active(v, lanes.mask) for v in values], lost, step,
+                strong=strong, within_blocks=True, describe=arena.describe,
+            )  # fmt: skip
         if self.check_init:
             self._mark(arena.shadow, lanes, size, good, WRITTEN)

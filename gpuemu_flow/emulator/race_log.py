@@ -8,7 +8,7 @@ way to order accesses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class _Access:
     step: int
     write: bool
     strong: bool
-    values: Sequence[Array]
+    kept: bool
 
 
 @dataclass
@@ -63,10 +63,10 @@ class LoggedRaces(SharedRaces):
         *,
         write: bool,
         strong: bool,
-        values: Sequence[Array] = (),
+        kept: bool = False,
     ) -> None:
         """Log an access; see `SharedRaces.access`."""
-        made = _Access(lanes, good, size, step, write, strong, values)
+        made = _Access(lanes, good, size, step, write, strong, kept)
         if self._exact:
             self._replay(made)
             return
@@ -140,7 +140,7 @@ class LoggedRaces(SharedRaces):
         lanes, good = self._whole(event)
         super().access(
             lanes, good, event.size, event.step, write=event.write, strong=event.strong,
-            values=event.values,
+            kept=event.kept,
         )  # fmt: skip
 
     def _whole(self, event: _Access) -> tuple[Lanes, Array | None]:

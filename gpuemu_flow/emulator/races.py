@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -66,6 +66,7 @@ class SharedRaces:
         self._row = lanes // state.width
         self._warp = lanes % state.width // WARP
         self._signals: dict[int, Array] = {}
+        self._keeping: set[int] = set()
         self._written = _Trace(cells)
         self._read = _Trace(cells)
         self._read_also = _Trace(cells)
@@ -79,7 +80,7 @@ class SharedRaces:
         *,
         write: bool,
         strong: bool,
-        values: Sequence[Array] = (),
+        kept: bool = False,
     ) -> None:
         """Record one access, and report those that no barrier orders.
 
@@ -91,33 +92,35 @@ class SharedRaces:
             Lanes that take part in the access.
         size, step : int
         write, strong : bool
-        values : sequence of array
-            Values written, element by element, for the active lanes.
+        kept : bool
+            True for stores of the values that are there already. Like a load, and with `write`
+            False, such a store is no race but with one that changes the value.
         """
         me = np.arange(lanes.offsets.size) if lanes.mask is None else np.flatnonzero(lanes.mask)
         offsets = lanes.offsets.astype(np.int64)
-        words = list(values)
         if good is not None:
-            me, offsets, words = me[good], offsets[good], [w[good] for w in words]
+            me, offsets = me[good], offsets[good]
         if me.size:
-            self._access(me, offsets, size, step, write, strong=strong, words=words)
+            self._access(me, offsets, size, step, write, strong=strong, kept=kept)
 
     def _access(
         self, me: Array, offsets: Array, size: int, step: int, write: bool, *, strong: bool,
-        words: list[Array],
+        kept: bool = False,
     ) -> None:  # fmt: skip
         row, warp = self._row[me], self._warp[me]
         now = self._clock[row, warp, warp]
-        width = words[0].dtype.itemsize if words else size
+        if kept:
+            self._keeping.add(step)
         for k in range(0, max(size, self._grain), self._grain):
             cells = (offsets + k) // self._grain
+            if kept:
+                self._record_read(cells, me, row, warp, now, step, strong)
+                continue
             self._written.check(self, cells, me, row, warp, strong, step, "written", write, offsets)
             if write:
                 for trace in (self._read, self._read_also):
                     trace.check(self, cells, me, row, warp, strong, step, "read", True, offsets)
                 self._written.record(cells, me, now, step, strong)
-                if words and not strong:
-                    self._collisions(cells, me, words[k // width], step, offsets)
             else:
                 self._record_read(cells, me, row, warp, now, step, strong)
 
@@ -127,7 +130,7 @@ class SharedRaces:
         """Record the bytes, by offset, that a copy started by one thread reads or writes."""
         places = np.unique(places // self._grain) * self._grain
         me = np.full(places.size, lane)
-        self._access(me, places, self._grain, step, write, strong=strong, words=[])
+        self._access(me, places, self._grain, step, write, strong=strong)
 
     def _record_read(
         self, cells: Array, me: Array, row: Array, warp: Array, now: Array, step: int, strong: bool
@@ -140,32 +143,15 @@ class SharedRaces:
         if others.any():
             self._read_also.record(cells[others], me[others], now[others], step, strong)
 
-    def _collisions(
-        self, cells: Array, me: Array, values: Array, step: int, offsets: Array
-    ) -> None:
-        """Report lanes that write different values to one place in one instruction."""
-        winner = self._written.who[cells]
-        lost = winner != me
-        if not lost.any():
-            return
-        position = np.searchsorted(me, winner[lost])
-        differs = np.zeros(len(me), bool)
-        differs[lost] = values[position] != values[lost]
-        numbers = me[differs]
-        if numbers.size:
-            at, other = int(offsets[differs][0]), int(winner[differs][0])
-            self._s.report_lanes(
-                "race", "write-after-write", numbers, step,
-                lambda _: f"writes {self._describe(at, self._element(step))} "
-                f"by {self._s.who(int(numbers[0]))} and, in the same instruction, "
-                f"another value by {self._thread(other)}",
-            )  # fmt: skip
-
     def _element(self, step: int) -> int:
         return SIZES.get(self._s.launch.program.steps[step].opcode.type, 4)
 
     def _thread(self, flat: int) -> str:
         return f"thread {show_index(self._s.thread_index(flat % self._s.width))}"
+
+    def _did(self, step: int, verb: str) -> str:
+        """Name an access that stands among the loads: a store may have kept what was there."""
+        return "written" if step in self._keeping else verb
 
     def report(
         self, bad: Array, me: Array, who: Array, steps: Array, step: int, verb: str, write: bool,
@@ -174,6 +160,7 @@ class SharedRaces:
         """Report accesses that another thread's access is not ordered with."""
         numbers = me[bad]
         first = int(np.flatnonzero(bad)[0])
+        verb = self._did(int(steps[first]), verb)
         rule = {
             ("written", False): "read-after-write",
             ("written", True): "write-after-write",

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuemu_flow.emulator.cluster_memory import ClusterMemory
 from gpuemu_flow.emulator.lanes import Lanes
+from gpuemu_flow.emulator.meetings import may_meet, report_meetings
 from gpuemu_flow.emulator.memory import (
     GLOBAL_BASE,
 )
@@ -118,18 +119,22 @@ class SharedMemory(ClusterMemory):
         if not lanes.offsets.size:
             return
         if self.shared_races is not None:
-            active = [self.active(v, lanes.mask) for v in values]
             same = self._unchanged(self.shared, lanes, values, width, good)
-            self.shared_races.access(
-                lanes,
-                ~same if good is None else good & ~same,
-                size,
-                step,
-                write=True,
-                strong=strong,
-                values=active,
-            )
+            kept, changed = same, ~same
+            if good is not None:
+                kept, changed = kept & good, changed & good
+            races = partial(self.shared_races.access, lanes, size=size, step=step, strong=strong)
+            races(good=changed, write=True)
+            if kept.any():
+                races(good=kept, write=False, kept=True)
         self._put(self.shared, lanes, values, width, good)
+        if self.shared_races is not None and may_meet(lanes.offsets):
+            report_meetings(
+                self, lanes, [self.active(v, lanes.mask) for v in values],
+                self._lost(self.shared, lanes, values, width, good), step, strong=strong,
+                within_blocks=False,
+                describe=lambda at: self.describe_batch_offset(at, self._element(step)),
+            )  # fmt: skip
         if self.check_init:
             self._mark(self.shared_written, lanes, size, good, 1)
 

@@ -199,11 +199,12 @@ class CompiledTriton:
                 'pass the tensor itself, or use mode = "interpreted"',
             )
         metadata = compiled.metadata
-        if getattr(metadata, "num_ctas", 1) != 1:
-            raise _refused("the launch asks for clusters of blocks", "num_ctas = 1")
         bound = self._bound(kernel, args, kwargs)
         blocks = tuple(grid(bound) if callable(grid) else grid)
         emulated = self._kernel(compiled)
+        # A program is computed by the blocks of one cluster.
+        cluster = (int(getattr(metadata, "num_ctas", 1)), 1, 1)
+        blocks = tuple(n * members for n, members in zip(blocks, cluster, strict=False))
         if 0 in blocks:
             return
         memory = _Memory(self.torch, self.device.run, self.device.new)
@@ -221,6 +222,7 @@ class CompiledTriton:
         result = emulated.launch(
             blocks, [int(metadata.num_warps) * 32], arguments[: len(emulated.parameters)],
             shared=int(metadata.shared), checks=self._checks,
+            cluster=cluster if cluster[0] > 1 else (),
         )  # fmt: skip
         memory.take_back(result.buffers)
         self._found += [failure_of(finding, self._root) for finding in result.findings]

@@ -8,14 +8,19 @@ import sys
 from pathlib import Path
 
 KERNELS = Path(__file__).resolve().parent
-ARCHITECTURES = {"small_floats.cu": "sm_89", "barriers.cu": "sm_90", "clusters.cu": "sm_90"}
+ARCHITECTURES = {
+    "small_floats.cu": "sm_89",
+    "barriers.cu": "sm_90",
+    "clusters.cu": "sm_90",
+    "cooperative.cu": "sm_90",
+}
 
 
-def compile_kernel(source: Path) -> str:
+def compile_kernel(source: Path, nvcc: str = "nvcc") -> str:
     """Compile one file; paths of this machine are left out of the PTX."""
     arch = ARCHITECTURES.get(source.name, "sm_80")
     done = subprocess.run(
-        ["nvcc", f"-arch={arch}", "-lineinfo", "-ptx", "-o", "-", source.name],
+        [nvcc, f"-arch={arch}", "-lineinfo", "-ptx", "-o", "-", source.name],
         cwd=source.parent, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:

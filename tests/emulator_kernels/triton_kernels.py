@@ -54,12 +54,15 @@ def specialised_kernel(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK:
     out.store([row, col], total.to(tl.float16))
 
 
-def compiled(function, types: dict[str, str], constants: dict[str, int], capability: int) -> str:
-    """Compile for an architecture; paths of this machine are left out."""
+def compiled(
+    function, types: dict[str, str], constants: dict[str, int], capability: int, blocks: int = 1
+) -> str:
+    """Compile for an architecture, with some blocks to a program, without this machine's paths."""
     signature = {**types, **dict.fromkeys(constants, "constexpr")}
     source = ASTSource(fn=function, signature=signature, constexprs=constants)
     target = GPUTarget("cuda", capability, 32)
-    made = triton.compile(source, target=target, options={"num_warps": 4, "num_stages": 3})
+    options = {"num_warps": 4, "num_stages": 3, "num_ctas": blocks}
+    made = triton.compile(source, target=target, options=options)
     text = re.sub(r'(\.file\s+\d+\s+)"[^"]*/([^"/]+)"', r'\1"\2"', made.asm["ptx"])
     text = re.sub(r"^\s*\.section\s+\.debug_\w+\s*\{.*?^\s*\}\n", "", text, flags=re.M | re.S)
     return re.sub(r"^\s*//.*\n|\s*//[^\n]*$", "", text, flags=re.MULTILINE)
@@ -78,6 +81,12 @@ def main() -> None:
             sizes = {"BM": 32, "BN": 32, "BK": 32}
             text = compiled(matmul_kernel, types, sizes, capability)
             (folder / f"triton_matmul_{kind}_sm_{capability}.ptx").write_text(text)
+    softmax = {"x": "*fp32", "out": "*fp32", "n": "i32"}
+    text = compiled(softmax_kernel, softmax, {"BLOCK": 1024}, 90, 4)
+    (folder / "triton_softmax_of_4_blocks_sm_90.ptx").write_text(text)
+    types = dict.fromkeys("ab", "*fp16") | {"c": "*fp32", **dict.fromkeys("MNK", "i32")}
+    text = compiled(matmul_kernel, types, {"BM": 64, "BN": 64, "BK": 32}, 90, 2)
+    (folder / "triton_matmul_of_2_blocks_sm_90.ptx").write_text(text)
     for kind in ("fp16", "fp32", "fp8e4nv"):  # large enough for products of warp groups
         types = {"a": f"*{kind}", "b": f"*{kind}", "c": "*fp32", **dict.fromkeys("MNK", "i32")}
         text = compiled(matmul_kernel, types, {"BM": 64, "BN": 64, "BK": 32}, 90)

@@ -94,6 +94,14 @@ def test_it_passes_is_current_and_a_bug_is_found_at_its_line(workspace: Path) ->
     assert (place["file"], place["line"]) == ("k.py", line)
 
 
+@pytest.mark.long
+def test_programs_of_a_cluster_of_blocks(workspace: Path) -> None:
+    text = KERNEL.replace("x.shape[1]))", "x.shape[1]), num_ctas=2)")
+    (workspace / "k.py").write_text(text)
+    (workspace / "gpuemu.toml").write_text(CONFIG.replace("sm_80", "sm_90"))
+    assert [r["verdict"] for r in run(workspace)["results"]] == ["passed"]
+
+
 def test_bugs_are_planted_in_the_ptx_that_triton_made(workspace: Path) -> None:
     found = run(workspace, "mutate", "softmax")["kernel"]
     names = {killed["name"] for killed in found["killed"]}

@@ -434,7 +434,9 @@ FAMILIES: tuple[Callable[[np.random.Generator, int], list[Case]], ...] = (
 
 def all_cases(seed: int, n: int) -> list[Case]:
     """Launches of every kernel for one seed and size."""
+    from cooperative_kernels import cooperative
     from fragment_cases import barriers, fragments
 
     rng = np.random.default_rng([seed, n])
-    return [case for family in (*FAMILIES, fragments, barriers) for case in family(rng, n)]
+    families = (*FAMILIES, fragments, barriers, cooperative)
+    return [case for family in families for case in family(rng, n)]

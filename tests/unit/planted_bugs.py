@@ -166,6 +166,39 @@ MORE: dict[str, tuple[str, str, str]] = {
         "race", "read-after-write", "cp.async.ca.shared.global [%r6], [%rd4], 4; "
         "cp.async.wait_all; " + NEIGHBOUR,
     ),
+    "lanes write their numbers to one global place": (
+        "race", "same-instruction", "st.global.u32 [%rd2], %r2;",
+    ),
+    "two lanes of many differ": (
+        "race", "same-instruction", "setp.eq.u32 %p1, %r2, 40; selp.u32 %r9, 1, 0, %p1; "
+        "st.global.u32 [%rd2], %r9;",
+    ),
+    "a lane keeps what another changes": (
+        "race", "same-instruction", "st.shared.u32 [%r5], 0; bar.sync 0; "
+        "setp.lt.u32 %p1, %r2, 2; @%p1 st.shared.u32 [%r5], %r2;",
+    ),
+    "vectors of neighbours differ in one element": (
+        "race", "same-instruction", "and.b64 %rd8, %rd3, -8; add.s64 %rd8, %rd8, %rd2; "
+        "st.global.v2.u32 [%rd8], {%r3, %r2};",
+    ),
+    "a lane stores twice, the next one what it left": (
+        "race", "same-instruction", "setp.lt.u32 %p1, %r2, 2; add.u32 %r9, %r2, 5; "
+        "@%p1 st.global.u32 [%rd2], %r9; @%p1 st.global.u32 [%rd2], 6;",
+    ),
+    "volatile stores of a warp": (
+        "race", "same-instruction", "st.volatile.global.u32 [%rd2], %r2;",
+    ),
+    "volatile stores of a warp to shared memory": (
+        "race", "same-instruction", "st.volatile.shared.u32 [%r5], %r2;",
+    ),
+    "by a generic address": ("race", "same-instruction", "st.u32 [%rd2], %r2;"),
+    "warps write their numbers to one global place": (
+        "race", "write-after-write", "shr.u32 %r9, %r2, 5; st.global.u32 [%rd2], %r9;",
+    ),
+    "a warp keeps what another changes": (
+        "race", "write-after-write", "st.shared.u32 [%r5], 0; bar.sync 0; "
+        "setp.lt.u32 %p1, %r2, 32; @%p1 st.shared.u32 [%r5], 0; @!%p1 st.shared.u32 [%r5], 9;",
+    ),
 }  # fmt: skip
 """By name: check, rule, body; as `PLANTED` of test_emulator_checks."""
 
@@ -280,6 +313,22 @@ HARMLESS_MORE = {
     "a box": tensor_map() + AWAIT_BOX + BOX + BOX_CAME + "ld.shared.u32 %r9, [%r6]; "
     "fence.proxy.async; bar.sync 0; " + BOX_BACK,
     "a bulk copy": SINGLE + EXPECT + COPY + PARITY + "ld.shared.u32 %r9, [%r6];",
+    "all lanes write one value to one place": (
+        "st.global.u32 [%rd2], 7; st.volatile.global.u32 [%rd2+4], 7; st.shared.u32 [%r5], 7; "
+        "st.volatile.shared.u32 [%r5+4], 7; bar.sync 0; st.shared.u32 [%r5], 7;"
+    ),
+    "each warp writes its value to its place": (
+        "shr.u32 %r9, %r2, 5; mul.wide.u32 %rd8, %r9, 4; add.s64 %rd8, %rd8, %rd2; "
+        "st.global.u32 [%rd8], %r9; st.global.u32 [%rd8], %r9;"
+    ),
+    "lanes store to their own places twice": (
+        "st.global.u32 [%rd5], 0; st.global.u32 [%rd5], %r2; st.volatile.global.u32 [%rd5], %r3;"
+    ),
+    "volatile stores of two warps": (
+        "shr.u32 %r9, %r2, 5; st.volatile.global.u32 [%rd2], %r9; "
+        "setp.eq.u32 %p1, %r7, 0; @%p1 st.volatile.shared.u32 [%r5], %r9;"
+    ),
+    "lanes exchange one place": "atom.global.exch.b32 %r9, [%rd1], %r2;",
     "stack": (
         "mov.u64 %rd8, 64; alloca.u64 %rd9, %rd8, 16; st.local.u32 [%rd9+60], %r2; "
         "ld.local.u32 %r9, [%rd9+60]; st.global.u32 [%rd5], %r9;"

@@ -124,7 +124,7 @@ PLANTED: dict[str, tuple[str, str, str]] = {
         "race", "write-after-write", "st.shared.u32 [%r6], 500; xor.b32 %r9, %r4, 128; "
         "add.u32 %r9, %r9, %r5; st.shared.u32 [%r9], %r2;",
     ),
-    "all write one place": ("race", "write-after-write", "st.shared.u32 [%r5], %r2;"),
+    "all write one place": ("race", "same-instruction", "st.shared.u32 [%r5], %r2;"),
     "atomic and a plain read": (
         "race", "read-after-write", "setp.eq.u32 %p1, %r2, 0; @%p1 st.shared.u32 [%r5], 0; "
         "bar.sync 0; red.shared.add.u32 [%r5], 1; ld.shared.u32 %r9, [%r5];",

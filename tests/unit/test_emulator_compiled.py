@@ -40,7 +40,8 @@ NUMPY_ONLY = {
     "mma_f64": "lacks mma", "wmma_f64": "lacks wmma",
     "rotate": "lacks %globaltimer", "copied": "lacks %globaltimer",
     "last_block_sum": "wait for each other", "float_max_cas": "wait for each other",
-    "spin_lock": "wait for each other",
+    "spin_lock": "wait for each other", "last_adds": "wait for each other",
+    "cluster_max": "clusters of blocks",
 }  # fmt: skip
 """Kernels that C gives way for, and what it says."""
 

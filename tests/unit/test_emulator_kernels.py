@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from emulated_kernels import Case, all_cases, kernel_of
+from cooperative_kernels import WRONG, cooperative
+from emulated_kernels import FOLDER, Case, all_cases, as_argument, kernel_of
+from emulator_kernels import compile_all
+
+from gpuemu_flow.artifacts.toolchain import Tool, find_tools
+from gpuemu_flow.emulator.launch import load_kernel
 
 SIZES = (100, 1, 333)
 
@@ -40,10 +45,41 @@ def test_a_correct_kernel_is_right_in_the_other_order_of_warps(case: Case) -> No
     assert [str(f) for f in result.findings] == []
 
 
+@pytest.mark.parametrize("backend", ["numpy", "c"])
+@pytest.mark.parametrize(
+    "case", cooperative(np.random.default_rng(3), 300, "_wrong"), ids=lambda c: c.entry
+)
+def test_a_bug_is_found_even_where_the_values_are_right(case: Case, backend: str) -> None:
+    check, rule, right = WRONG[case.entry]
+    result = case.launch(backend=backend)
+    if right:
+        case.check(result)
+    else:
+        with pytest.raises(AssertionError):
+            case.check(result)
+    assert {f.check for f in result.findings} == {check}
+    assert rule in {f.rule for f in result.findings}
+
+
+@pytest.mark.long
+def test_kernels_with_cooperative_groups_as_nvcc_compiles_them_here() -> None:
+    tool = find_tools().first("nvcc")
+    if not isinstance(tool, Tool):
+        pytest.skip(f"{tool.message}: {tool.hint}")
+    text = compile_all.compile_kernel(FOLDER / "cooperative.cu", tool.path).encode()
+    for ending in ("", "_wrong"):
+        for case in cooperative(np.random.default_rng(5), 200, ending):
+            arguments = [as_argument(a) for a in case.arguments]
+            kernel = load_kernel(text, "cooperative.ptx", case.entry)
+            result = kernel.launch(case.grid, case.block, arguments)
+            check, _, right = WRONG.get(case.entry, ("", "", True))
+            if right:
+                case.check(result)
+            assert {f.check for f in result.findings} == ({check} if check else set())
+
+
 def test_printf_is_captured() -> None:
     kernel = kernel_of("elementwise.ptx", "hello")
-    from emulated_kernels import as_argument
-
     result = kernel.launch([1], [4], [as_argument(np.int32(3))])
     assert result.printed.splitlines() == [
         "thread 0 says hello  0.00 ff",

@@ -85,6 +85,36 @@ def test_boxes_added_by_tensor_maps() -> None:
     np.testing.assert_array_equal(result.buffers[1], rows.sum(0))
 
 
+@pytest.mark.parametrize("n", [1, 777, 1024])
+def test_a_row_by_the_blocks_of_a_cluster(n: int) -> None:
+    x = np.random.default_rng(n).standard_normal((3, n)).astype("f4")
+    kernel = load("triton_softmax_of_4_blocks_sm_90.ptx")
+    assert any(step.opcode.base == "mapa" for step in kernel.program.steps)
+    result = launch(kernel, [4 * 3], [x, out((3, n)), np.int32(n)], 64)
+    e = np.exp(x.astype("f8") - x.max(1, keepdims=True))
+    np.testing.assert_allclose(result.buffers[1], e / e.sum(1, keepdims=True), 1e-5, 1e-7)
+    assert [str(f) for f in result.findings] == []
+
+
+def test_a_matrix_product_by_the_blocks_of_a_cluster() -> None:
+    rng = np.random.default_rng(9)
+    a, b = (rng.standard_normal(s).astype("f2") for s in ((128, 96), (96, 128)))
+    kernel = load("triton_matmul_of_2_blocks_sm_90.ptx")
+    sizes = [np.int32(128), np.int32(128), np.int32(96)]
+    result = launch(kernel, [2 * 2, 2], [a, b, out((128, 128)), *sizes], 8192)
+    np.testing.assert_allclose(result.buffers[2], a.astype("f8") @ b.astype("f8"), 0, 1e-4)
+    assert [str(f) for f in result.findings] == []
+
+
+def test_a_missing_barrier_of_the_cluster_shows() -> None:
+    name = "triton_softmax_of_4_blocks_sm_90.ptx"
+    text = (FOLDER / name).read_text()
+    kernel = load_kernel(text.replace("barrier.cluster", "// barrier.cluster").encode(), name)
+    x = np.ones((2, 900), "f4")
+    result = launch(kernel, [4 * 2], [x, out((2, 900)), np.int32(900)], 64)
+    assert "race" in {f.check for f in result.findings}
+
+
 def test_warps_that_load_and_warps_that_multiply() -> None:
     name = "triton_specialised_sm_90.ptx"
     rng = np.random.default_rng(4)

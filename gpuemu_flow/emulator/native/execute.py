@@ -19,6 +19,9 @@ CHUNK = 1 << 15
 
 _PAD = 64
 
+_FIRST_MARK = 2**32 - (1 << 18)
+"""Marks of stores begin near their end, so that beginning anew is nothing rare."""
+
 
 class _Args(ctypes.Structure):
     """The structure ``Args`` of the generated C."""
@@ -47,6 +50,8 @@ class _Args(ctypes.Structure):
         ("sync", ctypes.c_uint32),
         ("across", ctypes.c_uint32),
         ("owners", ctypes.c_void_p),
+        ("marks", ctypes.c_void_p),
+        ("mark", ctypes.c_uint32),
     )
 
 
@@ -111,9 +116,13 @@ def _arguments(launch: Launch, ids: Array) -> tuple[list[Array], _Args]:
         "sym": np.array([*launch.symbols, 0], np.uint64),
         "ids": ids,
     }  # fmt: skip
-    across = "race" in launch.checks and launch.blocks > 1
+    races = "race" in launch.checks
+    across = races and launch.blocks > 1
+    marks = len(arena.data) // smallest_access(program) + 64
+    if races:
+        arrays["marks"] = np.zeros(marks, np.uint32)
     if across:
-        arrays["owners"] = np.zeros(len(arena.data) // smallest_access(program) + 64, np.uint32)
+        arrays["owners"] = np.zeros(marks, np.uint32)
     values: dict[str, Any] = {name: array.ctypes.data for name, array in arrays.items()}
     total = program.shared_bytes + launch.dynamic_shared
     args = _Args(
@@ -122,7 +131,7 @@ def _arguments(launch: Launch, ids: Array) -> tuple[list[Array], _Args]:
         par_address=launch.parameter_address, budget=launch.budget - launch.spent,
         nt=(ctypes.c_uint32 * 3)(*launch.block), nc=(ctypes.c_uint32 * 3)(*launch.grid),
         threads=launch.threads, dyn=launch.dynamic_shared, total=total, unwritten=unwritten,
-        sync="sync" in launch.checks, across=across,
+        sync="sync" in launch.checks, across=across, mark=_FIRST_MARK,
     )  # fmt: skip
     return list(arrays.values()), args
 

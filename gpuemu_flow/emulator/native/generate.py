@@ -210,6 +210,7 @@ def _result(step: Step) -> int:
     return -1
 
 
+_STORING = frozenset({"st", "stmatrix", "wmma", "cp"})
 _REDUCES = {"popc": 1, "and": 2, "or": 3}
 
 
@@ -241,7 +242,7 @@ def _tables(program: Program, blocks: Blocks) -> str:
         name: []
         for name in (
             "KIND", "TARGET", "LENGTH", "WAITS", "COLLECTIVE", "REDUCES", "ARRIVES", "PLAIN",
-            "FIRSTS", "LENGTHS", "FREE",
+            "FIRSTS", "LENGTHS", "FREE", "STORES",
         )
     }  # fmt: skip
     targets: list[int] = []
@@ -260,6 +261,7 @@ def _tables(program: Program, blocks: Blocks) -> str:
             "ARRIVES": int(kind == runtime.BARRIER and "arrive" in words),
             "PLAIN": int(kind == runtime.BARRIER and len(step.operands) == 1),
             "FIRSTS": len(targets), "LENGTHS": len(table), "FREE": int(is_unaligned(step)),
+            "STORES": int(any(s.opcode.base in _STORING for s in shared)),
         }  # fmt: skip
         targets += table
         for name, value in row.items():

@@ -44,7 +44,8 @@ typedef struct {
   int64_t spent, executed, budget;
   uint32_t nt[3], nc[3];
   uint32_t threads, dyn, total, unwritten, sync, across;
-  uint32_t *owners;
+  uint32_t *owners, *marks;
+  uint32_t mark;
 } Args;
 typedef struct {
   uint32_t write_when, write_epoch, read_when, read_epoch;
@@ -65,7 +66,7 @@ typedef struct {
   uint8_t carry[MW];
   uint32_t clock[33][33], known[16][33], epoch, strong, together;
   uint64_t stack[MW];
-  uint64_t stamp[33], shared_end; uint32_t stamps, *quiet;
+  uint64_t stamp[33], shared_end; uint32_t stamps, *quiet, *marks;
   Cell *cells;
   struct Later *later;
   Copy *copies;
@@ -136,6 +137,7 @@ U void wr_global(St *s, uint32_t t, uint64_t a, unsigned n, const uint8_t *b) {
     else if (differs(p, b, n)) global_write(s, o, n);
     else global_read(s, o, n);
   }
+  if (RACES && !RARE(s->err)) meet(s, t, s->a->marks + (o >> GRAIN), n, p, b);
   memcpy(p, b, n);
 }
 U uint8_t *up_global(St *s, uint32_t t, uint64_t a, unsigned n) {
@@ -156,6 +158,7 @@ U void wr_shared(St *s, uint32_t t, uint64_t a, unsigned n, const uint8_t *b) {
   uint8_t *p = s->a->sm + o;
   if (RACES) {
     if (differs(p, b, n)) shared_write(s, t, o, n); else shared_same(s, t, o, n);
+    if (s->strong) meet(s, t, s->marks + (o >> GRAIN), n, p, b);
   }
   memcpy(p, b, n);
 }

@@ -13,6 +13,12 @@ Shared memory: clocks of warps as in `SharedRaces`; the last writer and the read
 since the last barrier of the whole block (``epoch``). Threads run one after another here, so a
 store of the value already there counts as a read: in another order it might change something.
 Global memory: which block accessed a cell, and whether several did.
+
+Stores in one instruction: a cell's mark holds the number of the run of a segment, the thread that
+was first to store to it in that run, and whether that thread changed the value once more. Another
+thread that stores another value in that run is suspected, and any other one after such a change.
+Of strong stores, which are alone in their segments, only those of one warp count. In shared memory
+the others need no marks, as those that differ are suspected anyway.
 """
 
 from __future__ import annotations
@@ -93,6 +99,22 @@ V void shared_same(St *s, uint32_t t, uint64_t o, unsigned n) {
         (x->writer == MANY || unordered(s, t, x->writer - 1, x->write_when))) x->writer = MANY;
     note_read(s, t, x);
   }
+}
+U void meet(St *s, uint32_t t, uint32_t *marks, unsigned n, const uint8_t *p, const uint8_t *b) {
+  for (unsigned k = 0; k < CELLS(n); k++) {
+    uint32_t x = marks[k] ^ (s->a->mark | t << 1);
+    int other = differs(p + (k << GRAIN), b + (k << GRAIN), 1 << GRAIN);
+    if (x >> (s->strong ? 6 : 11)) marks[k] = s->a->mark | t << 1;
+    else if (!(x >> 1)) marks[k] |= (uint32_t)other;
+    else if (other || x & 1) s->err = 1;
+  }
+}
+V void next_mark(St *s) {
+  s->a->mark += 1 << 11;
+  if (s->a->mark) return;
+  memset(s->a->marks, 0, ((s->a->gcap >> GRAIN) + 64) * sizeof *s->marks);
+  memset(s->marks, 0, ((s->a->scap >> GRAIN) + 16) * sizeof *s->marks);
+  s->a->mark = 1 << 11;
 }
 V void global_first(St *s, uint32_t *x) {
   if (!*x) *x = (s->linear + 1) << 1;

@@ -122,6 +122,7 @@ static int block(St *s) {
     a->spent += (int64_t)LENGTH[b] * (n < 32 ? 32 : n) + 8;
     if (a->spent > a->budget) return 1;
     s->together = alone >= 0;
+    if (RACES && STORES[b]) next_mark(s);
     RUN[b](s, act, n);
     if (RARE(s->err)) return 0;
     int kind = KIND[b];
@@ -166,14 +167,15 @@ int run(Args *a, int64_t first, int64_t last) {
   uint32_t width = (a->threads + 31) / 32 * 32;
   Cell *cells = RACES ? calloc((a->scap >> GRAIN) + 16, sizeof(Cell)) : 0;
   uint32_t *quiet = RACES ? calloc((a->scap >> GRAIN) + 16, sizeof *quiet) : 0;
+  uint32_t *marks = RACES ? calloc((a->scap >> GRAIN) + 16, sizeof *marks) : 0;
   struct Later *later = OBJECTING ? calloc(1, sizeof *later) : 0;
   Copy *copies = COPYING ? calloc((size_t)width * COPIES, sizeof(Copy)) : 0;
   int status = 3;
-  if (!s || !f || (COPYING && !copies) || (RACES && (!cells || !quiet))) goto out;
+  if (!s || !f || (COPYING && !copies) || (RACES && (!cells || !quiet || !marks))) goto out;
   if (a->threads > MT || (OBJECTING && !later)) goto out;
   status = 0;
   s->a = a; s->f = f; s->copies = copies; s->cells = cells; s->quiet = quiet; s->later = later;
-  s->threads = a->threads; s->width = width;
+  s->marks = marks; s->threads = a->threads; s->width = width;
   s->shared_end = a->scap - 64; s->stamps = UINT32_MAX - 4096;
   for (uint32_t t = 0; t < width; t++) {
     s->tx[t] = t % a->nt[0]; s->ty[t] = t / a->nt[0] % a->nt[1];
@@ -203,7 +205,8 @@ int run(Args *a, int64_t first, int64_t last) {
     status = block(s) ? 2 : s->err ? 1 : 0;
   }
 out:
-  free(later); free(cells); free(quiet); free(copies); free(f); free(s);
+  free(later); free(cells); free(quiet); free(marks); free(copies);
+  free(f); free(s);
   return status;
 }
 """
