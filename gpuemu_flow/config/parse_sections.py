@@ -9,6 +9,7 @@ from gpuemu_flow.config import model, tables
 from gpuemu_flow.config.paths import Workspace
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter
+from gpuemu_flow.config.tables_sandbox import SANDBOX
 from gpuemu_flow.config.vocabulary import STRATEGY_SET
 from gpuemu_flow.numerics.tolerances import PartialTolerance, resolve
 from gpuemu_flow.types import Json, Shape
@@ -167,7 +168,7 @@ def program(written: str, base: Path, home: Path) -> str:
 
 
 def sandbox(table: Table, workspace: Workspace, out: Reporter) -> model.SandboxConfig:
-    values = tables.SANDBOX.values(table)
+    values = SANDBOX.values(table)
     where = ("sandbox", "writable")
     found = [workspace.resolve(path, where, out) for path in values["writable"]]
     hidden = [
