@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gpuemu_flow.config import parse_sections
@@ -290,6 +290,12 @@ class _Assembly:
             self.section("targets")
         )
         self.refuse_unknown_profiles()
+        cache = parse_sections.cache(
+            self.section("cache"), self.workspace(("cache", "dir")), self.out_of(("cache",))
+        )
+        sources = (kernel.source for kernel in kernels if kernel.source is not None)
+        programs = (f for op in ops for ref in (op.op, op.reference) if ref for f in ref.files)
+        self.refuse_full_cache(cache.dir, (self.sources[0].path, *programs, *sources))
         return Config(
             root=self.root,
             project=project,
@@ -301,9 +307,7 @@ class _Assembly:
             ),
             ci=parse_sections.ci(self.section("ci"), self.out_of(("ci",))),
             targets=targets,
-            cache=parse_sections.cache(
-                self.section("cache"), self.workspace(("cache", "dir")), self.out_of(("cache",))
-            ),
+            cache=cache,
             execution=execution,
             daemon=parse_sections.daemon(
                 self.section("daemon"),
@@ -334,6 +338,19 @@ class _Assembly:
             target_tables=self.targets,
             target_options=as_options(self.options),
         )
+
+    def refuse_full_cache(self, folder: Path | None, files: Iterable[Path]) -> None:
+        """Report a folder of the cache in which the workspace's own files lie.
+
+        No op may read the cache, and ``clean`` empties it.
+        """
+        held = (path for path in files if folder and path.resolve().is_relative_to(folder))
+        found = next(held, None)
+        if found is not None:
+            where = ("cache", "dir")
+            text = f"{shown(self.section('cache')['dir'])} holds {shown(found.name)}, too"
+            hint = 'the cache needs a folder of its own: ".gpuemu-cache"'
+            self.out_of(where).add("config-value", where, f"cache.dir = {text}", hint)
 
     def refuse_unknown_profiles(self) -> None:
         """Report targets whose profile does not exist."""

@@ -162,7 +162,9 @@ class Workspace:
             return path
         fault = self.file_fault(path)
         if fault:
-            hint = self.beside(path)
+            folder = fault.endswith("a folder")
+            hint = f"name a file in it: {text.rstrip('/') + '/op.py'!r}" if folder else ""
+            hint = hint or self.beside(path)
             out.add("config-path-missing", where, f"{dotted(where)} = {shown(text)} {fault}", hint)
             return None
         return path

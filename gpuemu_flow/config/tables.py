@@ -287,7 +287,7 @@ CACHE = Section(
         Key(
             "dir",
             PATH,
-            "Where the cache lies, inside the workspace.",
+            "Where the cache lies, inside the workspace: a folder of its own.",
             default_text="`.gpuemu-cache`",
             ours=True,
         ),

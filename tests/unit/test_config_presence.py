@@ -128,3 +128,23 @@ def test_the_users_own_file_holds_for_workspaces_without_the_folder(
     )
     assert [p.warning for p in found(workspace, OP)] == [True, True]
     assert len(workspace.load().sandbox.hidden) == 1
+
+
+def test_a_folder_is_no_script_and_is_not_suggested_for_itself(workspace: ConfigWorkspace) -> None:
+    (workspace.root / "cand").mkdir()
+    op = 'op = { kind = "script", path = "cand" }\n'
+    (problem,) = workspace.check(NAMED + OP + op)
+    assert problem.slug == "config-path-missing"
+    assert problem.hint == "name a file in it: 'cand/op.py'"
+
+
+@pytest.mark.parametrize("folder", [".", "scripts", "bin/.."])
+def test_the_cache_has_a_folder_of_its_own(workspace: ConfigWorkspace, folder: str) -> None:
+    op = OP.replace("bin/reference", "scripts/gelu.py:gelu")
+    (problem,) = workspace.check(f'{NAMED}[cache]\ndir = "{folder}"\n{op}')
+    assert (problem.slug, problem.line, problem.warning) == ("config-value", 4, False)
+    assert "holds" in problem.message
+
+
+def test_another_folder_may_be_the_cache(workspace: ConfigWorkspace) -> None:
+    assert workspace.check(f'{NAMED}[cache]\ndir = "bin/cache"\n{OP}') == []
