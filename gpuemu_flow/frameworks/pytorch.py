@@ -17,11 +17,12 @@ from gpuemu_flow.frameworks.base import (
     caller,
     named,
 )
-from gpuemu_flow.frameworks.contexts import dispatch, plain_context
+from gpuemu_flow.frameworks.contexts import dispatch
 from gpuemu_flow.frameworks.fuzz import FuzzOutcome, fuzz_with_checks
 from gpuemu_flow.frameworks.gradients import ATOL, EPS, MAX_ELEMENTS, RTOL, GradientChecker
 from gpuemu_flow.frameworks.local_auto import checked_precision
 from gpuemu_flow.frameworks.pytorch_adapter import ADAPTER, PyTorchAdapter
+from gpuemu_flow.frameworks.pytorch_submitting import context as _context
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name
 from gpuemu_flow.numerics.operand import INPUT
 
@@ -165,9 +166,6 @@ def with_gradients(
     return submittable.with_gradients(ADAPTER, op, inputs, by, outputs)
 
 
-_context = plain_context(ADAPTER)
-
-
 def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     """Validate the output of an op and, on request, its backward pass.
 
@@ -184,6 +182,11 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     check_backward : bool
         Judge the gradients by the inputs that require them, too: by autograd of `ref_fn` in
         float64; else by the ops ``<op>_grad_<input>`` of the workspace.
+    gradients : bool or sequence of str
+        For an op that has ``gradients`` in ``gpuemu.toml``: submit the gradients by all inputs of
+        floats, or by these, with the output. The body computes the output from
+        ``context.inputs``, whose tensors require gradients. Several outputs are a mapping. As in
+        `with_gradients`, all have to be compared element by element.
     ref_fn : callable, optional
         Of tensors, for outputs and gradients.
     atol, rtol : float, optional
@@ -198,7 +201,9 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     Raises
     ------
     ValidationError
-        The output or a gradient did not pass.
+        The output or a gradient did not pass, or has no verdict.
+    UsageError
+        ``gradient-missing``: the output does not depend on ``context.inputs``.
     """
     return dispatch(_context, _validate_now, args, kwargs)
 
