@@ -104,7 +104,7 @@ def as_arrays(
 
 
 def output_fields(output: Any, dtype: str | None = None) -> dict[str, Any]:
-    """Return what a request says of an output: one tensor, or several by their names.
+    """Return the fields of a request that hold an output: one tensor, or several by name.
 
     Raises
     ------

@@ -19,7 +19,7 @@ _WILDCARDS = frozenset("*?[")
 
 @dataclass
 class Presence:
-    """What a configuration expects to find, and where its absence or presence was seen.
+    """Lookup of the files that a configuration expects; keeps the places that were looked at.
 
     Attributes
     ----------

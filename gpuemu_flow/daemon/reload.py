@@ -55,7 +55,7 @@ class Reloading:
         return Configured(workspace, Subjects(workspace))
 
     def _look(self) -> list[tuple[Callable[[str], object], str, object]]:
-        """Return what decides the configuration: how to look at it, its path, and what is seen."""
+        """List the paths that decide the configuration, each with a look at it and its outcome."""
         workspace = self._current.workspace
         config = workspace.config
         paths = [str(file.path) for file in (*config.files, *config.looked_into)]
