@@ -45,8 +45,17 @@ same key in a file of the user's own. The file of a pull request cannot. Absolut
 may name files of its own folder.
 
 All errors of all files are reported at once, as `FILE:LINE: slug: what is wrong; how to fix it`.
-Unknown keys are warnings; under `config check --strict` every warning is an error. The file is UTF-8 without
-byte order mark and at most 4 MiB long.
+The file is UTF-8 without byte order mark and at most 4 MiB long.
+
+An unknown key is an error, `config-unknown-key`, where a check or a wall could be lost with it:
+
+- one or two typing errors away from a known key or table (`[sandobx]`, `dtype` in `[validation]`);
+- in a wrong table, if the right one decides about verdicts: `hidden` or `inputs` in `[[ops]]`, `rtol` in `[validation]`;
+- any in a table that gpuemu 0.1.0 does not have: `[sandbox]`, `[[rules]]`, `[profiles]`, `[targets]` with options,
+  a schema, a program that is a table; and in `{ atol, rtol }`.
+
+Other unknown keys and tables are warnings, as are all of `[project]`, `[cache]`, `[daemon]` and `[storage]` but those
+that belong elsewhere. Under `config check --strict` every warning is an error.
 """
 
 CONCEPTS = """

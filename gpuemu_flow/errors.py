@@ -120,10 +120,11 @@ class CancelledRunError(Exception):
 
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return the known name most like `name`, or an empty string if none is near."""
+    """Return the known name most like `name` and not the same; empty if none is near."""
     from difflib import get_close_matches  # noqa: PLC0415 - only on the way to an error message
 
-    found = get_close_matches(name, known, n=1, cutoff=0.6)
+    others = [one for one in known if one != name]
+    found = get_close_matches(name, others, n=1, cutoff=0.6)
     return found[0] if found else ""
 
 

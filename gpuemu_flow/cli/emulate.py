@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     "--block", default="1", metavar="X[,Y[,Z]]", help="Threads per block.", show_default=True
 )
 @click.option(
-    "--cluster", default="", metavar="X[,Y[,Z]]",
+    "--cluster", metavar="X[,Y[,Z]]",
     help="Blocks per cluster.  [default: what the kernel was compiled for, or 1]",
 )  # fmt: skip
 @click.option(
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 @click.option("--coverage", is_flag=True, help="Only say which instructions can run.")
 @format_option("text", "json")
 def emulate(
-    file: Path, entry: str, grid: str, block: str, cluster: str, texts: tuple[str, ...],
+    file: Path, entry: str, grid: str, block: str, cluster: str | None, texts: tuple[str, ...],
     shared: int, checks: tuple[str, ...], backend: str, seed: int, budget: int | None,
     saved: tuple[str, ...], coverage: bool, output_format: str,
 ) -> None:  # fmt: skip

@@ -10,7 +10,10 @@ from gpuemu_flow.cli.options import NO_CONFIRM, SEED, format_option, wants_color
 from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpuemu_flow.engine.workspace import Workspace
+    from gpuemu_flow.errors import Problem
     from gpuemu_flow.problems.score import Scores
     from gpuemu_flow.results.model import RunReport
     from gpuemu_flow.runners.pool import Pool
@@ -78,15 +81,16 @@ def score(
         say(scores_to_html(_HEAD, _rows(scores), _summary(scores)))
     else:
         say(text.printable(_table(scores)))
-    _tell_problems(report)
+    _tell_problems(report, workspace.settings.warnings)
     raise SystemExit(scores.exit_code)
 
 
-def _tell_problems(report: RunReport) -> None:
+def _tell_problems(report: RunReport, configured: Sequence[Problem]) -> None:
+    """Print errors, and warnings of the configuration; results have notes of their own."""
     from gpuemu_flow.reports import text  # noqa: PLC0415
 
     for problem in report.problems:
-        if not problem.warning:
+        if not problem.warning or problem in configured:
             say(text.printable(str(problem)), err=True)
 
 
@@ -105,16 +109,19 @@ def _watch(
     class ScoreWatch(Watch):
         """A watch that prints scores."""
 
+        configured: Sequence[Problem] = ()
+
         def least_sessions(self) -> int:
             return SESSIONS_PER_EVALUATOR
 
         def explained(self, workspace: Workspace, report: RunReport, pool: Pool) -> RunReport:
+            self.configured = workspace.settings.warnings
             budget = cause_budget(workspace, confirm=confirm)
             return with_causes(workspace, report, budget=budget, announce=say_looking, pool=pool)
 
         def show(self, report: RunReport, *, first: bool) -> None:
             say(text.printable(_table(scores_of(report))))
-            _tell_problems(report)
+            _tell_problems(report, self.configured)
 
     watch_with(ScoreWatch, RunOptions(words=words, jobs=jobs), seed, poll=poll)
 

@@ -103,5 +103,30 @@ def as_arrays(
     }
 
 
+def output_fields(output: Any, dtype: str | None = None) -> dict[str, Any]:
+    """Return the fields of a request that hold an output: one tensor, or several by name.
+
+    Raises
+    ------
+    ClientError
+        ``client-several-outputs`` for a tuple or list of tensors, which would be stacked to one.
+    """
+    if isinstance(output, Mapping):
+        return {"outputs": as_arrays(output, dtype)}
+    if holds_tensors(output):
+        text = f"the output is a {type(output).__name__} of {len(output)} tensors, without names"
+        hint = 'give them by the names of the op\'s outputs: {"values": v, "indices": i}'
+        raise ClientError(Problem("client-several-outputs", text, hint))
+    return {"output": as_array(output, "output", dtype)}
+
+
+def holds_tensors(value: Any) -> bool:
+    """Tell whether a value is a tuple or list with a tensor in it, and not of plain numbers."""
+    return isinstance(value, (tuple, list)) and any(
+        hasattr(one, "shape") and hasattr(one, "dtype") and not isinstance(one, np.generic)
+        for one in value
+    )
+
+
 def _no_tensor(name: str, reason: str) -> ClientError:
     return ClientError(Problem("client-not-a-tensor", f"{name!r} cannot be sent: {reason}"))

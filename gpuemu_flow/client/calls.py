@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.client.arrays import as_array, as_arrays
+from gpuemu_flow.client.arrays import as_arrays, output_fields
 from gpuemu_flow.client.errors import ClientError
 from gpuemu_flow.client.results import (
     BaselineComparison,
@@ -130,7 +130,8 @@ def validate(
     Raises
     ------
     ClientError
-        ``client-no-output`` without an output.
+        ``client-no-output`` without an output, ``client-several-outputs`` for several without
+        names.
     """
     if output is None:
         raise ClientError(Problem("client-no-output", f"there is no output of {op_name} to judge"))
@@ -141,13 +142,25 @@ def validate(
     }
     if client is not None:
         request["client"] = dict(client)
-    if isinstance(output, Mapping):
-        request["outputs"] = as_arrays(output, dtype)
-    else:
-        request["output"] = as_array(output, "output", dtype)
+    request.update(output_fields(output, dtype))
     if seed is None:
         return Call({"type": "ValidateOp", **request}, "ValidationResult", _result)
     return Call({"type": "SubmitOutput", "seed": seed, **request}, "SubmitResult", _result)
+
+
+def one_per_case(
+    op_name: str, cases: Iterable[TestCase | int], outputs: Iterable[Any]
+) -> list[tuple[TestCase | int, Any]]:
+    """Pair cases with their outputs, or raise ClientError ``client-outputs-count``."""
+    for name, given in (("cases", cases), ("outputs", outputs)):
+        if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
+            text = f"the {name} of {op_name} are of type {type(given).__name__}"
+            raise ClientError(Problem("client-outputs-count", text, "give a list of them"))
+    cases, outputs = list(cases), list(outputs)
+    if len(cases) != len(outputs):
+        text = f"{len(cases)} cases of {op_name} have {len(outputs)} outputs"
+        raise ClientError(Problem("client-outputs-count", text, "give one output per case"))
+    return list(zip(cases, outputs, strict=True))
 
 
 def submit_outputs(
@@ -167,19 +180,16 @@ def submit_outputs(
     Raises
     ------
     ClientError
-        ``client-no-output`` where an output is None.
+        ``client-no-output`` where an output is None, ``client-several-outputs`` where it is
+        several without names.
     """
     submitted = []
     for seed, inputs, output in cases:
         if output is None:
             text = f"there is no output of {op_name} for the case with the seed {seed}"
             raise ClientError(Problem("client-no-output", text))
-        one: dict[str, Any] = {"seed": seed, "inputs": as_arrays(inputs, None)}
-        if isinstance(output, Mapping):
-            one["outputs"] = as_arrays(output, None)
-        else:
-            one["output"] = as_array(output, "output", None)
-        submitted.append(one)
+        given = as_arrays(inputs, None)
+        submitted.append({"seed": seed, "inputs": given, **output_fields(output)})
     request = {
         "type": "SubmitOutputs",
         "op_name": op_name,

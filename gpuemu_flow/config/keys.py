@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shortened, shown
-from gpuemu_flow.config.values import I63_MAX, INVALID, U64_MAX, Either, ValueType, toml_type
+from gpuemu_flow.config.unknown import is_misspelt
+from gpuemu_flow.config.values import (
+    I63_MAX,
+    INVALID,
+    U64_MAX,
+    Choice,
+    Either,
+    ValueType,
+    toml_type,
+)
 from gpuemu_flow.errors import AddKey, Hint, nearest
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
@@ -54,10 +63,20 @@ class Key:
     ours: bool = False
     unread: str = ""
 
+    @property
+    def counts(self) -> bool:
+        """True if a verdict may say more than it should where the key is lost."""
+        return not (isinstance(self.type, Section) and self.type.harmless)
+
 
 def _says_something(key: Key, value: Json) -> bool:
     """Tell whether a written value is neither the default nor an empty one."""
     return value != key.default and (bool(value) or value is False)
+
+
+def _joined(path: KeyPath, name: str) -> str:
+    """Return the name of a table below the one at `path`, as its heading has it."""
+    return ".".join((*(part for part in path if isinstance(part, str)), name))
 
 
 MAX_LOOKED_AT = 100  # unknown keys of one table, for what a missing one was misspelt as
@@ -65,11 +84,30 @@ MAX_LOOKED_AT = 100  # unknown keys of one table, for what a missing one was mis
 
 @dataclass(frozen=True, eq=False)
 class Section(ValueType):
-    """A table with known keys; an unknown key is warned of, with the nearest known one."""
+    """A table with known keys.
+
+    An unknown key is an error if its loss could weaken a check or a wall: if it misspells a known
+    key, or belongs into another table (`Reporter.elsewhere`). Any other one is only warned of,
+    since gpuemu 0.1.0 ignores what it does not know.
+
+    Attributes
+    ----------
+    keys : tuple of Key
+    what : str
+        Its name in messages.
+    at_least_one : bool
+        An empty one is an error.
+    closed : bool
+        Every unknown key is an error: gpuemu 0.1.0 has no such table, and each key of it counts.
+    harmless : bool
+        No key of it decides about a verdict: a misspelt one is only warned of.
+    """
 
     keys: tuple[Key, ...]
     what: str = "a table"
     at_least_one: bool = False
+    closed: bool = False
+    harmless: bool = False
 
     @cached_property
     def by_name(self) -> dict[str, Key]:
@@ -88,7 +126,7 @@ class Section(ValueType):
         for written, element in value.items():
             key = self.by_name.get(written)
             if key is None:
-                self.unknown(written, path, out)
+                self.unknown(written, element, path, out)
                 continue
             here = (*path, written)
             if key.name != written:
@@ -116,18 +154,28 @@ class Section(ValueType):
             return INVALID
         return checked
 
-    def unknown(self, written: str, path: KeyPath, out: Reporter) -> None:
-        hint = self.place_of(written, path) or out.nearest(written, self.by_name)
+    def unknown(self, written: str, value: Json, path: KeyPath, out: Reporter) -> None:
+        """Report an unknown key."""
+        below = self._holder_of(written)
+        place, counts = "", False
+        if below is not None:
+            place = f"below {below.name}, in [{_joined(path, below.name)}]"
+            kinds = tuple(_types_of(below.type, written))
+            counts = below.counts and (not kinds or any(is_meant(k, value, path) for k in kinds))
+        for other in () if place else out.elsewhere.get(written, ()):
+            if other.is_meant(value, path):
+                place, counts = f"in {other.table}", True
+        if not counts and not out.hopeless:
+            counting = [name for name, key in self.by_name.items() if key.counts]
+            counts = self.closed or (not self.harmless and is_misspelt(written, counting))
+        hint = f"{written!r} belongs {place}" if place else out.nearest(written, self.by_name)
         name = dotted((*path, written)) or shortened(written)
-        out.add("config-unknown-key", (*path, written), f"unknown key {name!r}", hint, warning=True)
+        where = (*path, written)
+        out.add("config-unknown-key", where, f"unknown key {name!r}", hint, warning=not counts)
 
-    def place_of(self, written: str, path: KeyPath) -> str:
-        """Return a hint naming the table below this one with such a key; empty if none has it."""
-        for key in self.keys:
-            if _has_key(key.type, written):
-                table = ".".join((*(part for part in path if isinstance(part, str)), key.name))
-                return f"{written!r} belongs below {key.name}, in [{table}]"
-        return ""
+    def _holder_of(self, written: str) -> Key | None:
+        """Return the key of this table whose own table has a key of that name, or None."""
+        return next((key for key in self.keys if _has_key(key.type, written)), None)
 
     def joined(self, key: Key, first: Json, second: Json, path: KeyPath, out: Reporter) -> Json:
         """Combine the values of two spellings of a key: unite lists, demand equality of others."""
@@ -166,6 +214,8 @@ class Section(ValueType):
         ]
         if required:
             out["required"] = [key.name for key in required if not key.aliases]
+        if self.closed:
+            out["additionalProperties"] = False
         if self.at_least_one:
             out["anyOf"] = [{"required": [key.name]} for key in self.keys]
         if with_aliases:
@@ -215,6 +265,27 @@ def _has_key(kind: ValueType, name: str) -> bool:
     if isinstance(kind, FreeValue):
         return name in kind.names
     return isinstance(kind, Section) and name in kind.by_name
+
+
+def _types_of(kind: ValueType, name: str) -> Iterator[ValueType]:
+    """Yield the types that tables of a type have under that name; none where any value may be."""
+    if isinstance(kind, Either):
+        for option in kind.options:
+            yield from _types_of(option, name)
+    elif isinstance(kind, Section) and name in kind.by_name:
+        yield kind.by_name[name].type
+
+
+def is_meant(kind: ValueType, value: Json, path: KeyPath) -> bool:
+    """Tell whether a key of a table at `path` looks like the one of that name in another table.
+
+    Elsewhere than at the top of the file, any value does, but for a word that is none of those of
+    the key: names such as ``mode`` are common. A table at the top may be another program's.
+    """
+    common = isinstance(kind, Choice) and isinstance(value, str)
+    if path and not common:
+        return True
+    return kind.accepts(value) and kind.check(value, (), Reporter("")) is not INVALID
 
 
 @dataclass(frozen=True)

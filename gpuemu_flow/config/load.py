@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gpuemu_flow.config import parse_sections
@@ -20,6 +20,7 @@ from gpuemu_flow.config.parse_rules import RuleParser
 from gpuemu_flow.config.parse_targets import TargetParser
 from gpuemu_flow.config.paths import Workspace
 from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.presence import Presence
 from gpuemu_flow.config.read import Source, read_source
 from gpuemu_flow.config.report import Reporter, shown
 from gpuemu_flow.config.target_options import as_options, chosen_options
@@ -58,6 +59,7 @@ def load_config(
     environ: Mapping[str, str] = os.environ,
     strict: bool = False,
     changes: Changes = NO_CHANGES,
+    copied: bool = False,
 ) -> Config:
     """Load the configuration.
 
@@ -71,6 +73,8 @@ def load_config(
         Warnings, such as unknown keys, are errors.
     changes : Changes
         Changes that the command line makes.
+    copied : bool
+        The files are a copy of those of a workspace, elsewhere and perhaps without some of them.
 
     Raises
     ------
@@ -79,7 +83,8 @@ def load_config(
     ConfigError
         Holds all errors of all files, unknown keys included.
     """
-    config, problems = _load(path, start or Path.cwd(), environ, strict=strict, changes=changes)
+    start = start or Path.cwd()
+    config, problems = _load(path, start, environ, strict=strict, changes=changes, copied=copied)
     errors = [problem for problem in problems if not problem.warning]
     if errors or config is None:
         # What is missing may stand there under a name that is no key.
@@ -114,6 +119,7 @@ def _load(
     strict: bool,
     edited: str | None = None,
     changes: Changes = NO_CHANGES,
+    copied: bool = False,
 ) -> tuple[Config | None, list[Problem]]:
     """Return the configuration and all problems; without a configuration at least one error."""
     if path is not None and edited is None and not exists(path):
@@ -134,7 +140,9 @@ def _load(
     config = None
     if not unreadable:
         granted = environment(environ).allow_outside
-        assembly = _Assembly(sources, included, home, granted=granted, changes=changes)
+        assembly = _Assembly(
+            sources, included, home, granted=granted, changes=changes, copied=copied
+        )
         config = assembly.config(environment(environ))
         sources = assembly.layers
     read = (*sources, *included.sources)
@@ -172,7 +180,9 @@ class _Assembly:
         *,
         granted: bool,
         changes: Changes,
+        copied: bool,
     ) -> None:
+        self.copied = copied
         self.sources = sources
         self.included = included.sources
         self.include = included.patterns
@@ -231,6 +241,18 @@ class _Assembly:
         )
         rules = self.rules()
         self.made = rules.made
+        kernels: list[KernelConfig] = []
+        built: dict[str, str] = {}
+        for part in self.parts("kernels"):
+            kernels += KernelParser(part.workspace, part.out, shared, built).parse_all(part.tables)
+        made = self.made.union(
+            path
+            for kernel in kernels
+            if kernel.build.command
+            for path in (kernel.ptx, kernel.cubin)
+            if path is not None
+        )
+        presence = Presence(self.root, self.copied, self.include, made)
         ops: list[OpConfig] = []
         consulted: set[Path] = set()
         looked_into: dict[Path, str] = {}
@@ -238,15 +260,19 @@ class _Assembly:
         framework = self.section("project").get("framework", "")
         for part in self.parts("ops"):
             parser = OpParser(
-                part.workspace, part.out, validation, execution, shared, rules, names, framework
+                part.workspace,
+                part.out,
+                validation,
+                execution,
+                shared,
+                rules,
+                presence,
+                names,
+                framework,
             )
             ops += parser.parse_all(part.tables)
             consulted |= parser.modules.consulted
             looked_into |= parser.programs.looked_into
-        kernels: list[KernelConfig] = []
-        built: dict[str, str] = {}
-        for part in self.parts("kernels"):
-            kernels += KernelParser(part.workspace, part.out, shared, built).parse_all(part.tables)
         ops, kernels = join_kernels(ops, kernels, self.reporters(), self.out_of(("ops",)))
         rules.refuse_names({kernel.name for kernel in kernels})
         named = frozenset(
@@ -264,6 +290,12 @@ class _Assembly:
             self.section("targets")
         )
         self.refuse_unknown_profiles()
+        cache = parse_sections.cache(
+            self.section("cache"), self.workspace(("cache", "dir")), self.out_of(("cache",))
+        )
+        sources = (kernel.source for kernel in kernels if kernel.source is not None)
+        programs = (f for op in ops for ref in (op.op, op.reference) if ref for f in ref.files)
+        self.refuse_full_cache(cache.dir, (self.sources[0].path, *programs, *sources))
         return Config(
             root=self.root,
             project=project,
@@ -275,9 +307,7 @@ class _Assembly:
             ),
             ci=parse_sections.ci(self.section("ci"), self.out_of(("ci",))),
             targets=targets,
-            cache=parse_sections.cache(
-                self.section("cache"), self.workspace(("cache", "dir")), self.out_of(("cache",))
-            ),
+            cache=cache,
             execution=execution,
             daemon=parse_sections.daemon(
                 self.section("daemon"),
@@ -292,19 +322,35 @@ class _Assembly:
             sandbox=parse_sections.sandbox(
                 self.section("sandbox"),
                 self.workspace(("sandbox", "writable")),
-                self.out_of(("sandbox", "writable")),
+                {key: self.out_of(("sandbox", key)) for key in ("writable", "hidden", "apart")},
+                presence,
+                project_out,
             ),
             environment=env,
+            looked_at=tuple(sorted(presence.looked_at)),
             files=self.files(consulted),
             looked_into=tuple(ConfigFile(path, of) for path, of in sorted(looked_into.items())),
             warnings=tuple(
                 p for s in (*self.sources, *self.included) for p in s.out.collected() if p.warning
             ),
             rules=rules.finish(),
-            include=self.include,
+            include=tuple(dict.fromkeys((*self.include, *sorted(presence.awaited)))),
             target_tables=self.targets,
             target_options=as_options(self.options),
         )
+
+    def refuse_full_cache(self, folder: Path | None, files: Iterable[Path]) -> None:
+        """Report a folder of the cache in which the workspace's own files lie.
+
+        No op may read the cache, and ``clean`` empties it.
+        """
+        held = (path for path in files if folder and path.resolve().is_relative_to(folder))
+        found = next(held, None)
+        if found is not None:
+            where = ("cache", "dir")
+            text = f"{shown(self.section('cache')['dir'])} holds {shown(found.name)}, too"
+            hint = 'the cache needs a folder of its own: ".gpuemu-cache"'
+            self.out_of(where).add("config-value", where, f"cache.dir = {text}", hint)
 
     def refuse_unknown_profiles(self) -> None:
         """Report targets whose profile does not exist."""

@@ -243,6 +243,8 @@ class Config:
         for, relative to the root; see `inputs.globs.glob_files`.
     looked_into : tuple of ConfigFile
         Programs whose words decide how they run; the ops may read them.
+    looked_at : tuple of Path
+        Paths whose appearance or disappearance may change the problems of the configuration.
     target_tables : mapping of str to Target
         All targets, if one of them has options; else none.
     target_options : TargetOptions
@@ -268,6 +270,7 @@ class Config:
     rules: tuple[RuleConfig, ...] = ()
     include: tuple[str, ...] = ()
     looked_into: tuple[ConfigFile, ...] = ()
+    looked_at: tuple[Path, ...] = ()
     target_tables: Mapping[str, Target] = field(default_factory=dict)
     target_options: TargetOptions = TargetOptions()
 

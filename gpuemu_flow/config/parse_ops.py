@@ -24,6 +24,7 @@ from gpuemu_flow.config.parse_rules import RuleParser
 from gpuemu_flow.config.parse_sections import partial_tolerances, policy_of, report_policy_conflict
 from gpuemu_flow.config.paths import Workspace
 from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.presence import Presence
 from gpuemu_flow.config.programs import Programs, is_module, with_shared_weights
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.same_program import is_same_program
@@ -84,6 +85,8 @@ class OpParser:
         ``[validation]`` as it is written, which tells a default from a written value.
     rules : RuleParser
         Parser of the rules that ops may need.
+    presence : Presence
+        Lookup of what globs match.
     names : dict of str to str
         Names of the ops of other files, and their places.
     framework : str
@@ -96,6 +99,7 @@ class OpParser:
     execution: Execution
     shared_table: Table
     rules: RuleParser
+    presence: Presence
     names: dict[str, str] = field(default_factory=dict)
     framework: str = ""
     programs: Programs = field(init=False)
@@ -143,7 +147,7 @@ class OpParser:
         names, schema, groups = self.inputs(table, where)
         self.check_names(table, names, groups, op, where)
         self.check_kernel(table, op, where)
-        depends = self.workspace.globs(table.get("depends", ()), (*where, "depends"), self.out)
+        depends, shared_files = (self.globs(table, key, where) for key in ("depends", "shared"))
         for kind in ("nan", "inf"):
             report_policy_conflict(table, kind, where, self.out)
         if "name" not in table or reference is None or schema is None:
@@ -171,7 +175,7 @@ class OpParser:
             env=env if isinstance(env, dict) else {},
             env_names=tuple(sorted({*self.execution.env, *(env if isinstance(env, list) else ())})),
             depends=depends,
-            shared=self.workspace.globs(table.get("shared", ()), (*where, "shared"), self.out),
+            shared=shared_files,
             timeout=float(values["timeout"] or self.execution.reference_timeout),
             timeout_grows=values["timeout"] is None and self.execution.timeout_grows,
             memory_limit=values["memory_limit"],
@@ -206,6 +210,13 @@ class OpParser:
             gradients=gradients,
             skip_reason=skip_reason,
         )
+
+    def globs(self, table: Table, key: str, where: KeyPath) -> tuple[str, ...]:
+        """Return the globs of a key; warn of those that match nothing."""
+        found = self.workspace.globs(table.get(key, ()), (*where, key), self.out)
+        for pattern, place in found.items():
+            self.presence.warn_of_none(pattern, place, self.out)
+        return tuple(found)
 
     def framed(
         self, table: Table, where: KeyPath, op: ProgramRef | None, reference: ProgramRef

@@ -8,7 +8,9 @@ from pathlib import Path
 from gpuemu_flow.config import model, tables
 from gpuemu_flow.config.paths import Workspace
 from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.presence import Presence
 from gpuemu_flow.config.report import Reporter
+from gpuemu_flow.config.tables_sandbox import SANDBOX
 from gpuemu_flow.config.vocabulary import STRATEGY_SET
 from gpuemu_flow.numerics.tolerances import PartialTolerance, resolve
 from gpuemu_flow.types import Json, Shape
@@ -166,19 +168,36 @@ def program(written: str, base: Path, home: Path) -> str:
     return str(base / written) if "/" in written else written
 
 
-def sandbox(table: Table, workspace: Workspace, out: Reporter) -> model.SandboxConfig:
-    values = tables.SANDBOX.values(table)
+def sandbox(
+    table: Table,
+    workspace: Workspace,
+    outs: Mapping[str, Reporter],
+    presence: Presence,
+    project: Reporter,
+) -> model.SandboxConfig:
+    """Parse ``[sandbox]``, whose keys have the reporters `outs`.
+
+    What is missing is only warned of if the project's file does not name it: the user's own file
+    holds for all workspaces.
+    """
+    values = SANDBOX.values(table)
     where = ("sandbox", "writable")
-    found = [workspace.resolve(path, where, out) for path in values["writable"]]
+    found = [workspace.resolve(path, where, outs["writable"]) for path in values["writable"]]
     hidden = [
-        workspace.resolve(path, ("sandbox", "hidden"), out, anywhere=True)
+        workspace.resolve(path, ("sandbox", "hidden"), outs["hidden"], anywhere=True)
         for path in values["hidden"]
     ]
+    writable = tuple(path for path in found if path is not None)
+    out = outs["apart"]
+    apart = workspace.globs(values["apart"], ("sandbox", "apart"), out)
+    for pattern, place in apart.items():
+        presence.check_apart(pattern, place, out, mild=out is not project)
+    named = zip(values["hidden"], hidden, strict=True)
+    kept = [(written, path) for written, path in named if path is not None]
+    out = outs["hidden"]
+    presence.check_hidden(kept, writable, out, mild=out is not project)
     return model.SandboxConfig(
-        values["mode"],
-        tuple(path for path in found if path is not None),
-        tuple(path for path in hidden if path is not None),
-        workspace.globs(values["apart"], ("sandbox", "apart"), out),
+        values["mode"], writable, tuple(path for _, path in kept), tuple(apart)
     )
 
 

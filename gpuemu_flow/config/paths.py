@@ -105,9 +105,12 @@ class Workspace:
         )
         return None
 
-    def globs(self, patterns: Iterable[str], where: KeyPath, out: Reporter) -> tuple[str, ...]:
-        """Return globs relative to the workspace root; report and leave out those outside of it."""
-        globs = []
+    def globs(self, patterns: Iterable[str], where: KeyPath, out: Reporter) -> dict[str, KeyPath]:
+        """Return globs relative to the workspace root, each with its place.
+
+        Those outside of it are reported and left out.
+        """
+        globs: dict[str, KeyPath] = {}
         for place, pattern in enumerate(patterns):
             here = (*where, place)
             parts = PurePosixPath(pattern).parts
@@ -134,8 +137,8 @@ class Workspace:
                 text = f"{dotted(here)} = {shown(pattern)} is {what}"
                 out.add("config-value", here, text, 'name files or folders in it: "data/*.json"')
                 continue
-            globs.append(absolute if relative.startswith("..") else relative)
-        return tuple(dict.fromkeys(globs))
+            globs.setdefault(absolute if relative.startswith("..") else relative, here)
+        return globs
 
     def named(self, written: Path) -> Path:
         """Return a written path as an absolute one below the resolved root; keep its links.
@@ -159,7 +162,9 @@ class Workspace:
             return path
         fault = self.file_fault(path)
         if fault:
-            hint = self.beside(path)
+            folder = fault.endswith("a folder")
+            hint = f"name a file in it: {text.rstrip('/') + '/op.py'!r}" if folder else ""
+            hint = hint or self.beside(path)
             out.add("config-path-missing", where, f"{dotted(where)} = {shown(text)} {fault}", hint)
             return None
         return path

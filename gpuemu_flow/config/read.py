@@ -11,6 +11,7 @@ from pathlib import Path
 
 import tomli
 
+from gpuemu_flow.config.elsewhere import ELSEWHERE
 from gpuemu_flow.config.foreach import Folders, expand_templates
 from gpuemu_flow.config.positions import MAX_DEPTH, MAX_TOKEN, scan
 from gpuemu_flow.config.report import Reporter, shortened
@@ -75,7 +76,7 @@ def read_source(
     root : Path, optional
         The workspace, whose files templates may name; without one, templates of files give no ops.
     """
-    source = Source(path, Reporter(shown_as))
+    source = Source(path, Reporter(shown_as, elsewhere=ELSEWHERE))
     data = _read_bytes(source) if edited is None else _sized(_encoded(edited), source.out)
     if data is None:
         return source

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 
 from gpuemu_flow.config.positions import KeyPath, Positions
 from gpuemu_flow.errors import Problem, did_you_mean, nearest
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.types import Json
 
 MAX_PROBLEMS = 200
 MAX_SHOWN = 80
@@ -46,6 +47,22 @@ def shown(value: object) -> str:
     return shortened(str(value))
 
 
+@dataclass(frozen=True)
+class Place:
+    """The table that a key belongs into.
+
+    Attributes
+    ----------
+    table : str
+        As its heading has it.
+    is_meant : callable
+        Given a value and the path of the table where it stands: True if it looks like the key's.
+    """
+
+    table: str
+    is_meant: Callable[[Json, KeyPath], bool]
+
+
 @dataclass
 class Reporter:
     """A collector of the problems of one file.
@@ -63,6 +80,8 @@ class Reporter:
     origins : dict
         Maps the path of an op to the path of its template and the values used; empty without
         templates. See `foreach`.
+    elsewhere : mapping
+        The places of keys that decide about verdicts, by their names.
     """
 
     file: str
@@ -70,6 +89,7 @@ class Reporter:
     problems: list[Problem] = field(default_factory=list)
     aliases: dict[KeyPath, KeyPath] = field(default_factory=dict)
     origins: dict[KeyPath, tuple[KeyPath, str]] = field(default_factory=dict)
+    elsewhere: Mapping[str, Sequence[Place]] = field(default_factory=dict)
     untold_errors: int = 0
     untold_warnings: int = 0
     compared: int = 0

@@ -18,7 +18,7 @@ def json_schema() -> dict[str, Json]:
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "gpuemu.toml",
-        "description": "Configuration of a gpuemu-flow workspace; unknown keys are warned of.",
+        "description": "Configuration of a gpuemu-flow workspace.",
         **FILE.schema(),
     }
 

@@ -6,6 +6,7 @@ from gpuemu_flow.config.keys import ByteSize, Key, Section, Tables
 from gpuemu_flow.config.tables_kernels import COUNT, KERNEL
 from gpuemu_flow.config.tables_ops import CASES, OP, PRECISION, TOLERANCE_MODE
 from gpuemu_flow.config.tables_rules import RULE
+from gpuemu_flow.config.tables_sandbox import SANDBOX
 from gpuemu_flow.config.values import (
     U64_MAX,
     Bool,
@@ -63,6 +64,7 @@ PROJECT = Section(
         ),
     ),
     "a table",
+    harmless=True,
 )
 
 SHAPES = Section(
@@ -285,7 +287,7 @@ CACHE = Section(
         Key(
             "dir",
             PATH,
-            "Where the cache lies, inside the workspace.",
+            "Where the cache lies, inside the workspace: a folder of its own.",
             default_text="`.gpuemu-cache`",
             ours=True,
         ),
@@ -311,6 +313,7 @@ CACHE = Section(
         ),
     ),
     "a table",
+    harmless=True,
 )
 
 EXECUTION = Section(
@@ -343,42 +346,6 @@ EXECUTION = Section(
     "a table",
 )
 
-SANDBOX = Section(
-    (
-        Key(
-            "mode",
-            Choice(("off", "auto", "require", "strict")),
-            "`auto`: as much as the system has; `require`: exit code 3 where it lacks a part; "
-            "`strict`: namespaces and an empty home folder as well, by bubblewrap; `off`: nothing.",
-            "auto",
-            ours=True,
-        ),
-        Key(
-            "writable",
-            ListOf(PATH, 0, 1000),
-            "Files and folders of the workspace that ops may write, beside a scratch folder. What "
-            "is missing is made: a file where its name has an ending (`op.log`), else a folder.",
-            [],
-            ours=True,
-        ),
-        Key(
-            "hidden",
-            ListOf(PATH, 0, 100_000),
-            "Further files and folders that ops must not read; they may lie outside, too.",
-            [],
-            ours=True,
-        ),
-        Key(
-            "apart",
-            ListOf(PATH, 0, 1000),
-            "Globs of what belongs to competing ops, of which each may read its own alone.",
-            [],
-            ours=True,
-        ),
-    ),
-    "a table",
-)
-
 DAEMON = Section(
     (
         Key(
@@ -391,6 +358,7 @@ DAEMON = Section(
         Key("max_connections", Integer(1, 65536), "Clients at once; more wait.", 16),
     ),
     "a table",
+    harmless=True,
 )
 
 STORAGE = Section(
@@ -406,6 +374,7 @@ STORAGE = Section(
         Key("retention_days", COUNT, "Days that results are kept.", 30),
     ),
     "a table",
+    harmless=True,
 )
 
 OPS = Key("ops", Tables(OP, "[[ops]]"), "The ops to check.")
@@ -426,6 +395,7 @@ CHANGEABLE = Section(
         Key("execution", EXECUTION, "How programs are run."),
     ),
     "tables validation, policies, ci and execution",
+    closed=True,
 )
 
 TARGET = Section(
@@ -454,6 +424,7 @@ TARGET = Section(
         ),
     ),
     "a table of tasks and options",
+    closed=True,
 )
 
 FILE = Section(

@@ -78,6 +78,7 @@ ALLOWED = Section(
         Key("reason", Text(what="a reason"), "Why it is allowed.", required=True, ours=True),
     ),
     "a table with rule and reason",
+    closed=True,
 )
 
 SCALAR = FreeValue("a number, boolean or string")

@@ -259,6 +259,7 @@ OP = Section(
                                 ),
                             ),
                             "a table with files",
+                            closed=True,
                         ),
                     )
                 ),

@@ -63,8 +63,8 @@ _MADE = (
     ),
 )
 
-RULE = Section((Key("name", NAME, "Unique name.", required=True, ours=True), *_MADE), "a table")
-OP_BUILD = Section(_MADE, "a table with command, inputs and outputs")
+RULE = Section((Key("name", NAME, "Unique name.", required=True, ours=True), *_MADE), closed=True)
+OP_BUILD = Section(_MADE, "a table with command, inputs and outputs", closed=True)
 
 
 def rule_values(table: Mapping[str, Json]) -> dict[str, Json]:

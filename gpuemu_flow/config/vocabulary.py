@@ -109,13 +109,14 @@ STRATEGY_SET = Either(
 )
 
 _BOUND = Number(0.0, slug="config-tolerance")
-_TOLERANCE_TABLE = Section(
+TOLERANCE = Section(
     (
         Key("atol", _BOUND, "Absolute part."),
         Key("rtol", _BOUND, "Relative part."),
     ),
     "a table with atol or rtol or both",
     at_least_one=True,
+    closed=True,
 )
 
 
@@ -126,7 +127,7 @@ def _absolute_only(number: float) -> Json:
 
 TOLERANCES = TableOf(
     DTYPE,
-    Either((Then(_BOUND, _absolute_only), _TOLERANCE_TABLE)),
+    Either((Then(_BOUND, _absolute_only), TOLERANCE)),
     "a table of dtype = number (absolute) or { atol, rtol }",
 )
 
@@ -331,6 +332,7 @@ PROGRAM = Either(
                 *_LAUNCH_KEYS,
             ),
             "a table with a kind",
+            closed=True,
         ),
     )
 )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.fuzz.wire_ops import Subjects
-from gpuemu_flow.inputs.files import Stamp, stamp_of
+from gpuemu_flow.inputs.files import stamp_of
 from gpuemu_flow.inputs.globs import glob_folders
+from gpuemu_flow.inputs.plan import look_of
 from gpuemu_flow.quick_dataclass import dataclass
 
 log = logging.getLogger("gpuemu_flow.daemon")
@@ -53,13 +54,16 @@ class Reloading:
         workspace = Workspace(self._start, environ=self._environ)
         return Configured(workspace, Subjects(workspace))
 
-    def _look(self) -> list[tuple[str, Stamp | None]]:
+    def _look(self) -> list[tuple[Callable[[str], object], str, object]]:
+        """List the paths that decide the configuration, each with a look at it and its outcome."""
         workspace = self._current.workspace
         config = workspace.config
         paths = [str(file.path) for file in (*config.files, *config.looked_into)]
         for pattern in config.include:  # a file may appear there
             paths += sorted(map(str, glob_folders(workspace.root, pattern)))
-        return [(path, stamp_of(path)) for path in paths]
+        seen: list[tuple[Callable[[str], object], str]] = [(stamp_of, path) for path in paths]
+        seen += [(look_of, str(path)) for path in config.looked_at]
+        return [(look, path, look(path)) for look, path in seen]
 
     @property
     def root(self) -> Path:
@@ -74,7 +78,7 @@ class Reloading:
     def current(self) -> Configured:
         """Return the last valid configuration."""
         with self._lock:
-            if any(stamp_of(path) != stamp for path, stamp in self._stamps):
+            if any(look(path) != seen for look, path, seen in self._stamps):
                 self._reload()
             return self._current
 

@@ -113,13 +113,24 @@ def _element_type(name: str, kind: str) -> np.dtype[Any]:
         raise LaunchError(*error.problems) from None
 
 
+_KINDS = "biufcV"
+"""Of dtypes that a buffer may have; ``V`` is what numpy makes of bfloat16 and float8."""
+_SAVED = "save an array of numbers with numpy.save"
+
+
 def _read_file(name: str, path: str) -> Array:
     try:
         data = np.load(Path(path), allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise bad_argument(f"{name}: {path} cannot be read: {error}") from None
-    if not isinstance(data, np.ndarray) or data.dtype.hasobject:
-        raise bad_argument(f"{name}: {path} holds no array of numbers", "save it with numpy.save")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise bad_argument(f"{name}: {path} cannot be read: {reason}") from None
+    except (ValueError, EOFError):
+        # Not in numpy's words: of an array of objects they advise to unpickle the file.
+        text = f"{name}: {path} is no .npy file of numbers, but damaged, pickled or another kind"
+        raise bad_argument(text, _SAVED) from None
+    if not isinstance(data, np.ndarray) or data.dtype.kind not in _KINDS or data.dtype.names:
+        kind = f"of dtype {data.dtype}" if isinstance(data, np.ndarray) else "of several arrays"
+        raise bad_argument(f"{name}: {path} holds no numbers: it is {kind}", _SAVED)
     return data
 
 

@@ -52,7 +52,7 @@ def cover(path: Path) -> list[KernelCoverage]:
 def run_file(
     path: Path, entry: str, grid: str, block: str, texts: Sequence[str], *, shared: int,
     checks: Sequence[str], seed: int, budget: int | None, backend: str = "auto",
-    cluster: str = "",
+    cluster: str | None = None,
 ) -> Run:  # fmt: skip
     """Launch one kernel of a file once.
 
@@ -64,7 +64,7 @@ def run_file(
     arguments = parse_arguments(texts, kernel.parameters, seed)
     names = parse_checks(checks)
     blocks, threads = parse_dimensions("grid", grid), parse_dimensions("block", block)
-    together = parse_dimensions("cluster", cluster) if cluster else ()
+    together = () if cluster is None else parse_dimensions("cluster", cluster)
     given = [named.argument for named in arguments]
     limit = budget or DEFAULT_BUDGET
     start = time.perf_counter()

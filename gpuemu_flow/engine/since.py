@@ -82,7 +82,9 @@ def _different(workspace: Workspace, top: Path, base: str) -> set[str]:
             return set(tasks)
         environ = {**os.environ, "GPUEMU_CONFIG": str(config)}
         try:
-            before = Workspace(folder, overrides=workspace.settled_overrides, environ=environ)
+            before = Workspace(
+                folder, overrides=workspace.settled_overrides, environ=environ, copied=True
+            )
             old = {name: _parts(before, spec) for name, spec in before.graph.tasks.items()}
         except FlowError:
             return set(tasks)

@@ -17,7 +17,7 @@ from gpuemu_flow.store.cache import OtherFormatError, seal, unseal
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.types import Json
 
-FORMAT = 12
+FORMAT = 13
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,8 @@ class Basis:
         Files of the configuration.
     globs : list of (pattern, matches)
         The globs of ``depends``.
+    looks : list of (path, look)
+        Paths that the configuration expects to be there, or misses; see `plan.look_of`.
     kernels : KernelBasis or None
     imports : dict of path to (content, imports)
         Digests of each script.
@@ -147,6 +149,7 @@ class Basis:
     sandbox: str
     config: Sequence[Sequence[str]]
     globs: Sequence[tuple[str, list[str]]]
+    looks: Sequence[tuple[str, str]]
     kernels: KernelBasis | None
     imports: dict[str, list[str]]
     absent: Sequence[str]

@@ -156,6 +156,7 @@ def _observed(
         *(("looked", member) for member in names.looked - names.files),
     ]
     places = [(kind, lookup.path(member)) for kind, member in seen]
+    places += [("looked", path) for path, _ in workspace.snapshot.basis.looks]
     return found, {(kind, path): SHOWN[kind](path) for kind, path in places}
 
 

@@ -48,6 +48,8 @@ class Workspace:
         Folder where the search for a configuration begins; None for the current one.
     overrides : Overrides or None
     environ : mapping
+    copied : bool
+        It is a copy of another one, perhaps without some of its files.
 
     Raises
     ------
@@ -63,7 +65,9 @@ class Workspace:
         *,
         overrides: Overrides | None = None,
         environ: Mapping[str, str] = os.environ,
+        copied: bool = False,
     ) -> None:
+        self._copied = copied
         self._environ = dict(environ)  # looked through often; ``os.environ`` decodes each time
         self._overrides = overrides or Overrides()
         self.target = TargetOptions()
@@ -150,7 +154,9 @@ class Workspace:
 
             own = self._overrides
             changes = Changes(own.profile, own.settings, own.words, own.all_given)
-            self._config = load_config(self.config_path, environ=self._environ, changes=changes)
+            self._config = load_config(
+                self.config_path, environ=self._environ, changes=changes, copied=self._copied
+            )
         return self._config
 
     def states(self, triggers: Iterable[str] = TRIGGERS) -> TaskStates:
@@ -283,7 +289,7 @@ class Workspace:
             folders=folders,
             links=links,
             variables=needed.variables,
-            looks=needed.looks,
+            looks={**dict(self.snapshot.basis.looks), **needed.looks},
         )
         if content is not None:
             PrivateFolder(self._plan_path.parent).write(self._plan_path, content)
@@ -344,6 +350,7 @@ class Workspace:
             and basis.environment == self.environment
             and basis.sandbox == level_for(known.settings.sandbox)
             and all(glob_files(self.root, pattern) == found for pattern, found in basis.globs)
+            and all(plan.look_of(path) == look for path, look in basis.looks)
             and self._same_imports(known)
             and self._same_kernels(known)
         )
@@ -404,7 +411,7 @@ class Workspace:
         compiler = Compiler(config, self.cache, self.effective, version)
         graph = compiler.graph()
         sources = {path for spec in graph.tasks.values() for path in spec.sources}
-        patterns = {pattern for op in config.ops for pattern in op.depends}
+        patterns = {pattern for op in config.ops for pattern in (*op.depends, *op.shared)}
         patterns.update(pattern for rule in config.rules for pattern in rule.inputs)
         globs = sorted(patterns.union(config.include))
         sampled = {
@@ -420,6 +427,7 @@ class Workspace:
             sandbox=compiler.fence.level,
             config=[[str(f.path), f.digest] for f in (*config.files, *config.looked_into)],
             globs=[(pattern, glob_files(self.root, pattern)) for pattern in globs],
+            looks=[(str(path), plan.look_of(str(path))) for path in config.looked_at],
             kernels=compiler.kernel_basis,
             imports={p: _scanned(compiler.sources, self.root / p) for p in sorted(sources)},
             absent=compiler.sources.absent,

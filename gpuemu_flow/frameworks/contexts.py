@@ -134,8 +134,12 @@ def validating(
     inputs: Inputs,
     backward: bool,
     options: Mapping[str, Any],
+    submitted: Callable[[GradientContext], Any] | None = None,
 ) -> Iterator[GradientContext]:
-    """Yield a context that judges by a daemon, or by ``options["ref_fn"]`` without one."""
+    """Yield a context that judges by a daemon, or by ``options["ref_fn"]`` without one.
+
+    A daemon gets what `submitted` returns, by default the output.
+    """
     kwargs = dict(options)
     ref_fn = kwargs.pop("ref_fn", None)
     raise_on_failure = bool(kwargs.pop("raise_on_failure", True))
@@ -150,7 +154,8 @@ def validating(
                 Problem("client-no-output", f"no output of {op_name} was set", "call set_output")
             )
         if ref_fn is None:
-            context.result = judge.validate_op(op_name, context.inputs, context.output, **kwargs)
+            output = context.output if submitted is None else submitted(context)
+            context.result = judge.validate_op(op_name, context.inputs, output, **kwargs)
         else:
             arrays = adapter.arrays(inputs)
             reference = caller(ref_fn, inputs)

@@ -16,11 +16,12 @@ from gpuemu_flow.frameworks.base import (
     caller,
     named,
 )
-from gpuemu_flow.frameworks.contexts import GradientContext, dispatch, plain_context
+from gpuemu_flow.frameworks.contexts import GradientContext, dispatch
 from gpuemu_flow.frameworks.fuzz import FuzzOutcome, fuzz_with_checks
 from gpuemu_flow.frameworks.gradients import ATOL, EPS, MAX_ELEMENTS, RTOL, GradientChecker
 from gpuemu_flow.frameworks.local_auto import checked_precision
 from gpuemu_flow.frameworks.pytorch_adapter import ADAPTER, PyTorchAdapter
+from gpuemu_flow.frameworks.pytorch_submitting import context as _context
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name
 from gpuemu_flow.numerics.gradients import cotangent, gradient_name
 from gpuemu_flow.numerics.operand import INPUT
@@ -176,9 +177,6 @@ def with_gradients(
     return {**named_outputs, **found}
 
 
-_context = plain_context(ADAPTER)
-
-
 def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     """Validate the output of an op and, on request, its backward pass.
 
@@ -195,6 +193,11 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     check_backward : bool
         Judge the gradients by the inputs that require them, too: by autograd of `ref_fn` in
         float64; else by the ops ``<op>_grad_<input>`` of the workspace.
+    gradients : bool or sequence of str
+        For an op that has ``gradients`` in ``gpuemu.toml``: submit the gradients by all inputs of
+        floats, or by these, with the output. The body computes the output from
+        ``context.inputs``, whose tensors require gradients. Several outputs are a mapping. As in
+        `with_gradients`, all have to be compared element by element.
     ref_fn : callable, optional
         A function of tensors, for outputs and gradients.
     atol, rtol : float, optional
@@ -209,7 +212,9 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     Raises
     ------
     ValidationError
-        The output or a gradient did not pass.
+        The output or a gradient did not pass, or has no verdict.
+    UsageError
+        ``gradient-missing``: the output does not depend on ``context.inputs``.
     """
     return dispatch(_context, _fill, args, kwargs)
 

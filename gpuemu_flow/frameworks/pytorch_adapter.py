@@ -85,31 +85,39 @@ class PyTorchAdapter(FrameworkAdapter):
         self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
         """See `FrameworkAdapter.pullback`."""
-        torch = self.module
         tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
         leaves = [tensors[name].requires_grad_(True) for name in names]
         outputs = outputs_of(function(tensors))
 
         def pull(cotangents: list[Array]) -> dict[str, Array]:
-            differentiable = [
-                (output, self.from_numpy(cotangent).to(output.dtype))
-                for output, cotangent in zip(outputs, cotangents, strict=True)
-                if output.requires_grad
-            ]
-            if not differentiable:
-                return {name: np.zeros(arrays[name].shape) for name in names}
-            found = torch.autograd.grad(
-                [o for o, _ in differentiable],
-                leaves,
-                [c for _, c in differentiable],
-                allow_unused=True,
-            )
-            return {
-                name: np.zeros(arrays[name].shape) if gradient is None else self.to_numpy(gradient)
-                for name, gradient in zip(names, found, strict=True)
-            }
+            found = self.pull(outputs, leaves, cotangents)
+            return dict(zip(names, found, strict=True))
 
         return [self.to_numpy(output) for output in outputs], pull
+
+    def pull(
+        self, outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Array]
+    ) -> list[Array]:
+        """Return the gradients of computed outputs times cotangents; 0 where none arrives."""
+        torch = self.module
+        differentiable = [
+            (output, self.from_numpy(cotangent, output))
+            for output, cotangent in zip(outputs, cotangents, strict=True)
+            if output.requires_grad
+        ]
+        found: Sequence[Any] = [None] * len(inputs)
+        if differentiable:
+            found = torch.autograd.grad(
+                [output for output, _ in differentiable],
+                list(inputs),
+                [cotangent for _, cotangent in differentiable],
+                retain_graph=True,
+                allow_unused=True,
+            )
+        return [
+            np.zeros(tuple(tensor.shape)) if gradient is None else self.to_numpy(gradient)
+            for tensor, gradient in zip(inputs, found, strict=True)
+        ]
 
 
 ADAPTER = PyTorchAdapter()

@@ -164,7 +164,8 @@ def render(
     variables : mapping of str to str
         `variable_digest` of the environment variables that programs read.
     looks : mapping of absolute path to str
-        `look_of` what programs asked for, with sizes where they are known.
+        `look_of` what programs asked for, with sizes where they are known, and of what the
+        configuration expects.
 
     Returns
     -------

@@ -308,7 +308,7 @@ def _inconclusive(result: CheckResult) -> str:
 
 def _arrays(output: Any, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """Return outputs by name; an op's single output has the empty name."""
-    from gpuemu_flow.client.arrays import as_array, as_arrays  # noqa: PLC0415
+    from gpuemu_flow.client.arrays import as_array, as_arrays, holds_tensors  # noqa: PLC0415
     from gpuemu_flow.numerics.dtypes import element_name  # noqa: PLC0415
 
     if isinstance(output, Mapping):
@@ -321,4 +321,7 @@ def _arrays(output: Any, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
             n: as_array(value, n, known=element_name)
             for n, value in zip(names, output, strict=True)
         }
+    if holds_tensors(output):
+        text = f"{len(output)} outputs were given; the op has one"
+        raise UsageError(Problem("pytest-bad-output", text, "return the one that it has"))
     return {"": as_array(output, "output", known=element_name)}

@@ -80,3 +80,36 @@ def test_the_compiled_back_end_says_who_ran_and_why_not(tmp_path: Path) -> None:
     done = emulate(tmp_path, *words, "--check", "order")
     assert "by numpy" in done.stdout
     assert "not compiled: " in done.stdout
+
+
+def test_an_empty_cluster_is_no_shape(tmp_path: Path) -> None:
+    """As an empty grid is none: a variable of a script that is not set."""
+    arguments = ("x=f32[1]", "y=f32[1]", "out=f32[1]", "n=1")
+    words = [word for text in arguments for word in ("--arg", text)]
+    done = emulate(tmp_path, str(PTX), "--entry", "vecadd", "--cluster", "", *words)
+    assert done.returncode == 2
+    assert "--cluster '' is no shape; write 8 or 8,4,1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array(["one", "two"]),
+        np.array([b"one", b"two"]),
+        np.array([{"a": 1}, None], dtype=object),
+        np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f4")]),
+        np.array(["2026-01-01"], dtype="datetime64[D]"),
+    ],
+    ids=["text", "bytes", "objects", "records", "dates"],
+)
+def test_a_file_without_numbers_is_no_buffer(
+    tmp_path: Path, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+) -> None:
+    np.save(tmp_path / "x.npy", array)
+    done = emulate(
+        tmp_path, str(PTX), "--entry", "vecadd", "--grid", "1", "--block", "2",
+        "--arg", "x=@x.npy", "--arg", "y=f32[2]", "--arg", "out=f32[2]", "--arg", "n=2",
+    )  # fmt: skip
+    assert done.returncode == 2, done.stdout
+    assert "numbers" in done.stderr
+    assert "pickle=" not in done.stderr, "numpy's advice is to run what the file says"

@@ -82,6 +82,19 @@ def test_untracked_and_deleted_files_count(kept: Mini) -> None:
     assert ops(kept, "main") == {"relu"}
 
 
+def test_a_commit_may_lack_files_that_the_fence_names(kept: Mini) -> None:
+    """Its copy has no folder that is not committed, and lies where nothing else is."""
+    kept.write("submissions/a.txt", "1")
+    kept.write(".gitignore", "submissions\n")
+    sandbox = '[sandbox]\napart = ["submissions"]\nhidden = ["submissions/a.txt"]\n\n'
+    kept.edit("gpuemu.toml", "[validation]", f"{sandbox}[validation]")
+    git(kept, "add", "-A")
+    git(kept, "commit", "-q", "-m", "fence")
+    assert ops(kept, "HEAD") == set()
+    kept.write("scripts/scale.py", (kept.root / "scripts/scale.py").read_text() + "\n# new\n")
+    assert ops(kept, "HEAD") == {"scale"}
+
+
 def test_without_a_configuration_then_everything_is_new(kept: Mini) -> None:
     kept.write("gpuemu.toml", (kept.root / "gpuemu.toml").read_text())
     text = (kept.root / "gpuemu.toml").read_text()

@@ -201,3 +201,9 @@ def test_score_watch_prints_the_scores_again(mini: Mini) -> None:
         assert "1 correct, 0 wrong" in it.turn()
         assert it.end() == 0
         assert it.errors() == ""
+
+
+def test_a_score_tells_the_warnings_of_the_configuration(mini: Mini) -> None:
+    mini.edit("gpuemu.toml", "[validation]", "[strangers]\na = 1\n\n[validation]")
+    done = mini.command("score", "--no-confirm", code=None)
+    assert "warning: config-unknown-key: unknown key 'strangers'" in done.stderr

@@ -11,8 +11,9 @@ from daemon_workspace import Served
 from numpy.typing import NDArray
 from warm import warm_command
 
+from gpuemu_flow.client import ValidationError
 from gpuemu_flow.errors import UsageError
-from gpuemu_flow.frameworks.pytorch import with_gradients
+from gpuemu_flow.frameworks.pytorch import validate_pytorch, with_gradients
 from gpuemu_flow.numerics.gradients import cotangent
 
 pytestmark = [
@@ -121,6 +122,56 @@ def test_what_a_client_of_pytorch_computes_can_be_submitted(served: Served) -> N
         assert client.validate_op("theirs", {"x": x}, wrong).verdict == "failed"
     with pytest.raises(UsageError, match="2 outputs"):
         with_gradients(lambda x: (x, x), {"x": x})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_context_submits_gradients_with_the_output(served: Served, dtype: str) -> None:
+    import torch
+
+    x = torch.linspace(-2, 2, 12).reshape(3, 4).to(getattr(torch, dtype))
+    for tensor in (x, x.clone().requires_grad_(True)):
+        for gradients in (True, ["x"]):
+            with (
+                served.client() as client,
+                validate_pytorch(client, "theirs", {"x": tensor}, gradients=gradients) as context,
+            ):
+                given = context.inputs["x"]
+                context.set_output(given * given)
+            assert context.result.verdict == "passed"
+    assert not x.requires_grad
+    with served.client() as client:
+        with (
+            pytest.raises(ValidationError, match="d/dx"),
+            validate_pytorch(client, "theirs", {"x": x}, gradients=True) as context,
+        ):
+            context.set_output(context.inputs["x"].detach() * context.inputs["x"])
+        with (
+            pytest.raises(UsageError, match=r"depends on no input.*compute it from context.inputs"),
+            validate_pytorch(client, "theirs", {"x": x}, gradients=True) as context,
+        ):
+            context.set_output(x * x)
+        with (
+            pytest.raises(ValidationError),  # no verdict without gradients, as before
+            validate_pytorch(client, "theirs", {"x": x}) as context,
+        ):
+            context.set_output(x * x)
+
+
+def test_gradients_of_a_context_that_cannot_be_had() -> None:
+    x = np.zeros((3, 4), np.float32)
+    for more, text in (
+        ({"gradients": ["y"]}, "'y', which is no input of floats"),
+        (
+            {"gradients": True, "ref_fn": abs},
+            "check_backward=True judges by the autograd of ref_fn",
+        ),
+    ):
+        with (
+            pytest.raises(UsageError, match=text) as caught,
+            validate_pytorch("theirs", {"x": x}, **more),
+        ):
+            pass
+        assert caught.value.slug == "validate-arguments"
 
 
 def test_parameters_that_were_not_submitted_have_no_verdict(served: Served) -> None:

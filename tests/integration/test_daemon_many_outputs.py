@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from daemon_workspace import Served, normal, softmax
+from numpy.typing import NDArray
 
 from gpuemu_flow.client import ClientError, TestCase, ValidationResult
 
+Tensor = NDArray[Any]
 DIFFERENT_BY_NATURE = {"timestamp", "duration_ms", "failure_id"}
 
 
@@ -82,7 +86,41 @@ def test_nothing_is_stored_where_one_case_cannot_be_read(daemon: Served) -> None
         with pytest.raises(ClientError, match="no output"):
             client.submit_outputs("softmax", [case], [None])
         assert client.submit_outputs("softmax", [], []) == []
+        with pytest.raises(ClientError, match="nope"):
+            client.submit_outputs("nope", [], [])
+        for wrong in ("softmax", 3, {"x": x}):
+            with pytest.raises(ClientError, match="the outputs of softmax are of type") as raised:
+                client.submit_outputs("softmax", [case], wrong)
+            assert raised.value.problems[0].slug == "client-outputs-count"
         assert len(client.list_results(1000)) == before
+
+
+def test_outputs_may_come_from_a_generator(daemon: Served) -> None:
+    cases = cases_of(daemon, 3, seed=8)
+    with daemon.client() as client:
+        outputs = (softmax(case.inputs["x"]) for case in cases)
+        assert len(client.submit_outputs("softmax", iter(cases), outputs)) == 3
+
+
+@pytest.mark.parametrize("wrap", [tuple, list, lambda outputs: (outputs[0],)])
+def test_several_outputs_without_names_are_not_stacked_to_one(
+    daemon: Served, wrap: Callable[[list[Tensor]], Sequence[Tensor]]
+) -> None:
+    """Two of shape [2] would be taken for one of shape [2, 2]."""
+    x = normal(2)
+    several = wrap([x, x])
+    with daemon.client() as client:
+        case = client.get_test_case("softmax", seed=4)
+        for call in (
+            lambda: client.validate_op("softmax", {"x": x}, several),
+            lambda: client.submit_output("softmax", case.inputs, several, case.seed),
+            lambda: client.submit_outputs("softmax", [case], [several]),
+            lambda: client.fuzz_op_client_side("softmax", run_op=lambda _: several, iterations=1),
+        ):
+            with pytest.raises(ClientError) as raised:
+                call()
+            assert raised.value.problems[0].slug == "client-several-outputs"
+            assert "by the names" in raised.value.problems[0].hint
 
 
 def test_a_reference_that_fails_on_one_case_leaves_no_other_unjudged(daemon: Served) -> None:

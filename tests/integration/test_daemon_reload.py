@@ -153,3 +153,20 @@ def test_the_workspace_says_table(edited: Served) -> None:
         assert client.validate_op("double", {"x": x}, x * 2).passed
         edit(edited, "gpuemu.toml", "[validation]\n", '[validation]\ntolerance = "table"\n')
         assert client.validate_op("double", {"x": x}, output).passed
+
+
+def test_a_folder_that_is_kept_apart_goes_and_returns(edited: Served) -> None:
+    """No file of the configuration changes, and yet it means something else."""
+    folder = edited.root / "submissions"
+    folder.mkdir()
+    edit(edited, "gpuemu.toml", "[sandbox]\n", '[sandbox]\napart = ["submissions"]\n')
+    x = normal(3)
+    with edited.client() as client:
+        assert client.validate_op("double", {"x": x}, x * 2).passed
+        assert "config_error" not in client.ping()
+        folder.rename(edited.root / "submisions")
+        client.validate_op("double", {"x": x}, x * 2)
+        assert "did you mean 'submisions'" in client.ping()["config_error"]
+        (edited.root / "submisions").rename(folder)
+        client.validate_op("double", {"x": x}, x * 2)
+        assert "config_error" not in client.ping()

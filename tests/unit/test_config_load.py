@@ -12,6 +12,7 @@ from config_workspace import SOFTMAX, ConfigWorkspace
 from gpuemu_flow.config.load import check_config, environment, find_config, load_config
 from gpuemu_flow.config.read import MAX_BYTES
 from gpuemu_flow.config.report import MAX_PROBLEMS, MAX_WARNINGS
+from gpuemu_flow.config.unknown import is_misspelt
 from gpuemu_flow.errors import ConfigError, UsageError
 from gpuemu_flow.types import Tolerance
 
@@ -236,6 +237,47 @@ def test_strict_turns_warnings_into_errors(workspace: ConfigWorkspace) -> None:
     assert [(p.slug, p.line, p.warning) for p in raised.value.problems] == [
         ("config-unknown-key", 3, False)
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("[sandbox]\naprt = ['scripts']\n", "did you mean 'apart'?"),
+        ("[sandbox]\nshared = ['scripts']\n", "'shared' belongs in [[ops]]"),
+        ("[validation]\nhidden = ['scripts']\n", "'hidden' belongs in [sandbox]"),
+        ("[validation]\nloads = 'a.py'\n", ""),
+        ("[ci]\nrtol = 1e-3\n", "'rtol' belongs in [validation.tolerances], per dtype"),
+        ("[[ops]]\nname = 'a'\ninputs = {}\n", "'inputs' belongs below schema, in [ops.schema]"),
+        ("[sandobx]\nmode = 'require'\n", "did you mean 'sandbox'?"),
+    ],
+)
+def test_an_unknown_key_says_where_it_belongs(
+    workspace: ConfigWorkspace, text: str, hint: str
+) -> None:
+    problems = [p for p in workspace.check(NAMED + text) if p.slug == "config-unknown-key"]
+    assert [(p.hint, p.warning) for p in problems] == [(hint, not hint)]
+
+
+@pytest.mark.parametrize(
+    ("written", "known", "misspelt"),
+    [
+        ("aprt", "apart", True),
+        ("apatr", "apart", True),  # two letters exchanged are one error
+        ("arpt", "apart", False),  # two errors in a short name
+        ("hiddne", "hidden", True),
+        ("hddn", "hidden", True),
+        ("hdn", "hidden", False),
+        ("jobs", "ops", False),
+        ("op", "ops", True),
+        ("cli", "ci", False),  # nearly everything is near a name of two letters
+        ("HIDDEN", "hidden", True),
+        ("x" * 1_000_000, "hidden", False),
+    ],
+)
+def test_misspelt_is_what_one_or_two_typing_errors_make(
+    written: str, known: str, misspelt: bool
+) -> None:
+    assert is_misspelt(written, [known]) is misspelt
 
 
 def test_very_many_problems_are_cut_and_the_rest_counted(workspace: ConfigWorkspace) -> None:

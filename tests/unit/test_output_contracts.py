@@ -120,11 +120,11 @@ def test_only_needs_dims(workspace: ConfigWorkspace) -> None:
     assert "only needs the dims" in problem.message
 
 
-def test_an_unknown_key_is_warned_of(workspace: ConfigWorkspace) -> None:
+def test_an_unknown_key_is_an_error(workspace: ConfigWorkspace) -> None:
     problems = workspace.check(OP.format(said='oder = "any"'))
-    (warning,) = [p for p in problems if p.slug == "config-unknown-key"]
-    assert warning.warning and warning.line == LINE
-    assert warning.hint and "order" in warning.hint
+    (error,) = [p for p in problems if p.slug == "config-unknown-key"]
+    assert not error.warning and error.line == LINE
+    assert error.hint and "order" in error.hint
 
 
 @pytest.mark.parametrize(

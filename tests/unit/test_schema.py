@@ -291,14 +291,19 @@ def test_no_usable_inputs(inputs: object):
     assert reports.slugs & {"schema-type", "schema-inputs", "schema-name"}
 
 
-def test_unused_dims_and_unknown_keys_are_warnings_only():
+def test_unused_dims_are_warnings_only():
     dims = {"M": [1], "K": [2], "N": [3], "Z": [4]}
-    schema, reports = parse({**matmul_table(dims=dims), "input": {}}, ("a", "b"))
+    schema, reports = parse(matmul_table(dims=dims), ("a", "b"))
     assert reports.at("dims", "Z") == ["schema-unused-dim"]
-    assert reports.at("input") == ["config-unknown-key"]
     assert reports.slugs <= WARNING_SLUGS
     assert schema is not None
     assert [dim.name for dim in schema.dims] == ["M", "K", "N"]
+
+
+def test_an_unknown_key_is_an_error():
+    schema, reports = parse({**matmul_table(), "input": {}}, ("a", "b"))
+    assert reports.at("input") == ["config-unknown-key"]
+    assert schema is None
 
 
 def test_all_errors_are_reported_at_once():

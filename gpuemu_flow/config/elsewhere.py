@@ -1,0 +1,47 @@
+"""Keys that count, by name: in a wrong table, the check or wall that they stand for is lost."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gpuemu_flow.config.keys import is_meant
+from gpuemu_flow.config.report import Place
+from gpuemu_flow.config.tables import FILE, VALIDATION
+from gpuemu_flow.config.tables_ops import OP
+from gpuemu_flow.config.tables_sandbox import SANDBOX
+from gpuemu_flow.config.vocabulary import TOLERANCE
+
+_ABOUT_RUNS = {"seed", "fuzz_iterations", "cause_budget"}
+_TABLES = {"kernels", "ops", "policies", "rules", "sandbox", "validation"}
+_OF_OPS = {
+    "depends",
+    "deterministic",
+    "forbid",
+    "gradients",
+    "invariants",
+    "mutates",
+    "reference_dtype",
+    "require_kernel",
+    "schema",
+    "shared",
+}
+
+
+def _elsewhere() -> dict[str, list[Place]]:
+    """Return keys whose loss weakens a check or a wall, each with the table it belongs into."""
+    found: dict[str, list[Place]] = {}
+    for table, section, names in (
+        ("[sandbox]", SANDBOX, {key.name for key in SANDBOX.keys}),
+        ("[validation]", VALIDATION, {key.name for key in VALIDATION.keys} - _ABOUT_RUNS),
+        ("[[ops]]", OP, _OF_OPS),
+        ("[validation.tolerances], per dtype", TOLERANCE, {"atol", "rtol"}),
+        ("the file itself", FILE, _TABLES),
+    ):
+        for name in names:
+            found.setdefault(name, []).append(
+                Place(table, partial(is_meant, section.by_name[name].type))
+            )
+    return found
+
+
+ELSEWHERE = _elsewhere()

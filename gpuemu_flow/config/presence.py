@@ -1,0 +1,184 @@
+"""Report globs and paths that match nothing: misspelt, they would open a fence in silence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import field
+from pathlib import Path, PurePosixPath
+
+from gpuemu_flow.config.parse_rules import OWN_FOLDERS, matches
+from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.report import Reporter, dotted, shown
+from gpuemu_flow.config.unknown import is_misspelt
+from gpuemu_flow.quick_dataclass import dataclass
+
+SLUG = "config-no-match"
+_WILDCARDS = frozenset("*?[")
+
+
+@dataclass
+class Presence:
+    """Lookup of the files that a configuration expects; keeps the places that were looked at.
+
+    Attributes
+    ----------
+    root : Path
+        The workspace.
+    mild : bool
+        The files are a copy of the workspace's, so that much may lack: all problems are warnings.
+    listings : tuple of str
+        Patterns of files that templates stand for: their folders may be made later.
+    made : frozenset of Path
+        Files that rules and builds make later.
+    looked_at : set of Path
+        Paths whose appearance or disappearance may change the problems.
+    awaited : set of str
+        Patterns whose first match, after which they end in a slash, mends a warning.
+    """
+
+    root: Path
+    mild: bool = False
+    listings: tuple[str, ...] = ()
+    made: frozenset[Path] = frozenset()
+    looked_at: set[Path] = field(default_factory=set)
+    awaited: set[str] = field(default_factory=set)
+    _found: dict[str, bool] = field(default_factory=dict)
+
+    def warn_of_none(self, pattern: str, where: KeyPath, out: Reporter) -> None:
+        """Warn of a glob of ``depends`` or ``shared`` that matches no file."""
+        if pattern not in self._found:
+            base = self._base(pattern)
+            self._found[pattern] = any(
+                path.is_file() and path.relative_to(base).parts[0] not in OWN_FOLDERS
+                for path in self._matched(pattern)
+            )
+        if self._found[pattern] or self._comes(pattern):
+            return
+        folder = self._base(pattern) / pattern
+        hint = self._nearest(pattern)
+        if not _WILDCARDS & {*pattern} and folder.is_dir():
+            hint = f"it is a folder: write {f'{pattern}/**/*'!r}"
+        text = f"{dotted(where)}: {shown(pattern)} matches no file"
+        out.add(SLUG, where, text, hint, warning=True)
+
+    def check_apart(
+        self, pattern: str, where: KeyPath, out: Reporter, *, mild: bool = False
+    ) -> None:
+        """Report a glob of ``apart`` that matches nothing and can hardly be meant so.
+
+        An empty folder is none of these, nor one of whose candidates a template tells.
+        """
+        first = next(self._matched(pattern), None)
+        if first is not None:
+            self.looked_at.add(first)
+            return
+        if self._comes(pattern):
+            return
+        parts = PurePosixPath(pattern).parts
+        # One is a part whose folders are there, and which none of them holds.
+        number = next(n for n in range(1, len(parts) + 1) if not self._folders(parts[:n]))
+        folders = self._folders(parts[: number - 1])
+        missing = parts[number - 1]
+        text = f"{dotted(where)}: {shown(pattern)} matches nothing, so that nothing is kept apart"
+        if not _WILDCARDS & {*missing}:
+            hint = self._nearest_in(folders, missing) or "correct it, or make the folder"
+            out.add(SLUG, where, text, hint, warning=mild or self.mild)
+        elif any(not name.startswith(".") for folder in folders for name in _names(folder)):
+            # The folder of candidates holds something else: notes, or candidates of another kind.
+            self.awaited.add(f"{pattern}/")
+            out.add(SLUG, where, text, "do the names end so?", warning=True)
+        else:
+            self.looked_at.update(folders)
+            self.awaited.add(f"{'/'.join((*parts[: number - 1], '*'))}/")
+
+    def check_hidden(
+        self,
+        paths: Iterable[tuple[str, Path]],
+        writable: Iterable[Path],
+        out: Reporter,
+        *,
+        mild: bool = False,
+    ) -> None:
+        """Report paths of ``hidden`` that do not exist.
+
+        Outside of the workspace, what lies in a folder that is missing as well is only warned of,
+        once: a workspace that was imported from it may have been taken to another machine.
+        """
+        where = ("sandbox", "hidden")
+        later = (self.root / ".gpuemu-cache", *writable)
+        gone: list[str] = []
+        for written, path in paths:
+            if os.path.exists(path):  # noqa: PTH110 - for thousands of paths
+                self.looked_at.add(path)
+                continue
+            if path in self.made or any(path.is_relative_to(folder) for folder in later):
+                continue
+            above = next(folder for folder in path.parents if folder.exists())
+            lost = path.relative_to(above).parts[0]
+            self.looked_at.add(above / lost)
+            near = [name for name in _names(above) if is_misspelt(lost, [name])]
+            inside = path.is_relative_to(self.root)
+            if not (inside or near or above == path.parent):
+                gone.append(written)
+                continue
+            hint = self._nearest_in([above], lost) or "correct it, or take it out"
+            if _WILDCARDS & {*written}:
+                hint = "these are paths, not globs: name the folder"
+            text = f"{dotted(where)}: {shown(written)} does not exist, so that nothing is hidden"
+            out.add(SLUG, where, text, hint, warning=mild or self.mild)
+        if gone:
+            more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+            text = f"{dotted(where)}: {shown(gone[0])}{more} do not exist, nor do their folders"
+            hint = "take them out, if this machine has no copies of them"
+            out.add(SLUG, where, text, hint, warning=True)
+
+    def _base(self, pattern: str) -> Path:
+        return Path("/") if pattern.startswith("/") else self.root
+
+    def _matched(self, pattern: str) -> Iterator[Path]:
+        """Yield what a glob matches."""
+        if not pattern.strip("/"):
+            yield self._base(pattern)
+            return
+        try:
+            yield from self._base(pattern).glob(pattern.strip("/"))
+        except (OSError, ValueError, NotImplementedError):  # what pathlib makes of an odd pattern
+            return
+
+    def _folders(self, parts: tuple[str, ...]) -> list[Path]:
+        return [path for path in self._matched("/".join(parts)) if path.is_dir()]
+
+    def _comes(self, pattern: str) -> bool:
+        """Tell whether something that is made later matches."""
+        later = [os.path.relpath(path, self.root) for path in self.made]
+        later += [listing.rstrip("/") for listing in self.listings]
+        return any(
+            matches(pattern, str(part))
+            for name in later
+            for part in (PurePosixPath(name), *PurePosixPath(name).parents)
+        )
+
+    def _nearest(self, pattern: str) -> str:
+        """Return a hint that names what the first part that is missing could mean."""
+        path = self._base(pattern)
+        for part in PurePosixPath(pattern.strip("/")).parts:
+            if _WILDCARDS & {*part}:
+                return ""
+            if not (path / part).exists():
+                return self._nearest_in([path], part)
+            path /= part
+        return ""
+
+    def _nearest_in(self, folders: Iterable[Path], name: str) -> str:
+        out = Reporter("")
+        names = {name: None for folder in folders for name in _names(folder)}
+        return out.nearest(name, tuple(names))
+
+
+def _names(folder: Path, most: int = 2000) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry, _ in zip(entries, range(most), strict=False)]
+    except OSError:
+        return []
