@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import resource
 import secrets
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,29 @@ def worth_keeping(seconds: float, nbytes: int) -> bool:
     write = WRITE_SECONDS + WRITE_SECONDS_PER_BYTE * nbytes
     read = READ_SECONDS + READ_SECONDS_PER_BYTE * nbytes
     return seconds > WORTH * (write + read)
+
+
+class Effort:
+    """Measures how long a call takes by itself, from when this is made."""
+
+    def __init__(self) -> None:
+        self._used = resource.getrusage(resource.RUSAGE_SELF)
+        self._begin = time.perf_counter()
+
+    def wall(self) -> float:
+        """Return the seconds that have passed, those that went to other processes included."""
+        return time.perf_counter() - self._begin
+
+    def own(self) -> float:
+        """Return the seconds without those in which another process had the processor.
+
+        A call that has waited for something may have needed all of them.
+        """
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        if used.ru_nvcsw > self._used.ru_nvcsw:
+            return self.wall()
+        before = self._used.ru_utime + self._used.ru_stime
+        return used.ru_utime + used.ru_stime - before
 
 
 def stage(outputs: Arrays, path: Path) -> str:
