@@ -58,26 +58,37 @@ def worth_keeping(seconds: float, nbytes: int) -> bool:
 
 
 class Effort:
-    """Measures how long a call takes by itself, from when this is made."""
+    """Measures what a call costs, from when this is made."""
 
     def __init__(self) -> None:
-        self._used = resource.getrusage(resource.RUSAGE_SELF)
+        self._before = resource.getrusage(resource.RUSAGE_SELF)
         self._begin = time.perf_counter()
 
-    def wall(self) -> float:
-        """Return the seconds that have passed, those that went to other processes included."""
-        return time.perf_counter() - self._begin
+    def is_worth_keeping(self, nbytes: int) -> bool:
+        """Apply `worth_keeping` to the time since then, as far as `own_seconds` counts it."""
+        passed = time.perf_counter() - self._begin
+        if not worth_keeping(passed, nbytes):
+            return False
+        now = resource.getrusage(resource.RUSAGE_SELF)
+        return worth_keeping(own_seconds(passed, self._before, now), nbytes)
 
-    def own(self) -> float:
-        """Return the seconds without those in which another process had the processor.
 
-        A call that has waited for something may have needed all of them.
-        """
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        if used.ru_nvcsw > self._used.ru_nvcsw:
-            return self.wall()
-        before = self._used.ru_utime + self._used.ru_stime
-        return used.ru_utime + used.ru_stime - before
+def own_seconds(
+    passed: float, before: resource.struct_rusage, now: resource.struct_rusage
+) -> float:
+    """Return the seconds without those in which other processes had the processor.
+
+    Parameters
+    ----------
+    passed : float
+        Seconds; all of them count if this process has also waited of its own accord.
+    before, now : struct_rusage
+        Of this process.
+    """
+    if now.ru_nvcsw > before.ru_nvcsw:
+        return passed
+    used = now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime
+    return min(passed, used)
 
 
 def stage(outputs: Arrays, path: Path) -> str:

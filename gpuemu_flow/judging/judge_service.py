@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judging import gradients
 from gpuemu_flow.judging.compare_functions import CompareFunctions
-from gpuemu_flow.judging.expected_store import Effort, load, stage, worth_keeping
+from gpuemu_flow.judging.expected_store import Effort, load, stage
 from gpuemu_flow.judging.judge import Judge, OpTraits
 from gpuemu_flow.judging.judge_cases import Ran, Verdicts, judge_case
 from gpuemu_flow.judging.params import CompareParams
@@ -153,14 +153,10 @@ class JudgeService:
 
     def _run_in(self, dtype: str | None, item: _Item, context: ServiceContext) -> Arrays:
         inputs = self._own_inputs(item, dtype)
-        effort = Effort()
+        effort = Effort() if item.stage else None
         outputs = _in_order(context.run(inputs, item.case.seed))
         nbytes = sum(array.nbytes for array in outputs.values())
-        if (
-            item.stage
-            and worth_keeping(effort.wall(), nbytes)
-            and worth_keeping(effort.own(), nbytes)
-        ):
+        if item.stage and effort is not None and effort.is_worth_keeping(nbytes):
             item.digest = stage(outputs, Path(item.stage))
         return outputs
 
