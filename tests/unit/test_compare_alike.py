@@ -115,6 +115,26 @@ def test_what_does_not_pass_is_left_to_the_exact_comparison() -> None:
     assert narrow == [None] * 3
 
 
+def test_what_comes_near_to_the_quick_bound_is_left_to_the_envelope() -> None:
+    right = np.linspace(1.0, 1.5, 16)
+    near, nearer = (
+        (right.astype(np.float32) + steps * np.float32(2**-23)).astype(np.float32)
+        for steps in (1, 2)
+    )
+    expected = right.astype(np.float32).astype(np.float64)
+    form = form_of("float32", {"y": near}, {"y": expected}, INPUTS, Policy())
+    assert form is not None
+    found = check_alike(
+        form,
+        [near, nearer],
+        [expected] * 2,
+        [INPUTS] * 2,
+        dtype="float32",
+        tolerance=envelope(expected, "float32", exact=True, weak=False),
+    )
+    assert [one is not None for one in found] == [True, False]
+
+
 def test_weak_and_blank_cases_are_marked_as_alone() -> None:
     zeros = np.zeros((4, 16), np.float32)
     inputs = [{"x": zeros}, INPUTS]
