@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -97,6 +97,13 @@ class IssuedCases:
         """Return the case of an op and seed, or None when it is not in memory."""
         with self._lock:
             return self._issued.get((op, seed))
+
+    def handed_out(self, op: str, seeds: Collection[int]) -> set[int]:
+        """Return those of some seeds whose cases this daemon or an earlier one handed out."""
+        with self._lock:
+            known = {seed for seed in seeds if (op, seed) in self._issued}
+        keys = {_key(op, seed): seed for seed in seeds if seed not in known}
+        return known | {keys[key] for key in self._recipes.among(list(keys))}
 
     def recipe(self, op: str, seed: int) -> tuple[dict[str, Json], int] | None:
         """Return a case's recipe and number; None when it was never handed out."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,8 @@ def submit_output(service: Service, fields: Fields, job: Job) -> dict[str, Json]
     """Answer ``SubmitOutput``: judge the output for a case that was handed out."""
     begin = time.perf_counter()
     terms = Terms.of(service, fields)
-    one = _submitted(service, terms, fields, job, {})
+    handed_out = service.issued.handed_out(terms.name, [fields.u64("seed")])
+    one = _submitted(service, terms, fields, job, handed_out, {})
     (result,) = _judge(service, terms, [one], job, begin)
     return {"type": "SubmitResult", "result": result}
 
@@ -135,10 +137,12 @@ def submit_outputs(service: Service, fields: Fields, job: Job) -> dict[str, Json
     terms = Terms.of(service, fields)
     subjects: dict[tuple[object, ...], WireSubject] = {}
     submissions = []
-    for number, case in enumerate(fields.objects("cases", MAX_CASES)):
+    cases = list(fields.objects("cases", MAX_CASES))
+    handed_out = service.issued.handed_out(terms.name, _seeds(cases))
+    for number, case in enumerate(cases):
         job.check()
         try:
-            submissions.append(_submitted(service, terms, case, job, subjects))
+            submissions.append(_submitted(service, terms, case, job, handed_out, subjects))
         except RequestError as error:
             raise RequestError(error.code, f"cases[{number}]: {error}") from None
         except UsageError as error:
@@ -148,15 +152,25 @@ def submit_outputs(service: Service, fields: Fields, job: Job) -> dict[str, Json
     return {"type": "Results", "results": _judge(service, terms, submissions, job, begin)}
 
 
+def _seeds(cases: Iterable[Fields]) -> set[int]:
+    """Return the seeds of cases; one that is none is refused when its case is read."""
+    seeds = set()
+    for case in cases:
+        with suppress(RequestError):
+            seeds.add(case.u64("seed"))
+    return seeds
+
+
 def _submitted(
     service: Service,
     terms: Terms,
     fields: Fields,
     job: Job,
+    handed_out: Collection[int],
     subjects: dict[tuple[object, ...], WireSubject],
 ) -> Submission:
     seed = fields.u64("seed")
-    issued = issued_case(service, terms.name, seed, job)
+    issued = issued_case(service, terms.name, seed, job) if seed in handed_out else None
     return _read(terms, fields, seed, issued, "submit", subjects)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 
 from gpuemu_flow.fuzz.subjects import OpSubject, outputs_key
@@ -16,7 +17,11 @@ from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 
 VERSION = 3
 FULLY_CHECKED_FIRST, FULLY_CHECKED_EVERY = 8, 32
-WRITE_BATCH = 50  # verdicts per transaction of the action cache
+FEWEST_WRITTEN, MOST_WRITTEN = 50, 1000
+"""Verdicts per transaction of the action cache."""
+
+WRITE_SECONDS = 0.25
+"""Time between transactions with fewer verdicts than the most."""
 
 
 def checks_for(number: int) -> Checks:
@@ -81,6 +86,7 @@ class VerdictCache:
         ]
         self._lock = threading.Lock()
         self._unwritten: list[tuple[SeenInputs, list[Json], Json]] = []
+        self._written = time.monotonic()
 
     def find(self, which: int, key: list[Json]) -> CheckResult | None:
         """Return the verdict on a case for the present inputs; None if it has to be judged."""
@@ -104,8 +110,9 @@ class VerdictCache:
         """
         with self._lock:
             self._unwritten += records
-            if len(self._unwritten) < WRITE_BATCH and not (force and self._unwritten):
+            if not self._is_due(force=force):
                 return
+            self._written = time.monotonic()
             unwritten, self._unwritten = self._unwritten, []
             seen = {id(inputs): inputs for inputs, _, _ in unwritten}
             bases = {which: inputs.key() for which, inputs in seen.items()}
@@ -114,3 +121,11 @@ class VerdictCache:
                 for inputs, key, result in unwritten
                 if (base := bases[id(inputs)]) is not None
             )
+
+    def _is_due(self, *, force: bool) -> bool:
+        """Tell whether it is time for a transaction."""
+        count = len(self._unwritten)
+        if force or count >= MOST_WRITTEN:
+            return count > 0
+        late = time.monotonic() >= self._written + WRITE_SECONDS
+        return count >= FEWEST_WRITTEN and late

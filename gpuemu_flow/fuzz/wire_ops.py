@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
@@ -33,6 +34,9 @@ SUBMITTED = "submitted"
 
 MAX_MADE = 1000
 """Subjects per op and dtype: each set of kwargs makes one."""
+
+MOST_REMEMBERED = 64
+"""Observations of one program that are recognised: each of its warm workers has its own."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class WireInputs:
     def __init__(self, known: KnownInputs, lookup: Lookup, names: Discovered) -> None:
         self._known = known
         self._lookup = lookup
-        self._last: dict[str, Observation] = {}
+        self._last: dict[str, deque[Observation]] = {}  # of several warm workers in turn
         self._lock = threading.Lock()
         self._moved = False
         self._kept: Discovered | None = None
@@ -99,8 +103,9 @@ class WireInputs:
         """Add the inputs that one program was seen to use so far."""
         with self._lock:
             names = self.names
-            if self._last.get(who) is not seen:
-                self._last[who] = seen
+            last = self._last.setdefault(who, deque(maxlen=MOST_REMEMBERED))
+            if not any(each is seen for each in last):
+                last.append(seen)
                 names |= self._lookup.discover(seen, given)
             self._moved = self._moved or bool(self._lookup.moved(names, self.begun))
             if self._moved:

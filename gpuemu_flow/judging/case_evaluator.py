@@ -346,40 +346,46 @@ class CaseEvaluator:
 
     def judge_given(self, given: Sequence[GivenCase]) -> list[CheckResult]:
         """Judge several cases as `judge_outputs` does, in one message to the reference."""
-        results = [self._without_comparing(one) for one in given]
-        left = [n for n, result in enumerate(results) if result is None]
-        together = [n for n in left if given[n].in_order]
+        results: list[CheckResult | None] = []
+        plain: dict[int, GivenCase] = {}
+        for number, one in enumerate(given):
+            found = self._usable(one)
+            results.append(None if isinstance(found, GivenCase) else found)
+            if isinstance(found, GivenCase):
+                plain[number] = found
+        together = [n for n in plain if given[n].in_order]
         if together:
-            request = GivenRequest(self._setup, [_as_plain(given[n]) for n in together])
+            request = GivenRequest(self._setup, [plain[n] for n in together])
             attempt = self._reference.ask(request)
             if attempt.outcome.ok:
                 self._setup.facts = request.facts
                 for number, result in zip(together, request.results, strict=True):
                     results[number] = result
             elif len(together) == 1:
-                results[together[0]] = self._after_trouble(attempt, given[together[0]])
+                results[together[0]] = self._after_trouble(attempt, plain[together[0]])
         return [
-            self._judged(PreparedBatch([one.case], one.inputs), _as_plain(one).outputs)
+            self._judged(PreparedBatch([one.case], one.inputs), plain[number].outputs)
             if result is None
             else result
-            for one, result in zip(given, results, strict=True)
+            for number, (one, result) in enumerate(zip(given, results, strict=True))
         ]
 
-    def _without_comparing(self, one: GivenCase) -> CheckResult | None:
-        """Return the verdict on a case without inputs, or outputs, that could be compared."""
+    def _usable(self, one: GivenCase) -> GivenCase | CheckResult:
+        """Return a case with plain outputs; a verdict if its inputs, or they, are unusable."""
         unusable = _not_run(one.case)
         if unusable:
             return unusable.result
         try:
-            demand_bools(_as_plain(one).outputs)
+            plain = _as_plain(one)
+            demand_bools(plain.outputs)
         except OpError as refused:
             return self._without_op(PreparedBatch([one.case], one.inputs), refused.error)
-        return None
+        return plain
 
     def _after_trouble(self, attempt: Attempt, one: GivenCase) -> CheckResult | None:
         """Return the verdict on a case whose reference gave no outputs."""
         again = JudgeRequest(self._setup, PreparedBatch([one.case], one.inputs))
-        again.actual = _as_plain(one).outputs
+        again.actual = one.outputs
         early = self._without_comparison(attempt, again, None)
         return _only(again) if early is None else early
 

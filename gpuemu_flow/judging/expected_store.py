@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import resource
 import secrets
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,40 @@ def worth_keeping(seconds: float, nbytes: int) -> bool:
     write = WRITE_SECONDS + WRITE_SECONDS_PER_BYTE * nbytes
     read = READ_SECONDS + READ_SECONDS_PER_BYTE * nbytes
     return seconds > WORTH * (write + read)
+
+
+class Effort:
+    """Measures what a call costs, from when this is made."""
+
+    def __init__(self) -> None:
+        self._before = resource.getrusage(resource.RUSAGE_SELF)
+        self._begin = time.perf_counter()
+
+    def is_worth_keeping(self, nbytes: int) -> bool:
+        """Apply `worth_keeping` to the time since then, as far as `own_seconds` counts it."""
+        passed = time.perf_counter() - self._begin
+        if not worth_keeping(passed, nbytes):
+            return False
+        now = resource.getrusage(resource.RUSAGE_SELF)
+        return worth_keeping(own_seconds(passed, self._before, now), nbytes)
+
+
+def own_seconds(
+    passed: float, before: resource.struct_rusage, now: resource.struct_rusage
+) -> float:
+    """Return the seconds without those in which other processes had the processor.
+
+    Parameters
+    ----------
+    passed : float
+        Seconds; all of them count if this process has also waited of its own accord.
+    before, now : struct_rusage
+        Of this process.
+    """
+    if now.ru_nvcsw > before.ru_nvcsw:
+        return passed
+    used = now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime
+    return min(passed, used)
 
 
 def stage(outputs: Arrays, path: Path) -> str:

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judging import gradients
-from gpuemu_flow.judging.compare_functions import CompareError, CompareFunctions
+from gpuemu_flow.judging.compare_functions import CompareFunctions
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.plain_inputs import plain_inputs
 from gpuemu_flow.judging.remedies import precision_note, range_notes, wider_precisions
-from gpuemu_flow.judging.verdicts import comparison_failed
 from gpuemu_flow.numerics.checked_output import SpecialInputs
 from gpuemu_flow.numerics.compare import JudgedApart, Policy, check_outputs, check_structure
 from gpuemu_flow.numerics.contract import OutputContract
@@ -40,7 +39,6 @@ from gpuemu_flow.numerics.operand import Rounding, rounding_for
 from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.numerics.variants import WITH_GRADIENTS, split_variants
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.api import RunError
 from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, Tolerance, Verdict
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -367,6 +365,14 @@ class Judge:
             policy = replace(policy, gradients=gradients.gradients_in(expected))
         return Criteria(tolerance or self._tolerances, policy, dtypes, contracts)
 
+    def shared_policy(self, dtype: str) -> Policy | None:
+        """Return the policy on cases that can be compared together; None if none can."""
+        settings = self._settings
+        automatic = settings.tolerance == "auto" and dtype not in self._tolerances
+        if settings.outputs or settings.gradients or (automatic and self.traits is None):
+            return None
+        return self._policy
+
     def allowed_dtypes(
         self, expected: Arrays, inputs: Arrays | None = None
     ) -> dict[str, list[str]]:
@@ -474,24 +480,3 @@ def _refused(actual: Arrays, expected: Arrays, criteria: Criteria) -> CheckResul
         or failure.output not in (named | (criteria.contracts.of_any_shape & actual.keys()))
     ]
     return CheckResult(Verdict.ERROR, tuple(structural)) if structural else None
-
-
-def judge_case(
-    judge: Judge,
-    case: Case,
-    actual: Arrays,
-    expected: Arrays,
-    inputs: Arrays | None = None,
-    *,
-    explain: bool = True,
-) -> CheckResult:
-    """Return the verdict on one case's outputs; an error if `Judge.check` does not finish."""
-    try:
-        return judge.check(case, actual, expected, inputs, explain=explain)
-    except CompareError as error:
-        return CheckResult(Verdict.ERROR, (error.failure,))
-    except Exception as error:
-        return comparison_failed(RunError("reference-failed", str(error)))
-    except BaseException as error:  # the reference may raise anything
-        text = f"{type(error).__name__}: {error}"
-        return comparison_failed(RunError("reference-failed", text))

@@ -6,7 +6,6 @@ meanwhile, and judges the op's outputs in the memory that the op left them in.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,8 +17,9 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judging import gradients
 from gpuemu_flow.judging.compare_functions import CompareFunctions
-from gpuemu_flow.judging.expected_store import load, stage, worth_keeping
-from gpuemu_flow.judging.judge import Judge, OpTraits, judge_case
+from gpuemu_flow.judging.expected_store import Effort, load, stage
+from gpuemu_flow.judging.judge import Judge, OpTraits
+from gpuemu_flow.judging.judge_cases import Ran, Verdicts, judge_case
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.reference_dtypes import expected_dtypes, probe_case
 from gpuemu_flow.numerics.operand import Rounding
@@ -34,7 +34,7 @@ from gpuemu_flow.runners.execute import converted
 from gpuemu_flow.runners.float_dtype import begin_call
 from gpuemu_flow.runners.jobs import ServiceContext
 from gpuemu_flow.runners.tensors import element_type
-from gpuemu_flow.types import Case, Json, failure_to_json
+from gpuemu_flow.types import Case, CheckResult, Json, failure_to_json
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -152,10 +152,11 @@ class JudgeService:
         return self._run_in(last, item, context)
 
     def _run_in(self, dtype: str | None, item: _Item, context: ServiceContext) -> Arrays:
-        begin = time.perf_counter()
-        outputs = _in_order(context.run(self._own_inputs(item, dtype), item.case.seed))
+        inputs = self._own_inputs(item, dtype)
+        effort = Effort() if item.stage else None
+        outputs = _in_order(context.run(inputs, item.case.seed))
         nbytes = sum(array.nbytes for array in outputs.values())
-        if item.stage and worth_keeping(time.perf_counter() - begin, nbytes):
+        if item.stage and effort is not None and effort.is_worth_keeping(nbytes):
             item.digest = stage(outputs, Path(item.stage))
         return outputs
 
@@ -182,26 +183,24 @@ class JudgeService:
             places, arena = [payload["slots"]], context.own
         if len(self._items) == 1:
             self._only_expected()
-        results: list[Json] = []
         changed: list[Json] = []
+        verdicts = self._verdicts(context, explain=bool(payload["explain"]))
         for item, place in zip(self._items, places, strict=False):
             self._settle(item, context)
             changed.append(_changed(item, context.peer) if payload["watch"] else [])
             if item.expected is None:
-                results.append(None)
+                verdicts.skip()
                 continue
-            judge = self._made_judge(context, item.expected)
-            actual = arena.read(_slots(place))
-            explain = bool(payload["explain"])
-            result = judge_case(
-                judge, item.case, actual, item.expected, item.inputs, explain=explain
-            )
-            results.append(result.to_json())
+            verdicts.add(Ran(item.case, arena.read(_slots(place)), item.expected, item.inputs))
             if len(self._items) > 1:
                 item.expected = None
+        results = verdicts.finish()
         staged = [item.digest for item in self._items]
         facts = self._found_out()
         return {"results": results, "changed": changed, "facts": facts, "staged": staged}
+
+    def _verdicts(self, context: ServiceContext, *, explain: bool) -> Verdicts:
+        return Verdicts(lambda expected: self._made_judge(context, expected), explain=explain)
 
     def _found_out(self) -> Json:
         """Return the facts that are known by now."""
@@ -224,7 +223,7 @@ class JudgeService:
         for group in payload["groups"]:
             inputs = _copied(context.own, _places(slots, group["inputs"]))
             outputs = context.own.read(_places(slots, group["outputs"]))
-            results: list[Json] = []
+            verdicts = self._verdicts(context, explain=True)
             for number, data in enumerate(group["cases"]):
                 item = _Item(Case.from_json(data), _at(inputs, number), widens=self._widens)
                 self._items = [item]
@@ -232,22 +231,23 @@ class JudgeService:
                 if alone:
                     self._only_expected()
                 if item.expected is None:
-                    results.append(None)
+                    verdicts.skip()
                     continue
-                actual = _at(outputs, number)
-                results.append(self._judge_submitted(item, item.expected, actual, context))
-            found.append(results)
+                ran = Ran(item.case, _at(outputs, number), item.expected, item.inputs)
+                if self._compare.gradients:
+                    verdicts.put(self._judge_gradients(ran, context))
+                else:
+                    verdicts.add(ran)
+            found.append(verdicts.finish())
         self._items = []
         return {"groups": found, "facts": self._found_out()}
 
-    def _judge_submitted(
-        self, item: _Item, expected: Arrays, actual: Arrays, context: ServiceContext
-    ) -> Json:
-        """Judge what a client submitted of the outputs; it may lack gradients."""
-        judge = self._made_judge(context, expected)
-        told = gradients.as_submitted(actual, expected) if self._compare.gradients else expected
-        result = judge_case(judge, item.case, actual, told, item.inputs)
-        return gradients.half_judged(result, told, expected).to_json()
+    def _judge_gradients(self, ran: Ran, context: ServiceContext) -> CheckResult:
+        """Judge outputs of a client, which may lack gradients."""
+        judge = self._made_judge(context, ran.expected)
+        told = gradients.as_submitted(ran.actual, ran.expected)
+        result = judge_case(judge, ran.case, ran.actual, told, ran.inputs)
+        return gradients.half_judged(result, told, ran.expected)
 
     def _own_inputs(self, item: _Item, input_dtype: str | None) -> Arrays:
         """Copy the inputs, and convert those of the case's float type."""
@@ -269,7 +269,7 @@ class JudgeService:
         except BaseException:  # programs may raise anything
             return refused
 
-    def _made_judge(self, context: ServiceContext, expected: Arrays) -> Judge:
+    def _made_judge(self, context: ServiceContext, expected: Mapping[str, NDArray[Any]]) -> Judge:
         if self._judge is None:
             allowed: dict[str, list[str]] = self._facts["allowed"] or {}
             if self._widens and not allowed:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuemu_flow.judging.compare_functions import CompareFunctions
-from gpuemu_flow.judging.judge import Judge, judge_case
+from gpuemu_flow.judging.judge import Judge
+from gpuemu_flow.judging.judge_cases import judge_case
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.jobs import Evaluator

@@ -155,7 +155,7 @@ def check_outputs(
         stats = _placed(stats, compared, contracts)
     verdict, reasons = of_outputs(bool(failures), extents)
     told = tuple(output.note for output in apart if output.note)
-    notes = (*told, *reasons, *_notes(extents, tolerance))
+    notes = (*told, *reasons, *notes_on(extents, tolerance))
     empty = tuple(extent.name for extent in extents if not extent.count)
     weak = tuple(found for output in compared if (found := weakness(output)) is not None)
     blank = only_zeros(inputs)
@@ -236,9 +236,10 @@ def _check_preserved(actual: Arrays, policy: Policy, inputs: Arrays | None) -> l
     return [as_failure("shape_preserved", name, violation)] if violation else []
 
 
-def _notes(
+def notes_on(
     extents: Sequence[Compared], tolerance: Mapping[str, Tolerance] | Envelope
 ) -> tuple[str, ...]:
+    """Return the remarks on a comparison: on its tolerance, and on elements without a verdict."""
     notes = []
     if isinstance(tolerance, Envelope) and tolerance.label == "auto (weak)":
         notes.append("tolerance: auto (weak), the reference has no float32 shadow")

@@ -292,15 +292,16 @@ def _percentiles(samples: Sequence[Sample], levels: Sequence[float]) -> list[flo
         return [0.0] * len(levels)
     if len({s.weight for s in samples if s.error.size}) == 1:
         ordered = np.sort(error)
-        return [float(ordered[_rank(level, error.size)]) for level in levels]
+        return [float(ordered[rank(level, error.size)]) for level in levels]
     weight = np.concatenate([np.full(s.error.size, s.weight) for s in samples])
     order = np.argsort(error, kind="stable")
     reached = np.cumsum(weight[order])
     # The element of rank k is the first one at which more than k elements have been passed.
-    ranks = [_rank(level, float(reached[-1])) for level in levels]
+    ranks = [rank(level, float(reached[-1])) for level in levels]
     at = np.minimum(np.searchsorted(reached, ranks, side="right"), error.size - 1)
     return [float(v) for v in error[order][at]]
 
 
-def _rank(level: float, count: float) -> int:
+def rank(level: float, count: float) -> int:
+    """Return the rank of a percentile among `count` values: halves are rounded up."""
     return math.floor(level * (count - 1.0) + 0.5)

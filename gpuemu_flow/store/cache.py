@@ -17,7 +17,7 @@ from diskcache import Cache, Timeout
 
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.store.atomic import disk_errors, io_problem
-from gpuemu_flow.store.disk import BytesDisk, ForeignRecordError, evict_for, insert_new
+from gpuemu_flow.store.disk import BytesDisk, ForeignRecordError, evict_for, insert_new, present
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.types import Json
 
@@ -250,6 +250,10 @@ class JsonStore:
             self._keep_damaged(key, record, error)
             self.delete(key)
             return None
+
+    def among(self, keys: Sequence[str]) -> set[str]:
+        """Return those of some keys that have a record, sound or damaged."""
+        return self._guarded(lambda cache: present(cache, keys))
 
     def _record(self, cache: Cache, key: str) -> bytes | None:
         """Return a record, also while another process replaces it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,19 +79,27 @@ _INSERT = (
 )
 
 
-def insert_new(cache: Cache, records: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Insert records whose keys are new by one prepared statement, and return the others.
+def present(cache: Cache, keys: Sequence[str]) -> set[str]:
+    """Return those of some keys that have a record, by a statement for hundreds of them.
 
-    `Cache.set` takes four statements for each, seven where records are evicted. Call it in a
-    transaction, after `evict_for`. Records that go to files of their own are among those returned.
+    `Cache.get` takes a transaction for each where records are evicted.
     """
-    keys = list(records)
     known: set[str] = set()
     for start in range(0, len(keys), _KEYS_AT_ONCE):
         some = keys[start : start + _KEYS_AT_ONCE]
         marks = ",".join("?" * len(some))
         found = cache._sql(f"SELECT key FROM Cache WHERE raw = 1 AND key IN ({marks})", some)  # noqa: S608
         known.update(key for (key,) in found)
+    return known
+
+
+def insert_new(cache: Cache, records: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Insert records whose keys are new by one prepared statement, and return the others.
+
+    `Cache.set` takes four statements for each, seven where records are evicted. Call it in a
+    transaction, after `evict_for`. Records that go to files of their own are among those returned.
+    """
+    known = present(cache, list(records))
     left = {
         key: record
         for key, record in records.items()

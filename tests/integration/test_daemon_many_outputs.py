@@ -61,6 +61,22 @@ def test_results_are_on_disk_when_they_are_acknowledged(unserved: Served) -> Non
     assert all(result.passed for result in kept)
 
 
+def test_cases_that_an_earlier_daemon_handed_out_are_known_among_others(unserved: Served) -> None:
+    unserved.start()
+    with unserved.client() as client:
+        cases = client.get_test_batch("softmax", 4, seed=6, dtypes=["bfloat16"])
+        unserved.kill()
+    unserved.start()
+    inputs = cases[0].inputs
+    given = [*cases, TestCase(seed=77, inputs={"x": inputs["x"].astype("float32")})]
+    with unserved.client() as client:
+        results = client.submit_outputs(
+            "softmax", given, [softmax(case.inputs["x"]) for case in given]
+        )
+    assert all(result.passed for result in results)
+    assert [bool(result["repro_info"]) for result in results] == [True] * 4 + [False]
+
+
 def test_nothing_is_stored_where_one_case_cannot_be_read(daemon: Served) -> None:
     x = normal(2, 4)
     data = base64.b64encode(x.tobytes()).decode()

@@ -256,3 +256,19 @@ def test_bytes_that_are_no_bool_are_the_ops_fault(ws: Workspace) -> None:
     for result in found:
         assert result.failures[0].why == "op-output-junk"
         assert result.verdict is Verdict.ERROR
+
+
+def test_a_reference_may_return_the_same_memory_again(ws: Workspace) -> None:
+    reference = """
+    import numpy as np
+
+    out = np.zeros(12)
+
+    def reference(x):
+        out[:] = (x * 2).reshape(-1)
+        return out.reshape(3, 4)
+    """
+    given = [make_case(n, (3, 4)) for n in range(8)]
+    with evaluator(ws, "def op(x): return x * 2", reference) as opened:
+        results = together(opened, given)
+    assert [result.verdict for result in results] == [Verdict.PASSED] * 8

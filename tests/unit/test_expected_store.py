@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import resource
+import select
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuemu_flow.judging.expected_store import ExpectedStore, _key, load, stage, worth_keeping
+from gpuemu_flow.judging.expected_store import (
+    Effort,
+    ExpectedStore,
+    _key,
+    load,
+    own_seconds,
+    stage,
+    worth_keeping,
+)
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Case, InputSpec
@@ -90,6 +101,28 @@ def test_cheap_references_are_run_again() -> None:
     assert worth_keeping(1e-2, 100)
     assert not worth_keeping(1e-2, 10_000_000)
     assert worth_keeping(1.0, 10_000_000)
+
+
+def test_a_reference_that_computes_or_waits_for_long_is_kept() -> None:
+    waits = Effort()
+    select.select([], [], [], 0.02)
+    assert waits.is_worth_keeping(100)
+    computes = Effort()
+    begin = time.process_time()
+    while time.process_time() < begin + 0.02:
+        pass
+    assert computes.is_worth_keeping(100)
+
+
+def usage(seconds: float, waits: int, interruptions: int) -> resource.struct_rusage:
+    return resource.struct_rusage((seconds, 0.0, *[0] * 12, waits, interruptions))
+
+
+def test_time_that_other_processes_had_does_not_count() -> None:
+    before = usage(1.0, 5, 5)
+    assert own_seconds(0.02, before, usage(1.001, 5, 9)) == pytest.approx(0.001)
+    assert own_seconds(0.02, before, usage(1.001, 6, 9)) == 0.02
+    assert own_seconds(0.02, before, usage(1.05, 5, 5)) == 0.02
 
 
 def test_no_more_than_the_limit_is_written(cache: WorkspaceCache) -> None:

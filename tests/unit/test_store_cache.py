@@ -74,6 +74,16 @@ def database(folder: Path) -> sqlite3.Connection:
     return sqlite3.connect(folder / "cache.db")
 
 
+@pytest.mark.parametrize("evict", [False, True])
+def test_keys_are_looked_up_many_at_a_time(tmp_path: Path, aside: Aside, evict: bool) -> None:
+    store = JsonStore(tmp_path / "state", aside, evict=evict)
+    keys = [f"key {number}" for number in range(1200)]
+    assert store.among(keys) == set()
+    store.put_many((key, {}) for key in keys[::2])
+    assert store.among(keys) == set(keys[::2])
+    assert store.among([]) == set()
+
+
 def test_a_damaged_record_is_dropped(store: JsonStore, tmp_path: Path) -> None:
     store.put("k", {"n": 1})
     store.close()

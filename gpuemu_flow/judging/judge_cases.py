@@ -1,0 +1,170 @@
+"""Judge cases by their outputs and the reference's: one, or many of which most pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gpuemu_flow.judging.compare_functions import CompareError
+from gpuemu_flow.judging.judge import Judge
+from gpuemu_flow.judging.verdicts import comparison_failed
+from gpuemu_flow.numerics.compare_alike import (
+    MOST_CASES,
+    MOST_ELEMENTS,
+    Form,
+    check_alike,
+    form_of,
+)
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.runners.api import RunError
+from gpuemu_flow.types import Case, CheckResult, Json, Verdict
+
+Arrays = Mapping[str, NDArray[Any]]
+
+FEWEST = 3
+"""Cases from which on comparing them together takes less time than one by one."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A case that op and reference have run.
+
+    Attributes
+    ----------
+    case : Case
+    actual, expected, inputs : mapping of str to ndarray
+    """
+
+    case: Case
+    actual: Arrays
+    expected: Arrays
+    inputs: Arrays
+
+
+def judge_cases(judge: Judge, ran: Sequence[Ran], *, explain: bool = True) -> list[CheckResult]:
+    """Return the verdicts on several cases, each as `judge_case` gives it."""
+    results = _passed_together(judge, ran)
+    return [
+        judge_case(judge, one.case, one.actual, one.expected, one.inputs, explain=explain)
+        if result is None
+        else result
+        for one, result in zip(ran, results, strict=True)
+    ]
+
+
+def _passed_together(judge: Judge, ran: Sequence[Ran]) -> list[CheckResult | None]:
+    """Return the verdicts on cases that pass a comparison together with others of their form."""
+    results: list[CheckResult | None] = [None] * len(ran)
+    forms: dict[Form, list[int]] = {}
+    for number, one in enumerate(ran):
+        policy = judge.shared_policy(one.case.dtype)
+        if policy is None:
+            continue
+        form = form_of(one.case.dtype, one.actual, one.expected, one.inputs, policy)
+        if form is not None:
+            forms.setdefault(form, []).append(number)
+    for form, numbers in forms.items():
+        for start in range(0, len(numbers), MOST_CASES):
+            some = numbers[start : start + MOST_CASES]
+            if len(some) < FEWEST:
+                continue
+            for number, result in zip(
+                some, _checked(judge, form, [ran[n] for n in some]), strict=True
+            ):
+                results[number] = result
+    return results
+
+
+def _checked(judge: Judge, form: Form, ran: Sequence[Ran]) -> list[CheckResult | None]:
+    first, name = ran[0], form.name
+    criteria = judge.criteria(first.case, first.expected, first.inputs, first.actual)
+    if criteria.contracts:
+        return [None] * len(ran)
+    return check_alike(
+        form,
+        [one.actual[name] for one in ran],
+        [one.expected[name] for one in ran],
+        [one.inputs for one in ran],
+        dtype=criteria.dtypes[name],
+        tolerance=criteria.tolerance,
+    )
+
+
+class Verdicts:
+    """The verdicts on cases, in their order; small cases wait until some are judged together.
+
+    Parameters
+    ----------
+    made_judge : callable
+        Returns the judge, given the reference's outputs on any case.
+    explain : bool
+        See `Judge.check`.
+    """
+
+    def __init__(self, made_judge: Callable[[Arrays], Judge], *, explain: bool) -> None:
+        self._made_judge = made_judge
+        self._explain = explain
+        self._results: list[CheckResult | None] = []
+        self._waiting: list[tuple[int, Ran]] = []
+
+    def skip(self) -> None:
+        """Add a case that gets no verdict."""
+        self._results.append(None)
+
+    def put(self, result: CheckResult) -> None:
+        """Add a verdict."""
+        self._results.append(result)
+
+    def add(self, ran: Ran) -> None:
+        """Add a case to be judged."""
+        small = _is_small(ran)
+        if small:  # the reference may overwrite in its next call what it has returned
+            kept = {name: array.copy() for name, array in ran.expected.items()}
+            ran = Ran(ran.case, ran.actual, kept, ran.inputs)
+        self._waiting.append((len(self._results), ran))
+        self._results.append(None)
+        if not small or len(self._waiting) == MOST_CASES:
+            self._judge()
+
+    def finish(self) -> list[Json]:
+        """Judge the cases that still wait, and return all verdicts; null for those without."""
+        self._judge()
+        return [None if result is None else result.to_json() for result in self._results]
+
+    def _judge(self) -> None:
+        if not self._waiting:
+            return
+        judge = self._made_judge(self._waiting[0][1].expected)
+        found = judge_cases(judge, [ran for _, ran in self._waiting], explain=self._explain)
+        for (number, _), result in zip(self._waiting, found, strict=True):
+            self._results[number] = result
+        self._waiting.clear()
+
+
+def _is_small(ran: Ran) -> bool:
+    """Tell whether a case's tensors may wait, still in the processor's cache, to be judged."""
+    size = sum(array.size for arrays in (ran.expected, ran.inputs) for array in arrays.values())
+    return size <= 2 * MOST_ELEMENTS
+
+
+def judge_case(
+    judge: Judge,
+    case: Case,
+    actual: Arrays,
+    expected: Arrays,
+    inputs: Arrays | None = None,
+    *,
+    explain: bool = True,
+) -> CheckResult:
+    """Return the verdict on one case's outputs; an error if `Judge.check` does not finish."""
+    try:
+        return judge.check(case, actual, expected, inputs, explain=explain)
+    except CompareError as error:
+        return CheckResult(Verdict.ERROR, (error.failure,))
+    except Exception as error:
+        return comparison_failed(RunError("reference-failed", str(error)))
+    except BaseException as error:  # the reference may raise anything
+        text = f"{type(error).__name__}: {error}"
+        return comparison_failed(RunError("reference-failed", text))

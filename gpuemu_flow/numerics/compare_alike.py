@@ -1,0 +1,244 @@
+"""Compare the outputs of many small cases of one form with a few vector operations for all of them.
+
+numpy's cost per call is most of what comparing 64 elements takes. Only passes are decided here, by
+the same functions and to the same bits as `compare.check_outputs`, which has to look at the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.checked_output import QUICK_SHARE, Arrays, Policy
+from gpuemu_flow.numerics.compare import notes_on
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
+from gpuemu_flow.numerics.envelope import Envelope
+from gpuemu_flow.numerics.judge import AffineBound, Bound, Judgement, Rules, judge
+from gpuemu_flow.numerics.statistics import rank, relative_errors
+from gpuemu_flow.numerics.tolerances import default_tolerance
+from gpuemu_flow.numerics.ulp import Float64Array, spacing, ulp_distance
+from gpuemu_flow.numerics.weakness import only_zeros
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.types import CheckResult, ErrorStats, Tolerance, WeakOutput
+from gpuemu_flow.verdicts import decide
+
+Array = NDArray[Any]
+
+MOST_ELEMENTS = 1024
+"""Elements of an output from which on comparing it costs more than calling numpy."""
+
+MOST_CASES = 64
+"""Cases compared together, so that all their elements stay in the processor's cache."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """Facts on which the comparison of a case with one output depends, besides its values.
+
+    Attributes
+    ----------
+    name : str
+    case_dtype : str
+    shape : shape
+    actual, expected : numpy dtype
+    longest_dim : int
+        Of any input; see `bounds.growth`.
+    """
+
+    name: str
+    case_dtype: str
+    shape: tuple[int, ...]
+    actual: np.dtype[Any]
+    expected: np.dtype[Any]
+    longest_dim: int
+
+
+def form_of(
+    case_dtype: str, actual: Arrays, expected: Arrays, inputs: Arrays, policy: Policy
+) -> Form | None:
+    """Return a case's form; None if its outputs have to be compared alone."""
+    if len(expected) != 1 or actual.keys() != expected.keys():
+        return None
+    if policy.invariants or policy.shape_preserved_input is not None or policy.gradients:
+        return None
+    ((name, values),) = expected.items()
+    output = actual[name]
+    known = dtype_name(values.dtype) in FLOAT_LIMITS and dtype_name(output.dtype) in FLOAT_LIMITS
+    if not known or output.shape != values.shape or not 0 < values.size <= MOST_ELEMENTS:
+        return None
+    if not (values.dtype.isnative and output.dtype.isnative):
+        return None
+    longest = max((size for array in inputs.values() for size in array.shape), default=1)
+    return Form(name, case_dtype, values.shape, output.dtype, values.dtype, longest)
+
+
+def check_alike(
+    form: Form,
+    actual: Sequence[Array],
+    expected: Sequence[Array],
+    inputs: Sequence[Arrays],
+    *,
+    dtype: str,
+    tolerance: Mapping[str, Tolerance] | Envelope,
+) -> list[CheckResult | None]:
+    """Check the outputs of several cases of one form; see `compare.check_outputs`.
+
+    Parameters
+    ----------
+    form : Form
+    actual, expected : sequence of ndarray
+        Of each case.
+    inputs : sequence of mapping of str to ndarray
+    dtype : str
+        Dtype that the output should have.
+    tolerance : mapping of dtype name to Tolerance, or Envelope
+        The envelope of any of these cases: their quick bounds are the same.
+
+    Returns
+    -------
+    list of CheckResult or None
+        None for a case that needs `check_outputs`: an element fails, is not finite, or exceeds the
+        envelope's quick bound.
+    """
+    results: list[CheckResult | None] = [None] * len(actual)
+    if dtype_name(form.actual) != dtype:
+        return results
+    side_a, side_e = np.stack(actual), np.stack(expected)
+    side_a, side_e = side_a.reshape(len(actual), -1), side_e.reshape(len(actual), -1)
+    with np.errstate(all="ignore"):
+        both = np.isfinite(to_float64(side_a)) & np.isfinite(to_float64(side_e))
+        finite = both.all(axis=1)
+        numbers = np.flatnonzero(finite)
+        if not numbers.size:
+            return results
+        if numbers.size < len(actual):
+            side_a, side_e = side_a[numbers], side_e[numbers]
+        rows = _Rows(form, side_a, side_e, dtype, tolerance)
+    notes = notes_on([], tolerance)
+    for row in np.flatnonzero(rows.passes).tolist():
+        number = int(numbers[row])
+        results[number] = CheckResult(
+            decide(False, side_e.shape[1]),
+            (),
+            rows.stats(row),
+            notes,
+            weak=rows.weak(row),
+            blank=only_zeros(inputs[number]),
+        )
+    return results
+
+
+class _Rows:
+    """The comparison of several outputs of finite values, one a row.
+
+    Every sum runs over one row as `np.add.reduce` does over a single output, so that it rounds the
+    same way.
+    """
+
+    def __init__(
+        self,
+        form: Form,
+        actual: Array,
+        expected: Array,
+        dtype: str,
+        tolerance: Mapping[str, Tolerance] | Envelope,
+    ) -> None:
+        self._form = form
+        fmt = FLOAT_LIMITS[dtype]
+        explicit = None
+        bound: Bound
+        if isinstance(tolerance, Envelope):
+            bound = tolerance.quick(form.name)
+        else:
+            explicit = tolerance.get(dtype) or default_tolerance(dtype)
+            bound = AffineBound(explicit.atol, explicit.rtol)
+        self._actual, self._expected = to_float64(actual), to_float64(expected)
+        rules = Rules(clip=fmt if form.actual != form.expected else None)
+        flat_a, flat_e = self._actual.reshape(-1), self._expected.reshape(-1)
+        judgement = judge(flat_a, flat_e, bound, slice(0, flat_a.size), rules)
+        self._measure(judgement, _ulps(judgement, actual, expected, fmt))
+        self.passes = ~judgement.failed.reshape(self._actual.shape).any(axis=1)
+        if explicit is None:
+            self.passes = self.passes & (self._largest_share <= QUICK_SHARE)
+        self._look_for_weakness(explicit)
+
+    def _measure(self, judgement: Judgement, ulps: Float64Array) -> None:
+        """Compute the statistics of all rows."""
+        shape = self._actual.shape
+        count = shape[1]
+        error, share = judgement.error.reshape(shape), judgement.share.reshape(shape)
+        ordered = np.sort(error, axis=1)
+        ranks = [ordered[:, rank(level, count)] for level in (0.50, 0.90, 0.99)]
+        self._percentiles = np.stack(ranks, axis=1).tolist()
+        self._max_abs = ordered[:, -1].tolist()
+        self._mean_abs = (np.add.reduce(error, axis=1) / count).tolist()
+        self._max_ulp = ulps.max(axis=1).tolist()
+        self._mean_ulp = (np.add.reduce(ulps, axis=1) / count).tolist()
+        places = share.argmax(axis=1)
+        self._largest_share = share[np.arange(shape[0]), places]
+        self._shares = self._largest_share.tolist()
+        self._places = places.tolist()
+        axes = np.unravel_index(places, self._form.shape) if self._form.shape else ()
+        self._indices = list(zip(*(axis.tolist() for axis in axes), strict=True))
+        magnitude = np.abs(self._expected)
+        relative = error / magnitude
+        self._max_rel = relative.max(axis=1).tolist()
+        self._mean_rel = (np.add.reduce(relative, axis=1) / count).tolist()
+        for row in np.flatnonzero((magnitude == 0.0).any(axis=1)).tolist():
+            some = relative_errors(error[row], self._expected[row])
+            self._max_rel[row] = float(some.max()) if some.size else 0.0
+            self._mean_rel[row] = float(some.sum()) / some.size if some.size else 0.0
+
+    def _look_for_weakness(self, tolerance: Tolerance | None) -> None:
+        """Find the rows on which `weakness.weakness` has something to say."""
+        expected = self._expected
+        self._constant = np.all(expected == expected[:, :1], axis=1).tolist()
+        self._zeros = [False] * len(expected)
+        if tolerance is not None:
+            sizes = np.abs(expected)
+            allowed = tolerance.atol + tolerance.rtol * sizes
+            self._zeros = np.all(sizes <= allowed, axis=1).tolist()
+
+    def weak(self, row: int) -> tuple[WeakOutput, ...]:
+        """Return the weakness of a row's comparison, if there is one."""
+        constant, zeros = self._constant[row], self._zeros[row]
+        if not (constant or zeros):
+            return ()
+        value = float(self._expected[row, 0]) if constant else None
+        return (WeakOutput(self._form.name, value, zeros),)
+
+    def stats(self, row: int) -> ErrorStats:
+        """Return the statistics of a row that passes."""
+        share, place = self._shares[row], self._places[row]
+        found = share > 0.0
+        p50, p90, p99 = self._percentiles[row]
+        count = self._actual.shape[1]
+        return ErrorStats(
+            count=count,
+            num_finite=count,
+            max_abs=self._max_abs[row],
+            mean_abs=self._mean_abs[row],
+            p50_abs=p50,
+            p90_abs=p90,
+            p99_abs=p99,
+            max_rel=self._max_rel[row],
+            mean_rel=self._mean_rel[row],
+            max_ulp=self._max_ulp[row],
+            mean_ulp=self._mean_ulp[row],
+            tolerance_used=share,
+            worst_index=(self._indices[row] if self._indices else ()) if found else None,
+            worst_expected=float(self._expected[row, place]) if found else None,
+            worst_actual=float(self._actual[row, place]) if found else None,
+        )
+
+
+def _ulps(judgement: Judgement, actual: Array, expected: Array, fmt: FloatLimits) -> Float64Array:
+    """Return the error in ulp of finite elements; see `blocked.compare_floats`."""
+    if actual.dtype == expected.dtype:
+        return ulp_distance(actual, expected).astype(np.float64)
+    error = judgement.error.reshape(actual.shape)
+    ulps: Float64Array = error / spacing(to_float64(expected), fmt)
+    return ulps
