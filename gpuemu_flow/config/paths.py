@@ -162,9 +162,8 @@ class Workspace:
             return path
         fault = self.file_fault(path)
         if fault:
-            folder = fault.endswith("a folder")
-            hint = f"name a file in it: {text.rstrip('/') + '/op.py'!r}" if folder else ""
-            hint = hint or self.beside(path)
+            within = f"name a file in it: {text.rstrip('/') + '/op.py'!r}"
+            hint = within if path.is_dir() else self.beside(path)
             out.add("config-path-missing", where, f"{dotted(where)} = {shown(text)} {fault}", hint)
             return None
         return path
