@@ -64,7 +64,7 @@ def plan_of(rng: np.random.Generator) -> np.ndarray:
 
 
 def expected(plan: np.ndarray, strong: bool) -> set[tuple[int, str]]:
-    """What must be found: the number of the store, and the rule."""
+    """The findings that the plan must give: the number of the store, and the rule."""
     found = set()
     for number in range(len(STORES)):
         groups: dict[int, list[tuple[int, int]]] = {}
