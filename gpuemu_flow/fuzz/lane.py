@@ -110,7 +110,7 @@ class Lane:
         observed = self.evaluator.observed()
         for who, seen in observed.items():
             if self._learnt.get(who) is not seen:  # as hardly ever
-                program = getattr(self.subject.subject, who)
+                program = self.subject.subject.program(who)
                 self.inputs.learn(f"{who} {id(self)}", seen, program.given)
         self._learnt = observed
         if self._expected_cache.inputs is not None:

@@ -162,7 +162,7 @@ class WireSubject:
     def learn(self, observed: Mapping[str, Observation]) -> None:
         """Add the inputs that the programs were seen to use, by ``op`` and ``reference``."""
         for who, seen in observed.items():
-            self.seen.learn(who, seen, getattr(self.subject, who).given)
+            self.seen.learn(who, seen, self.subject.program(who).given)
 
     @property
     def output_name(self) -> str:

@@ -37,6 +37,15 @@ class Subject:
     reference_dtype: str | None = None
     generators: Mapping[str, Program] = field(default_factory=dict)
 
+    def program(self, who: str) -> Program:
+        """Return the program that a role names: ``op``, ``reference`` or ``generator``.
+
+        Of several generators it is the first: all have the same environment.
+        """
+        if who == "generator":
+            return next(iter(self.generators.values()))
+        return self.op if who == "op" else self.reference
+
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON without name and dtype: the part that a failure's record stores."""
         return {

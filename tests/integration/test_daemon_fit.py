@@ -48,7 +48,7 @@ name = "rows"
 reference = "scripts/ops.py:rows"
 input_names = ["x", "index"]
 execution_mode = "client_side"
-schema = { dims = { M = [5], N = [4] }, inputs = { x = ["M", "N"], index = { dims = ["N"], dtype = "int64", low = 0, high = 5 } } }
+schema = { dims = { M = [5], N = [4] }, inputs = { x = ["M", "N"], index = { dims = ["N"], dtype = "int64", range = [0, 4] } } }
 
 [[ops]]
 name = "double"
