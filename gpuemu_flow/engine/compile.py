@@ -77,6 +77,7 @@ class Compiler:
             str(user_cache_folder(os.environ) / "kernels"),
             tuple(map(str, (*wanted.hidden, *_results(config)))),
             wanted.apart,
+            self._outputs_apart(config),
         )
         self._kept_from = KeptFrom(config.root, cache.folder, config.files, self.sources)
         self._tasks: dict[str, TaskSpec] = {}
@@ -112,6 +113,14 @@ class Compiler:
         return Graph(
             self._tasks, {n: tuple(m) for n, m in self._groups.items()}, tuple(self._skips)
         )
+
+    @staticmethod
+    def _outputs_apart(config: Config) -> tuple[str, ...]:
+        if not (config.rules and config.sandbox.apart):
+            return ()
+        from gpuemu_flow.engine.compile_rules import outputs_apart  # noqa: PLC0415
+
+        return outputs_apart(config)
 
     def _add_rules(self) -> RuleTasks | None:
         """Add the tasks of the rules, before those of the ops that need them."""

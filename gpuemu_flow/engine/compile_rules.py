@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from gpuemu_flow.config.model import Config, OpConfig
 from gpuemu_flow.config.model_rules import RuleConfig
@@ -55,6 +55,23 @@ class RuleTasks:
         """Return the inputs of a task that needs these rules."""
         specs = [self.tasks[rule] for rule in rules if rule in self.tasks]
         return [TaskInput(f"{beginning}{s.subject}", s.name, s.target) for s in specs]
+
+
+def outputs_apart(config: Config) -> tuple[str, ...]:
+    """Return the absolute paths of the outputs that ``apart`` matches, or a folder of theirs.
+
+    Before the first build they are not there to be found by a glob.
+    """
+    return tuple(
+        str(config.root / output)
+        for rule in config.rules
+        for output in rule.outputs
+        if any(
+            matches(pattern, str(part))
+            for pattern in config.sandbox.apart
+            for part in (PurePosixPath(output), *PurePosixPath(output).parents)
+        )
+    )
 
 
 def rule_tasks(

@@ -7,7 +7,7 @@ them while it ran would be judged by the changed version.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from gpuemu_flow.engine.graph import Graph
@@ -64,8 +64,15 @@ class Evidence:
         table = FileTable(files.root)  # apart: these files are no sources of tasks
         return cls(judge, {path: table.digest(path) for path in config}, references, began)
 
-    def changed(self, files: FileTable) -> dict[str, Problem]:
-        """Map each comparison whose verdict does not count to the problem that explains why."""
+    def changed(self, files: FileTable, made: Collection[str]) -> dict[str, Problem]:
+        """Map each comparison whose verdict does not count to the problem that explains why.
+
+        Parameters
+        ----------
+        files : FileTable
+        made : collection of str
+            Files that rules made during the run, and that are what they made.
+        """
         common = ""
         if own_code.digest(files) != self.judge:
             common = "gpuemu-flow's own code"
@@ -75,7 +82,11 @@ class Evidence:
                 common = common or path
         found = {}
         for task, sources in self.references.items():
-            moved = [path for path, digest in sources.items() if files.digest(path) != digest]
+            moved = [
+                path
+                for path, digest in sources.items()
+                if path not in made and files.digest(path) != digest
+            ]
             what = common or (moved[0] if moved else "")
             if what:
                 found[task] = _problem(task, what)

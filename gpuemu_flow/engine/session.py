@@ -366,7 +366,11 @@ def _execute(
         execution.status[name], execution.broken[name] = "failed", (problem,)
     execution.problems += dict.fromkeys(lost.values())
     states = workspace.states()
-    doubts = evidence.touched(workspace.graph, states, workspace.root) | evidence.changed(files)
+    tasks = workspace.graph.tasks
+    built = [name for name in tasks if execution.status.get(name) in ("ran", "restored")]
+    made = set[str]().union(*(states.as_made(tasks[name]) for name in built))
+    doubts = evidence.touched(workspace.graph, states, workspace.root)
+    doubts |= evidence.changed(files, made)
     for name, problem in doubts.items():
         if execution.status.get(name) in ("ran", "restored"):
             execution.status[name], execution.broken[name] = "failed", (problem,)

@@ -193,6 +193,12 @@ class TaskStates:
                 found.append(BuildReason("output", path, was, now))
         return found
 
+    def as_made(self, spec: TaskSpec) -> set[str]:
+        """Return the outputs in the workspace that are what the task made."""
+        record = self.record(spec.name)
+        made = record.values.get("outputs", {}) if record is not None else {}
+        return {path for path in spec.outputs if path in made and made[path] == self.output(path)}
+
     def output(self, path: str) -> str | None:
         """Return the state of a file that a task made: its digest, and whether it can be run."""
         digest = self._files.digest(path)

@@ -30,6 +30,8 @@ class Fence:
         Absolute paths that the configuration hides from ops.
     apart : tuple of str
         Globs, relative to the workspace, of files and folders that an op reads of its own alone.
+    made : tuple of str
+        Absolute paths of further such files, which need not exist yet.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Fence:
         compiled: str = "",
         hidden: tuple[str, ...] = (),
         apart: tuple[str, ...] = (),
+        made: tuple[str, ...] = (),
     ) -> None:
         self._mode = mode
         self._compiled = compiled
@@ -47,6 +50,7 @@ class Fence:
         self._writable = writable
         self._hidden = hidden
         self._apart = apart
+        self._made = made
 
     @cached_property
     def level(self) -> str:
@@ -70,8 +74,9 @@ class Fence:
 
     @cached_property
     def _set_apart(self) -> tuple[str, ...]:
-        """Return the files and folders that lie apart now, without links."""
-        found = {
+        """Return the files and folders that lie apart now or will be made, without links."""
+        found = {os.path.realpath(path) for path in self._made}
+        found |= {
             os.path.realpath(path)
             for pattern in self._apart
             # One is absolute where the configuration may name files outside.
