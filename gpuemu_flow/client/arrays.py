@@ -16,6 +16,9 @@ from gpuemu_flow.types import DTYPES
 
 Names = Callable[["np.dtype[Any]"], "str | None"]
 
+MAX_NESTED = 64
+"""Lists within lists that are looked into: numpy's most dimensions."""
+
 
 def as_array(
     value: Any, name: str, dtype: str | None = None, *, known: Names = dtype_name
@@ -112,20 +115,35 @@ def output_fields(output: Any, dtype: str | None = None) -> dict[str, Any]:
         ``client-several-outputs`` for a tuple or list of tensors, which would be stacked to one.
     """
     if isinstance(output, Mapping):
+        for name, one in output.items():
+            _refuse_several(one, f"the output {name!r}")
         return {"outputs": as_arrays(output, dtype)}
-    if holds_tensors(output):
-        text = f"the output is a {type(output).__name__} of {len(output)} tensors, without names"
-        hint = 'give them by the names of the op\'s outputs: {"values": v, "indices": i}'
-        raise ClientError(Problem("client-several-outputs", text, hint))
+    _refuse_several(output, "the output")
     return {"output": as_array(output, "output", dtype)}
 
 
+def _refuse_several(output: Any, what: str) -> None:
+    if holds_tensors(output):
+        text = f"{what} is a {type(output).__name__} with tensors in it, without names"
+        hint = 'give them by the names of the op\'s outputs: {"values": v, "indices": i}'
+        raise ClientError(Problem("client-several-outputs", text, hint))
+
+
 def holds_tensors(value: Any) -> bool:
-    """Tell whether a value is a tuple or list with a tensor in it, and not of plain numbers."""
-    return isinstance(value, (tuple, list)) and any(
-        hasattr(one, "shape") and hasattr(one, "dtype") and not isinstance(one, np.generic)
-        for one in value
-    )
+    """Tell whether a value is a tuple or list with a tensor in it, and not of plain numbers.
+
+    Of lists in a list, the first tells for all: as a rule, they are a matrix of numbers.
+    """
+    for _ in range(MAX_NESTED):
+        if not isinstance(value, (tuple, list)) or not value:
+            return False
+        if any(
+            hasattr(one, "shape") and hasattr(one, "dtype") and not isinstance(one, np.generic)
+            for one in value
+        ):
+            return True
+        value = value[0]
+    return False
 
 
 def _no_tensor(name: str, reason: str) -> ClientError:

@@ -294,7 +294,8 @@ class _Assembly:
             self.section("cache"), self.workspace(("cache", "dir")), self.out_of(("cache",))
         )
         sources = (kernel.source for kernel in kernels if kernel.source is not None)
-        programs = (f for op in ops for ref in (op.op, op.reference) if ref for f in ref.files)
+        programs = [f for op in ops for ref in (op.op, op.reference) if ref for f in ref.files]
+        presence.programs.update(programs)
         self.refuse_full_cache(cache.dir, (self.sources[0].path, *programs, *sources))
         return Config(
             root=self.root,

@@ -31,6 +31,8 @@ class Presence:
         Patterns of files that templates stand for: their folders may be made later.
     made : frozenset of Path
         Files that rules and builds make later.
+    programs : set of Path
+        Files of the ops' programs.
     looked_at : set of Path
         Paths whose appearance or disappearance may change the problems.
     awaited : set of str
@@ -41,6 +43,7 @@ class Presence:
     mild: bool = False
     listings: tuple[str, ...] = ()
     made: frozenset[Path] = frozenset()
+    programs: set[Path] = field(default_factory=set)
     looked_at: set[Path] = field(default_factory=set)
     awaited: set[str] = field(default_factory=set)
     _found: dict[str, bool] = field(default_factory=dict)
@@ -87,7 +90,9 @@ class Presence:
         elif any(not name.startswith(".") for folder in folders for name in _names(folder)):
             # The folder of candidates holds something else: notes, or candidates of another kind.
             self.awaited.add(f"{pattern}/")
-            out.add(SLUG, where, text, "do the names end so?", warning=True)
+            found = any(path.is_relative_to(folder) for folder in folders for path in self.programs)
+            lost = found and not (mild or self.mild)
+            out.add(SLUG, where, text, "do the names end so?", warning=not lost)
         else:
             self.looked_at.update(folders)
             self.awaited.add(f"{'/'.join((*parts[: number - 1], '*'))}/")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -118,9 +118,18 @@ def test_outputs_may_come_from_a_generator(daemon: Served) -> None:
         assert len(client.submit_outputs("softmax", iter(cases), outputs)) == 3
 
 
-@pytest.mark.parametrize("wrap", [tuple, list, lambda outputs: (outputs[0],)])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        tuple,
+        list,
+        lambda outputs: (outputs[0],),
+        lambda outputs: {"output": outputs},
+        lambda outputs: [outputs, outputs],
+    ],
+)
 def test_several_outputs_without_names_are_not_stacked_to_one(
-    daemon: Served, wrap: Callable[[list[Tensor]], Sequence[Tensor]]
+    daemon: Served, wrap: Callable[[list[Tensor]], Any]
 ) -> None:
     """Two of shape [2] would be taken for one of shape [2, 2]."""
     x = normal(2)

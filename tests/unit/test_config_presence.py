@@ -64,6 +64,16 @@ def test_a_folder_of_other_files_is_warned_of(workspace: ConfigWorkspace) -> Non
     assert problem.warning and problem.hint == "do the names end so?"
 
 
+def test_a_folder_of_programs_that_are_not_kept_apart_is_an_error(
+    workspace: ConfigWorkspace,
+) -> None:
+    workspace.write("def g(x):\n    return x\n", "submissions/alice/op.py")
+    op = '[[ops]]\nname = "g"\nreference = "bin/reference"\nop = "submissions/alice/op.py:g"\n'
+    for glob in ("submissions/*/*.pyy", "submissions/carol*"):
+        (problem,) = apart(workspace, glob, op)
+        assert not problem.warning and problem.hint == "do the names end so?"
+
+
 @pytest.mark.parametrize("glob", ["candidates", "candidates/*", "cand*"])
 def test_candidates_of_a_template_may_come(workspace: ConfigWorkspace, glob: str) -> None:
     template = (
