@@ -14,6 +14,7 @@ from gpuemu_flow.errors import nearest
 from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_SIBLINGS = 2000
+MAX_NAME, MAX_PATH = 255, 4095  # bytes: the limits of Linux, for names and paths
 
 
 @dataclass
@@ -118,6 +119,12 @@ class Workspace:
                 text = f"{shown(pattern)}: '**' must stand alone between slashes"
                 out.add("config-value", here, text)
                 continue
+            if len(pattern) > MAX_PATH or any(
+                len(part.encode(errors="replace")) > MAX_NAME for part in parts
+            ):
+                text = f"{shown(pattern)}: a name is longer than any file's"
+                out.add("config-value", here, text)
+                continue
             fixed = []
             for part in parts:
                 if any(c in part for c in "*?["):
@@ -163,7 +170,7 @@ class Workspace:
         fault = self.file_fault(path)
         if fault:
             within = f"name a file in it: {text.rstrip('/') + '/op.py'!r}"
-            hint = within if path.is_dir() else self.beside(path)
+            hint = within if os.path.isdir(path) else self.beside(path)  # noqa: PTH112 - never raises
             out.add("config-path-missing", where, f"{dotted(where)} = {shown(text)} {fault}", hint)
             return None
         return path

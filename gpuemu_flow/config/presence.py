@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import field
+
+# ruff: noqa: PTH110, PTH112, PTH113 - those of pathlib raise OSError for names that are too long
+from os.path import exists, isdir, isfile
 from pathlib import Path, PurePosixPath
 
 from gpuemu_flow.config.parse_rules import OWN_FOLDERS, matches
@@ -53,14 +56,14 @@ class Presence:
         if pattern not in self._found:
             base = self._base(pattern)
             self._found[pattern] = any(
-                path.is_file() and path.relative_to(base).parts[0] not in OWN_FOLDERS
+                isfile(path) and path.relative_to(base).parts[0] not in OWN_FOLDERS
                 for path in self._matched(pattern)
             )
         if self._found[pattern] or self._comes(pattern):
             return
         folder = self._base(pattern) / pattern
         hint = self._nearest(pattern)
-        if not _WILDCARDS & {*pattern} and folder.is_dir():
+        if not _WILDCARDS & {*pattern} and isdir(folder):
             hint = f"it is a folder: write {f'{pattern}/**/*'!r}"
         text = f"{dotted(where)}: {shown(pattern)} matches no file"
         out.add(SLUG, where, text, hint, warning=True)
@@ -114,12 +117,12 @@ class Presence:
         later = (self.root / ".gpuemu-cache", *writable)
         gone: list[str] = []
         for written, path in paths:
-            if os.path.exists(path):  # noqa: PTH110 - for thousands of paths
+            if exists(path):
                 self.looked_at.add(path)
                 continue
             if path in self.made or any(path.is_relative_to(folder) for folder in later):
                 continue
-            above = next(folder for folder in path.parents if folder.exists())
+            above = next(folder for folder in path.parents if exists(folder))
             lost = path.relative_to(above).parts[0]
             self.looked_at.add(above / lost)
             near = [name for name in _names(above) if is_misspelt(lost, [name])]
@@ -152,7 +155,7 @@ class Presence:
             return
 
     def _folders(self, parts: tuple[str, ...]) -> list[Path]:
-        return [path for path in self._matched("/".join(parts)) if path.is_dir()]
+        return [path for path in self._matched("/".join(parts)) if isdir(path)]
 
     def _comes(self, pattern: str) -> bool:
         """Tell whether something that is made later matches."""
@@ -170,7 +173,7 @@ class Presence:
         for part in PurePosixPath(pattern.strip("/")).parts:
             if _WILDCARDS & {*part}:
                 return ""
-            if not (path / part).exists():
+            if not exists(path / part):
                 return self._nearest_in([path], part)
             path /= part
         return ""

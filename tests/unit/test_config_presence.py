@@ -158,3 +158,21 @@ def test_the_cache_has_a_folder_of_its_own(workspace: ConfigWorkspace, folder: s
 
 def test_another_folder_may_be_the_cache(workspace: ConfigWorkspace) -> None:
     assert workspace.check(f'{NAMED}[cache]\ndir = "bin/cache"\n{OP}') == []
+
+
+def test_names_that_no_file_can_have_are_reported(workspace: ConfigWorkspace) -> None:
+    name = "n" * 300
+    listed = ", ".join(f'"{glob}"' for glob in (name, f"{name}/{name}/*.py", f"*/{name}"))
+    for text in (
+        f"[sandbox]\napart = [{listed}]\n{OP}",
+        f"{OP}depends = [{listed}]\n",
+        f"{OP}shared = [{listed}]\n",
+    ):
+        told = workspace.check(NAMED + text)
+        assert [(problem.slug, problem.warning) for problem in told] == [
+            ("config-value", False)
+        ] * 3
+    for path in (f"{name}/deep/er", f"/{name}/{name}"):
+        assert [problem.slug for problem in hidden(workspace, path)] == ["config-no-match"]
+    told = workspace.check(NAMED + OP.replace("bin/reference", f"{name}.py"))
+    assert [problem.slug for problem in told] == ["config-path-missing"]
