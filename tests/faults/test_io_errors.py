@@ -26,7 +26,11 @@ __all__ = ["small_disk"]
 
 COUNT = int(os.environ.get("FAULT_OPERATIONS", "4"))
 ALL = 1 << 30
-SLUGS = {errno.EIO: ("cache-io-error", "cache-manifest"), errno.ENOSPC: ("cache-disk-full",)}
+SLUGS = {
+    errno.EIO: ("cache-io-error", "cache-manifest", "staging-failed"),
+    errno.ENOSPC: ("cache-disk-full", "staging-failed"),
+}
+"""What names the disk, by the error; ``staging-failed`` where a worker's outputs are put down."""
 
 
 def faulty(mini: Mini, library: str, **fault: object) -> subprocess.CompletedProcess[str]:
