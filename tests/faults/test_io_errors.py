@@ -30,7 +30,7 @@ SLUGS = {
     errno.EIO: ("cache-io-error", "cache-manifest", "staging-failed"),
     errno.ENOSPC: ("cache-disk-full", "staging-failed"),
 }
-"""What names the disk, by the error; ``staging-failed`` where a worker's outputs are put down."""
+"""Problems that name the disk, by the error; ``staging-failed`` is of a worker's outputs."""
 
 
 def faulty(mini: Mini, library: str, **fault: object) -> subprocess.CompletedProcess[str]:
