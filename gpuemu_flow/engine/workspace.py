@@ -277,8 +277,7 @@ class Workspace:
                     folders[str(folder)] = stamp
                 else:
                     absent.append(str(folder))
-        replaced = self._put_folders_for_manifests(files, folders)
-        if replaced:
+        if self._put_folders_for_manifests(files, folders):
             return
         self._settle((*files.values(), *folders.values()))
         content = plan.render(
@@ -309,11 +308,8 @@ class Workspace:
         """
         within = f"{self.cache.manifests}{os.sep}"
         manifests = [path for path in files if path.startswith(within)]
-        for folder in sorted({os.path.dirname(path) for path in manifests}):  # noqa: PTH120 - hot
-            stamp = stamp_of(folder)
-            if stamp is None:
-                return True
-            folders[folder] = stamp
+        places = {os.path.dirname(path) for path in manifests}  # noqa: PTH120 - hot
+        folders.update({f: stamp for f in places if (stamp := stamp_of(f)) is not None})
         # Behind the folders' stamps: else a manifest could be replaced between the two looks.
         return any(stamp_of(path) != files.pop(path) for path in manifests)
 
