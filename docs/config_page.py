@@ -49,10 +49,12 @@ The file is UTF-8 without byte order mark and at most 4 MiB long.
 
 An unknown key is an error, `config-unknown-key`, where a check or a wall could be lost with it:
 
-- one or two typing errors away from a known key or table (`[sandobx]`, `dtype` in `[validation]`);
+- one or two typing errors away from a known key or table (`[sandobx]`, `dtype` in `[validation]`), or a form of its name
+  (`grad`, `depends_on`);
 - in a wrong table, if the right one decides about verdicts: `hidden` or `inputs` in `[[ops]]`, `rtol` in `[validation]`;
 - any in a table that gpuemu 0.1.0 does not have: `[sandbox]`, `[[rules]]`, `[profiles]`, `[targets]` with options,
-  a schema, a program that is a table; and in `{ atol, rtol }`.
+  a schema, a program that is a table; in `{ atol, rtol }` and in tables of limits; and a table with the keys of `[sandbox]`
+  under another name.
 
 Other unknown keys and tables are warnings, as are all of `[project]`, `[cache]`, `[daemon]` and `[storage]` but those
 that belong elsewhere. Under `config check --strict` every warning is an error.

@@ -19,7 +19,7 @@ from gpuemu_flow.artifacts.rules import RULES, RULES_BY_ID
 from gpuemu_flow.artifacts.sass_families import count_sass_families
 from gpuemu_flow.artifacts.suppress import Allowances, ReadSource, apply_allowances
 from gpuemu_flow.artifacts.view import KernelView
-from gpuemu_flow.errors import Problem, did_you_mean
+from gpuemu_flow.errors import Problem
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Verdict
 from gpuemu_flow.verdicts import decide
@@ -107,20 +107,6 @@ class Linter:
             tuple(unchecked),
             tuple(problems),
         )
-
-
-def unknown_rules(policy: Policy) -> list[Problem]:
-    """Return a warning for each rule that the policy names and that does not exist."""
-    return [
-        Problem(
-            "lint-unknown-rule",
-            f"unknown rule {rule!r}",
-            did_you_mean(rule, tuple(RULES_BY_ID)),
-            warning=True,
-        )
-        for rule in (*policy.severities, *policy.allow)
-        if rule not in RULES_BY_ID
-    ]
 
 
 def _machine_mix(metrics: KernelMetrics) -> MachineMix | None:

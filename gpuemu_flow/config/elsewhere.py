@@ -6,7 +6,8 @@ from functools import partial
 
 from gpuemu_flow.config.keys import is_meant
 from gpuemu_flow.config.report import Place
-from gpuemu_flow.config.tables import FILE, VALIDATION
+from gpuemu_flow.config.tables import FILE, POLICIES, VALIDATION
+from gpuemu_flow.config.tables_kernels import ARTIFACT_CHECKS
 from gpuemu_flow.config.tables_ops import OP
 from gpuemu_flow.config.tables_sandbox import SANDBOX
 from gpuemu_flow.config.vocabulary import TOLERANCE
@@ -34,6 +35,8 @@ def _elsewhere() -> dict[str, list[Place]]:
         ("[sandbox]", SANDBOX, {key.name for key in SANDBOX.keys}),
         ("[validation]", VALIDATION, {key.name for key in VALIDATION.keys} - _ABOUT_RUNS),
         ("[[ops]]", OP, _OF_OPS),
+        ("[policies]", POLICIES, {key.name for key in POLICIES.keys} - {"rules"}),
+        ("[kernels.artifact_checks]", ARTIFACT_CHECKS, {*ARTIFACT_CHECKS.by_name}),
         ("[validation.tolerances], per dtype", TOLERANCE, {"atol", "rtol"}),
         ("the file itself", FILE, _TABLES),
     ):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpuemu_flow.config.patterns import plain_glob
 from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.presence import Presence
 from gpuemu_flow.config.read import Source, read_source
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.tables import FILE, INCLUDED
@@ -86,6 +87,8 @@ def _matches(root: Path, pattern: str, where: KeyPath, project: Source) -> list[
     if not found and not _WILDCARDS & set(pattern):
         text = f"{dotted(where)} = {shown(pattern)} is no file"
         out.add("config-include", where, text, "correct it, or take it out")
+    elif not found:
+        Presence(root).tell_of_none(pattern, where, out)
     return found
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shortened, shown
-from gpuemu_flow.config.unknown import is_misspelt
+from gpuemu_flow.config.unknown import SHORT, is_misspelt
 from gpuemu_flow.config.values import (
     I63_MAX,
     INVALID,
@@ -68,6 +68,14 @@ class Key:
         """True if a verdict may say more than it should where the key is lost."""
         return not (isinstance(self.type, Section) and self.type.harmless)
 
+    def may_be(self, name: str, written: str, value: Json) -> bool:
+        """Tell whether an unknown key may be this one, misspelt.
+
+        Short names are near many words, so that of those the value must fit, too.
+        """
+        long = min(len(name), len(written)) > SHORT
+        return self.counts and (long or is_meant(self.type, value, ()))
+
 
 def _says_something(key: Key, value: Json) -> bool:
     """Tell whether a written value is neither the default nor an empty one."""
@@ -79,6 +87,7 @@ def _joined(path: KeyPath, name: str) -> str:
     return ".".join((*(part for part in path if isinstance(part, str)), name))
 
 
+FEW = 4  # keys that a hint lists
 MAX_LOOKED_AT = 100  # unknown keys of one table, for what a missing one was misspelt as
 
 
@@ -98,7 +107,7 @@ class Section(ValueType):
     at_least_one : bool
         An empty one is an error.
     closed : bool
-        Every unknown key is an error: gpuemu 0.1.0 has no such table, and each key of it counts.
+        Every unknown key is an error, since each key of such a table is a check or a wall.
     harmless : bool
         No key of it decides about a verdict: a misspelt one is only warned of.
     """
@@ -157,7 +166,7 @@ class Section(ValueType):
     def unknown(self, written: str, value: Json, path: KeyPath, out: Reporter) -> None:
         """Report an unknown key."""
         below = self._holder_of(written)
-        place, counts = "", False
+        place, counts, hint = "", False, ""
         if below is not None:
             place = f"below {below.name}, in [{_joined(path, below.name)}]"
             kinds = tuple(_types_of(below.type, written))
@@ -165,10 +174,18 @@ class Section(ValueType):
         for other in () if place else out.elsewhere.get(written, ()):
             if other.is_meant(value, path):
                 place, counts = f"in {other.table}", True
+        if not path and not place:
+            meant = next((key for key in self.keys if _holds_keys_of(key.type, value)), None)
+            if meant is not None:
+                counts, hint = True, f"its keys are those of [{meant.name}]"
         if not counts and not out.hopeless:
-            counting = [name for name, key in self.by_name.items() if key.counts]
+            counting = [n for n, key in self.by_name.items() if key.may_be(n, written, value)]
             counts = self.closed or (not self.harmless and is_misspelt(written, counting))
-        hint = f"{written!r} belongs {place}" if place else out.nearest(written, self.by_name)
+        if place:
+            hint = f"{written!r} belongs {place}"
+        elif not hint:
+            few = self.closed and len(self.keys) <= FEW
+            hint = out.nearest(written, self.by_name, or_all=few)
         name = dotted((*path, written)) or shortened(written)
         where = (*path, written)
         out.add("config-unknown-key", where, f"unknown key {name!r}", hint, warning=not counts)
@@ -265,6 +282,20 @@ def _has_key(kind: ValueType, name: str) -> bool:
     if isinstance(kind, FreeValue):
         return name in kind.names
     return isinstance(kind, Section) and name in kind.by_name
+
+
+def _holds_keys_of(kind: ValueType, value: Json) -> bool:
+    """Tell whether a table holds keys of a closed table only, all of them with a sound value.
+
+    A ``mode`` alone may be that of anything.
+    """
+    if not (isinstance(kind, Section) and kind.closed and isinstance(value, dict)):
+        return False
+    sound = all(
+        name in kind.by_name and is_meant(kind.by_name[name].type, element, ())
+        for name, element in value.items()
+    )
+    return sound and value.keys() > {*value} & {"mode"}
 
 
 def _types_of(kind: ValueType, name: str) -> Iterator[ValueType]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import field
+from itertools import takewhile
 
 # ruff: noqa: PTH110, PTH112, PTH113 - those of pathlib raise OSError for names that are too long
 from os.path import exists, isdir, isfile
@@ -68,6 +69,19 @@ class Presence:
         text = f"{dotted(where)}: {shown(pattern)} matches no file"
         out.add(SLUG, where, text, hint, warning=True)
 
+    def tell_of_none(self, pattern: str, where: KeyPath, out: Reporter) -> None:
+        """Report a glob of ``include`` that matches no file: an error if its folder is misspelt.
+
+        Any other one is only warned of, or not at all where the folder is there and empty.
+        """
+        plain = takewhile(lambda part: not _WILDCARDS & {*part}, PurePosixPath(pattern).parts)
+        folder = self._base(pattern).joinpath(*plain)
+        if isdir(folder) and all(name.startswith(".") for name in _names(folder)):
+            return
+        hint = self._nearest(pattern)
+        text = f"{dotted(where)} = {shown(pattern)} matches no file"
+        out.add(SLUG, where, text, hint or "correct it, or take it out", warning=not hint)
+
     def check_apart(
         self, pattern: str, where: KeyPath, out: Reporter, *, mild: bool = False
     ) -> None:
@@ -120,7 +134,9 @@ class Presence:
             if exists(path):
                 self.looked_at.add(path)
                 continue
-            if path in self.made or any(path.is_relative_to(folder) for folder in later):
+            if any(each.is_relative_to(path) for each in self.made):
+                continue
+            if any(path.is_relative_to(folder) for folder in later):
                 continue
             above = next(folder for folder in path.parents if exists(folder))
             lost = path.relative_to(above).parts[0]

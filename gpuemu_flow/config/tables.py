@@ -22,6 +22,7 @@ from gpuemu_flow.config.vocabulary import (
     DTYPE_LIST,
     FRAMEWORK,
     LAYOUT_SET,
+    LINT_RULE,
     LOG_LEVEL,
     NAME,
     PATH,
@@ -172,9 +173,13 @@ VALIDATION = Section(
 )
 
 _WARN_ABOVE = Key("warn_above", COUNT, "Warn above this.")
-COUNT_LIMITS = Section((Key("max", COUNT, "Fail above this."), _WARN_ABOVE), "max and warn_above")
+COUNT_LIMITS = Section(
+    (Key("max", COUNT, "Fail above this."), _WARN_ABOVE), "max and warn_above", closed=True
+)
 BYTE_LIMITS = Section(
-    (Key("max_bytes", COUNT, "Fail above this."), _WARN_ABOVE), "max_bytes and warn_above"
+    (Key("max_bytes", COUNT, "Fail above this."), _WARN_ABOVE),
+    "max_bytes and warn_above",
+    closed=True,
 )
 
 POLICIES = Section(
@@ -206,7 +211,7 @@ POLICIES = Section(
         Key(
             "rules",
             TableOf(
-                WORD,
+                LINT_RULE,
                 Choice(
                     ("off", "info", "warning", "error"),
                     noun="severity",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpuemu_flow.config.keys import ByteSize, FreeValue, Key, Section
 from gpuemu_flow.config.values import Bool, Either, Integer, ListOf, Number, TableOf, Text
 from gpuemu_flow.config.vocabulary import (
+    ALLOWED_RULE,
     ARCH,
     ARGUMENTS,
     INVARIANT_SET,
@@ -55,6 +56,7 @@ ARTIFACT_CHECKS = Section(
         ),
     ),
     "a table of limits",
+    closed=True,
 )
 
 BUILD = Section(
@@ -74,7 +76,7 @@ BUILD = Section(
 
 ALLOWED = Section(
     (
-        Key("rule", WORD, "The lint rule.", required=True, ours=True),
+        Key("rule", ALLOWED_RULE, "The lint rule.", required=True, ours=True),
         Key("reason", Text(what="a reason"), "Why it is allowed.", required=True, ours=True),
     ),
     "a table with rule and reason",
@@ -151,7 +153,7 @@ KERNEL = Section(
             "allow",
             Either(
                 (
-                    TableOf(WORD, Text(what="a reason"), "a table of rule = reason"),
+                    TableOf(ALLOWED_RULE, Text(what="a reason"), "a table of rule = reason"),
                     ListOf(ALLOWED, 0, 1000),
                 )
             ),

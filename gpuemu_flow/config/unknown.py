@@ -6,20 +6,44 @@ from collections.abc import Iterable
 
 MOST_EDITS = 2
 SHORT = 5
-"""Names of at most this length are misspelt by one edit only: of two, ``jobs`` is near ``ops``."""
+"""Words of at most this length are misspelt by one edit only: of two, ``jobs`` is near ``ops``.
+
+A longer one may lack two letters.
+"""
 SHORTEST = 3
 
 
+STEM = 4
+ENDING = 3
+
+
 def is_misspelt(written: str, known: Iterable[str]) -> bool:
-    """Tell whether a name is one or two typing errors away from a known one."""
-    return any(_near(written, name) for name in known)
+    """Tell whether a name is one or two typing errors away from a known one, or a form of it.
+
+    Forms are the name cut short (``grad`` for ``gradients``) and the name with an ending
+    (``depends_on``, ``forbidden``).
+    """
+    return any(_near(written, name) or _is_form(written.lower(), name) for name in known)
+
+
+def _is_form(written: str, name: str) -> bool:
+    if len(written) < STEM or len(name) < STEM:
+        return False
+    ended = written.startswith(name) and len(written) - len(name) <= ENDING
+    return ended or name.startswith(written)
 
 
 def _near(written: str, name: str) -> bool:
     if len(name) < SHORTEST:
         return False
-    most = 1 if len(name) <= SHORT else MOST_EDITS
+    longer = len(name) > SHORT and (len(written) > SHORT or _omits_letters(written.lower(), name))
+    most = MOST_EDITS if longer else 1
     return abs(len(written) - len(name)) <= most and edits(written.lower(), name) <= most
+
+
+def _omits_letters(written: str, name: str) -> bool:
+    letters = iter(name)
+    return all(letter in letters for letter in written)
 
 
 def edits(first: str, second: str) -> int:

@@ -33,6 +33,33 @@ POLICIES = ("match", "strict", "ignore")
 ISOLATIONS = ("fork", "spawn", "warm")
 FRAMEWORKS = ("pytorch", "jax", "tensorflow", "numpy", "triton")
 EMULATOR_BACKENDS = ("auto", "numpy", "c")
+LINT_RULES = (
+    "real-spills",
+    "local-memory",
+    "register-limit",
+    "accidental-f64",
+    "debug-call",
+    "debug-build",
+    "static-shared-memory",
+    "unmet-launch-bounds",
+    "no-full-block",
+    "missing-tensor-cores",
+    "portability",
+    "divergent-barrier",
+    "integer-division-in-loop",
+    "generic-address",
+    "atomics-in-loop",
+    "scalar-accesses",
+    "unfused-multiply-add",
+    "exact-division",
+    "unused-shared-memory",
+    "legacy-warp-operations",
+    "forbidden-instruction",
+    "required-instruction",
+    "shared-memory-limit",
+    "instruction-limit",
+)
+"""Names of the rules in ``artifacts.rules``, which a configuration is read without."""
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
 TRITON_MODES = ("interpreted", "compiled")
 PROGRAM_KINDS = ("script", "callable", "command", *FRAMEWORK_KINDS, "triton", "ptx", "cuda")
@@ -51,6 +78,8 @@ STRATEGY = Choice(
     {"nan_injected": "special", "adversarial": "stress", "default": "core"},
 )
 INVARIANT = Choice(INVARIANTS, "config-unknown-invariant", "invariant")
+LINT_RULE = Choice(LINT_RULES, "config-unknown-rule", "lint rule")
+ALLOWED_RULE = Choice(LINT_RULES, "config-unknown-rule", "lint rule", soft=True)
 POLICY = Choice(POLICIES, noun="policy", aliases={"warning": "warn"})
 FRAMEWORK = Choice(
     FRAMEWORKS, noun="framework", aliases={"torch": "pytorch", "tf": "tensorflow"}, soft=True

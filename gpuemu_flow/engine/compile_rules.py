@@ -134,6 +134,8 @@ def with_outputs(
 ) -> Sandbox:
     """Let a command write its promised files and their folders, except programs there.
 
+    In a folder that is hidden, it reads and writes its promised files alone.
+
     Parameters
     ----------
     wall : Sandbox
@@ -152,8 +154,11 @@ def with_outputs(
         # Nothing new can be made beside what is kept: the file is there before.
         if path.parent == root or any(each.is_relative_to(path.parent) for each in closed):
             writable.add(path)
+    below = [path for path in outputs if any(path.is_relative_to(p) for p in wall.hidden)]
+    writable.update(below)
     return replace(
         wall,
+        shown=(*wall.shown, *map(str, below)),
         kept=tuple(sorted({*wall.kept, *map(str, kept)})),
         writable=(*wall.writable, *sorted(map(str, writable))),
     )

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 
-from gpuemu_flow.artifacts.lint import kernel_record, unknown_rules
+from gpuemu_flow.artifacts.lint import kernel_record
 from gpuemu_flow.artifacts.measure import Artifact, Measurement, measure
 from gpuemu_flow.artifacts.policy import Policy
 from gpuemu_flow.artifacts.ptxas import PtxasReport
@@ -88,7 +88,8 @@ def lint_files(
     """
     pairs = _pairs(paths)
     policy = Policy() if workspace is None else kernel_policy(workspace.config.policies, None)
-    results, problems = [], dict.fromkeys(unknown_rules(policy))
+    results: list[KernelResult] = []
+    problems: dict[Problem, None] = {}
     known: set[str] = set()
     tools = ("ptxas", "nvdisasm") if listing else ("ptxas",)
     configured = {} if workspace is None else workspace.config.execution.tools

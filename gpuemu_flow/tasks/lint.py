@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field, fields
 from typing import Any
 
-from gpuemu_flow.artifacts.lint import Linter, LintResult, kernel_json, unknown_rules
+from gpuemu_flow.artifacts.lint import Linter, LintResult, kernel_json
 from gpuemu_flow.artifacts.measure import Artifact, Measurement, measure
 from gpuemu_flow.artifacts.metrics import Launch
 from gpuemu_flow.artifacts.policy import Policy
@@ -92,7 +92,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
     target = context.cache.folder / spec.target
     if not build["skipped"]:
         policy = policy_from_json(params.policy)
-        linted = Linted(problems=[*problems, *unknown_rules(policy)])
+        linted = Linted(problems=[*problems])
         if build["ptx"] or build["cubin"]:
             measured, executed = _measured(spec, build, context)
             linted.problems += measured.problems

@@ -104,13 +104,12 @@ def test_an_allowed_violation_is_shown_and_does_not_fail(kernels: Mini) -> None:
 
 
 def test_severities_of_the_workspace_decide(kernels: Mini) -> None:
-    rules = '[policies]\nrules = { generic-address = "error", scalar-acesses = "off" }\n'
+    rules = '[policies]\nrules = { generic-address = "error", scalar-accesses = "off" }\n'
     kernels.edit("gpuemu.toml", "[targets]", rules + "[targets]")
     found = lint(kernels, code=1)
     errors = {v["rule"] for k in found["kernels"] for v in k["violations"] if is_error(v)}
     assert errors == {"generic-address"}
-    assert {p["slug"] for p in found["problems"]} == {"lint-unknown-rule"}
-    assert "scalar-accesses" in found["problems"][0]["hint"]
+    assert not found["problems"]
     kernels.edit("gpuemu.toml", 'generic-address = "error"', 'generic-address = "off"')
     found = lint(kernels)
     assert "generic-address" not in {v["rule"] for k in found["kernels"] for v in k["violations"]}

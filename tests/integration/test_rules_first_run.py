@@ -117,3 +117,39 @@ def test_rivals_that_rules_make_are_kept_apart_at_once(tmp_path: Path, apart: st
     again = mini.run(code=None)
     assert {result["op"]: result["verdict"] for result in again["results"]} == first
     assert not {task for task in again["executed"] if "alice" in task or "carol" in task}
+
+
+@pytest.mark.skipif(not landlock_version(system_level()), reason="the system has no Landlock")
+@pytest.mark.parametrize(
+    "closed", ['apart = ["made"]', 'apart = ["made/*.py"]', 'hidden = ["made"]', 'apart = ["m*"]']
+)
+def test_a_rule_rewrites_its_outputs_in_a_folder_that_is_closed(
+    tmp_path: Path, closed: str
+) -> None:
+    ops = [op("alice", "made/alice.py:it"), op("it")]
+    mini = workspace(tmp_path, f"[sandbox]\n{closed}\n", rule("alice.py"), *ops)
+    mini.write("src/alice.py", TRIPLE)
+    verdicts = {r["op"]: r["verdict"] for r in mini.run(code=None)["results"]}
+    assert verdicts == {"alice": "passed", "it": "passed"}
+    mini.edit("src/alice.py", "x * 3", "x * 4")
+    report = mini.run(code=None)
+    assert "build-failed" not in {problem["slug"] for problem in report["problems"]}
+    assert (tmp_path / "made/alice.py").read_text() == TRIPLE.replace("x * 3", "x * 4")
+    verdicts = {r["op"]: r["verdict"] for r in report["results"]}
+    assert verdicts == {"alice": "failed", "it": "passed"}
+
+
+@pytest.mark.skipif(not landlock_version(system_level()), reason="the system has no Landlock")
+def test_a_rule_reads_no_other_outputs_in_a_folder_that_is_closed(tmp_path: Path) -> None:
+    ops = [op("alice", "made/alice.py:it"), op("bob", "made/bob.py:it")]
+    rules = [rule("alice.py"), rule("bob.py") + 'needs = ["alice"]\n']
+    mini = workspace(tmp_path, '[sandbox]\napart = ["made"]\n', *rules, *ops)
+    mini.write("src/alice.py", TRIPLE)
+    mini.write("src/bob.py", TRIPLE)
+    assert mini.run()["results"]
+    mini.write("steal.py", COPY.replace("sys.argv[1]", '"made/alice.py"'))
+    mini.edit("gpuemu.toml", '["src/bob.py", "put.py"]', '["src/bob.py", "steal.py"]')
+    mini.edit("gpuemu.toml", '"put.py", "src/bob.py"', '"steal.py", "src/bob.py"')
+    report = mini.run(code=None)
+    assert "build-failed" in {problem["slug"] for problem in report["problems"]}
+    assert {r["op"]: r["verdict"] for r in report["results"]}["bob"] != "passed"

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from config_workspace import SOFTMAX, ConfigWorkspace
 
+from gpuemu_flow.artifacts.rules import RULES_BY_ID
 from gpuemu_flow.config.load import check_config, environment, find_config, load_config
 from gpuemu_flow.config.read import MAX_BYTES
 from gpuemu_flow.config.report import MAX_PROBLEMS, MAX_WARNINGS
 from gpuemu_flow.config.unknown import is_misspelt
+from gpuemu_flow.config.vocabulary import LINT_RULES
 from gpuemu_flow.errors import ConfigError, UsageError
 from gpuemu_flow.types import Tolerance
 
@@ -249,6 +251,16 @@ def test_strict_turns_warnings_into_errors(workspace: ConfigWorkspace) -> None:
         ("[ci]\nrtol = 1e-3\n", "'rtol' belongs in [validation.tolerances], per dtype"),
         ("[[ops]]\nname = 'a'\ninputs = {}\n", "'inputs' belongs below schema, in [ops.schema]"),
         ("[sandobx]\nmode = 'require'\n", "did you mean 'sandbox'?"),
+        ("[policies]\nmax_registers = 8\n", "'max_registers' belongs in [kernels.artifact_checks]"),
+        ("[ci]\nfail_on_regression = true\n", "'fail_on_regression' belongs in [policies]"),
+        ("[policies.spills]\nmax_bytes = 0\n", "known: max, warn_above"),
+        ("[policies.registers]\nmaximum = 64\n", "did you mean 'max'?"),
+        (
+            "[security]\nhidden = ['a']\n",
+            "its keys are those of [sandbox]",
+        ),
+        ("[[ops]]\nname = 'a'\nforbidden = ['torch.mm']\n", "did you mean 'forbid'?"),
+        ("[[ops]]\nname = 'a'\ndepends_on = ['a.py']\n", "did you mean 'depends'?"),
     ],
 )
 def test_an_unknown_key_says_where_it_belongs(
@@ -256,6 +268,58 @@ def test_an_unknown_key_says_where_it_belongs(
 ) -> None:
     problems = [p for p in workspace.check(NAMED + text) if p.slug == "config-unknown-key"]
     assert [(p.hint, p.warning) for p in problems] == [(hint, not hint)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[ops]]\nname = 'a'\ntype = 'matmul'\nmodel = 'llama'\n",
+        "[opt]\nlevel = 3\n",
+        "[os]\nname = 'linux'\n",
+        "[server]\nmode = 'auto'\n",
+        "[benchmark]\ndtypes = ['float32']\n",
+    ],
+)
+def test_keys_of_other_programs_are_warned_of(workspace: ConfigWorkspace, text: str) -> None:
+    problems = [p for p in workspace.check(NAMED + text) if p.slug == "config-unknown-key"]
+    assert problems
+    assert all(p.warning for p in problems)
+
+
+def test_a_misspelt_lint_rule_is_an_error(workspace: ConfigWorkspace) -> None:
+    rules = "[policies.rules]\nReal-Spills = 'error'\nscalar-acesses = 'error'\n"
+    (problem,) = workspace.check(NAMED + rules)
+    assert (problem.slug, problem.line, problem.warning) == ("config-unknown-rule", 5, False)
+    assert "scalar-accesses" in problem.hint
+
+
+def test_an_unknown_rule_that_is_allowed_is_warned_of(workspace: ConfigWorkspace) -> None:
+    kernel = "[[kernels]]\nname = 'k'\nsource = 'k.cu'\nallow = { real-spils = 'measured' }\n"
+    found = [p for p in workspace.check(NAMED + kernel) if p.slug == "config-unknown-rule"]
+    assert [(p.line, p.warning) for p in found] == [(6, True)]
+    assert "real-spills" in found[0].hint
+
+
+def test_the_lint_rules_of_a_configuration_are_those_that_exist() -> None:
+    assert tuple(RULES_BY_ID) == LINT_RULES
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hint", "warning"),
+    [
+        ("opps/*.toml", "did you mean 'ops'?", False),
+        ("ops/*.tml", "correct it, or take it out", True),
+        ("further/*.toml", "correct it, or take it out", True),
+    ],
+)
+def test_a_glob_that_includes_nothing_is_reported(
+    workspace: ConfigWorkspace, pattern: str, hint: str, *, warning: bool
+) -> None:
+    (workspace.root / "ops").mkdir()
+    assert not workspace.check(f"include = ['ops/*.toml']\n{NAMED}")
+    (workspace.root / "ops" / "a.txt").touch()
+    (problem,) = workspace.check(f"include = ['{pattern}']\n{NAMED}")
+    assert (problem.slug, problem.hint, problem.warning) == ("config-no-match", hint, warning)
 
 
 @pytest.mark.parametrize(

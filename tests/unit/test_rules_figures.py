@@ -10,7 +10,7 @@ from ptx_text import broken_rules, kernel_views, lint, view_of, with_sass
 
 from gpuemu_flow.artifacts.findings import Place
 from gpuemu_flow.artifacts.kernel_record import KernelRecord
-from gpuemu_flow.artifacts.lint import kernel_json, kernel_record, unknown_rules
+from gpuemu_flow.artifacts.lint import kernel_json, kernel_record
 from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.artifacts.occupancy import ARCHITECTURES, occupancy
 from gpuemu_flow.artifacts.patterns import opcode_matches
@@ -303,13 +303,6 @@ def test_a_cubin_alone_leaves_the_ptx_rules_unchecked() -> None:
     unchecked = {u.rule for u in lint(bare).unchecked}
     assert {"accidental-f64", "debug-call", "divergent-barrier", "debug-build"} <= unchecked
     assert "real-spills" not in unchecked
-
-
-def test_policies_that_name_unknown_rules() -> None:
-    policy = Policy(severities={"real-spils": "off"}, allow={"debug-call": "x", "nonsense": "y"})
-    problems = unknown_rules(policy)
-    assert [p.slug for p in problems] == ["lint-unknown-rule"] * 2
-    assert "real-spills" in problems[0].hint
 
 
 def test_json_of_a_kernel_has_the_documented_fields() -> None:

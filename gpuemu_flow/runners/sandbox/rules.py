@@ -67,6 +67,9 @@ def rules_for(sandbox: Sandbox, scratch: str, home: str, compiled: Iterable[str]
         for start in starts
         for path in (kept_in_memory if _is_in_memory(start) else kept).rest(start)
     ]
+    closed = _Excluded(sandbox.kept).paths
+    opened = map(os.path.realpath, {*sandbox.shown}.intersection(sandbox.writable))
+    write += [path for path in opened if path not in closed]
     # A workspace, or scratch folders, may lie there.
     owned = _Excluded((sandbox.root, *sandbox.kept, *_others_scratch(scratch)), below)
     return Rules(

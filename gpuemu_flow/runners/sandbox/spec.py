@@ -36,7 +36,8 @@ class Sandbox:
         Absolute paths of files and folders that are neither read nor written, besides those that
         no program may read.
     shown : tuple of str
-        Absolute paths of files that are read in spite of that.
+        Absolute paths of files that are read in spite of that, and written if they are among the
+        writable ones.
     kept : tuple of str
         Absolute paths of files that are not written, even if folders around them are.
     writable : tuple of str
