@@ -76,6 +76,14 @@ def gpuemu_client(pytestconfig: pytest.Config) -> Iterator[Client]:
         yield client
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail a marked test that no cases were made for."""
+    if item.get_closest_marker(MARK) and FIXTURE not in getattr(item, "fixturenames", ()):
+        from gpuemu_flow.testing import items  # noqa: PLC0415
+
+        items.refuse_unused_mark(item)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that is about a whole op once for each of its cases."""

@@ -11,7 +11,7 @@ from gpuemu_flow.testing.case import GpuemuCase
 from gpuemu_flow.testing.marks import FIXTURE, MARK, read_mark
 from gpuemu_flow.testing.session import Item, session_of
 from gpuemu_flow.types import Verdict
-from gpuemu_flow.verdicts import Tally
+from gpuemu_flow.verdicts import Elements, Tally
 
 if TYPE_CHECKING:
     from gpuemu_flow.client import Client
@@ -38,6 +38,13 @@ def parametrize(metafunc: pytest.Metafunc, *, asks: bool) -> None:
     metafunc.parametrize(
         FIXTURE, [item for _, item in found], ids=[name for name, _ in found], indirect=True
     )
+
+
+def refuse_unused_mark(item: pytest.Item) -> None:
+    """Fail a marked test of a kind that gets no cases, such as that of a ``unittest.TestCase``."""
+    text = f"{item.name} is marked gpuemu, and a test of its kind gets no cases"
+    hint = f"make it a function, or the method of a plain class, that takes {FIXTURE}"
+    pytest.fail(str(Problem("pytest-bad-mark", text, hint)), pytrace=False)
 
 
 def make_case(request: pytest.FixtureRequest) -> GpuemuCase:
@@ -75,6 +82,8 @@ def call_per_op(item: pytest.Function) -> bool | None:
             _call(item, arguments, fixture)
         except pytest.skip.Exception:
             skipped += 1
+            if fixture.result is None:
+                tally.count(Verdict.SKIPPED, Elements())
         except Exception as error:
             if fixture.result is None or fixture.result.verdict is Verdict.PASSED:
                 fixture.raised(error)

@@ -133,6 +133,21 @@ def test_one_item_for_a_whole_op(tested: Place) -> None:
     assert "pytest-nothing-checked" in (nothing.find("failure").text or "")  # type: ignore[union-attr]
 
 
+def test_an_item_whose_cases_are_skipped_does_not_pass(tested: Place) -> None:
+    ran = tested.pytest(
+        """
+        @pytest.mark.gpuemu("double", cases=10, per="op", dtypes=["float32"])
+        @pytest.mark.parametrize("skipped", [2, 3])
+        def test_double(gpuemu_case, skipped):
+            if gpuemu_case.index < skipped:
+                pytest.skip("not on this machine")
+            gpuemu_case.check(gpuemu_case["x"] * 2)
+        """
+    )
+    assert ran.counts == {"passed": 1, "skipped": 1}, ran.text
+    assert "no verdict on 3 of 10 cases" in ran.text
+
+
 SWALLOWED = """
 import concurrent.futures, threading
 

@@ -158,6 +158,21 @@ def test_marks_that_are_wrong(tested: Place) -> None:
     assert "Traceback" not in ran.text and "INTERNALERROR" not in ran.text
 
 
+def test_a_marked_unittest_is_refused(tested: Place) -> None:
+    ran = tested.pytest(
+        """
+        import unittest
+
+        @pytest.mark.gpuemu("double")
+        class TestDouble(unittest.TestCase):
+            def test_double(self):
+                pass
+        """
+    )
+    assert "pytest-bad-mark: test_double is marked gpuemu" in ran.text
+    assert not ran.counts.get("passed"), ran.counts
+
+
 def test_a_fixture_without_a_mark(tested: Place) -> None:
     ran = tested.pytest(
         """
