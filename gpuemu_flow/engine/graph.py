@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field
 from fnmatch import fnmatchcase
 
@@ -99,10 +99,10 @@ class Graph:
         ------
         UsageError
             ``unknown-task`` for a word that names nothing, and for a pattern that fits nothing;
-            ``no-such-dtype`` for a dtype that no op has.
+            ``no-such-dtype`` for a dtype that no op has, or of which a word names no task.
         """
         chosen: set[str] = set()
-        words = list(words)
+        words, wanted = list(words), list(dtypes)
         problems = []
         for word in words:
             named = self._named(word)
@@ -110,9 +110,9 @@ class Graph:
                 problems.append(self._unknown(word))
             else:
                 chosen.update(named)
+                problems += self._left_out(word, named, wanted)
         if not words:
             chosen = set(self.tasks)
-        wanted = list(dtypes)
         if wanted:
             known_dtypes = sorted({s.dtype for s in self.tasks.values() if s.dtype})
             problems += [
@@ -148,6 +148,14 @@ class Graph:
         }
         groups = [members for name, members in self.groups.items() if fnmatchcase(name, word)]
         return tasks.union(*groups) if tasks or groups else None
+
+    def _left_out(self, word: str, named: Iterable[str], dtypes: Collection[str]) -> list[Problem]:
+        """Report a word that names tasks of other dtypes than the chosen ones only."""
+        there = {self.tasks[name].dtype for name in named} - {""}
+        if not dtypes or not there or not there.isdisjoint(dtypes) or _WILDCARDS & set(word):
+            return []
+        text = f"{word!r} is not checked in {' or '.join(dtypes)}"
+        return [Problem("no-such-dtype", text, f"only in {', '.join(sorted(there))}")]
 
     def _unknown(self, word: str) -> Problem:
         """Report a word that names nothing: it may be a task of an op that was skipped."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -64,12 +65,23 @@ class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
             return self._files.read(self._files.root / str(filename))
         raise ForeignRecordError("value is not bytes of ours")
 
+    def filename(self, key: object = UNKNOWN, value: object = UNKNOWN) -> tuple[str, str]:
+        """Return a new name for a value's file, relative to the folder, and its path.
+
+        The names lie in 256 folders, which stay: were empty ones removed, another process could
+        lose the folder in which it is about to write.
+        """
+        digits = secrets.token_hex(16)
+        name = f"{digits[:2]}/00/{digits[4:]}.val"
+        return name, str(self._files.root / name)
+
     def remove(self, file_path: object) -> None:
-        """Delete a value's file; leave files with other names alone."""
+        """Delete a value's file, not its folder; leave files with other names alone."""
         if _is_own(file_path):
-            with contextlib.suppress(StoreError):
-                self._files.check((self._files.root / str(file_path)).parent)
-                super().remove(file_path)
+            with contextlib.suppress(StoreError, OSError):
+                path = self._files.root / str(file_path)
+                self._files.check(path.parent)
+                path.unlink()
 
 
 _KEYS_AT_ONCE = 500  # in one statement; SQLite takes 999 in its oldest versions

@@ -70,6 +70,7 @@ def test_the_habits_of_make(mini: Mini, tmp_path: Path) -> None:
         (["run", "compare:scale:float23"], "unknown-task", "did you mean 'compare:scale:float32'?"),
         (["run", "--dtype", "floot32"], "unknown-dtype", "did you mean 'float32'?"),
         (["run", "--dtype", "int8"], "no-such-dtype", "float16, float32"),
+        (["run", "scale", "twice", "--dtype", "float16"], "no-such-dtype", "only in float32"),
         (["run", "--rerun-triggers", "cod"], "unknown-trigger", "did you mean 'code'?"),
         (["explain", "compare:nothing:float32"], "unknown-task", ""),
         (["graph", "nothing at all"], "unknown-task", ""),

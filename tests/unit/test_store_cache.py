@@ -294,3 +294,20 @@ def test_no_damage_to_a_database_crashes_or_gives_a_wrong_value(tmp_path: Path) 
         assert store.get("key1") in (5, None), number  # a damaged index may hide a row
         store.close()
     assert aside > 0
+
+
+def test_the_folder_of_a_large_record_stays(store: JsonStore, tmp_path: Path) -> None:
+    """Another process may be about to write there."""
+    store.put("large", "x" * 100_000)
+    (file,) = (tmp_path / "state").rglob("*.val")
+    store.delete("large")
+    assert not file.exists()
+    assert file.parent.is_dir()
+    for n in range(300):
+        store.put(f"large{n}", "x" * 100_000)
+    files = list((tmp_path / "state").rglob("*.val"))
+    assert len(files) == 300
+    assert {file.parent.name for file in files} == {"00"}
+    store.put("large7", "y" * 100_000)
+    assert store.get("large7") == "y" * 100_000
+    assert len(list((tmp_path / "state").rglob("*.val"))) == 300
