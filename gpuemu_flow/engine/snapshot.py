@@ -125,7 +125,7 @@ class Basis:
         Links that lead to programs.
     environment : mapping of str to str
     variables : str
-        Digest of the process's variables, as in a plan.
+        The process's variables and the workspace's place, as in a plan.
     sandbox : str
         The level that ops run at.
     config : list of (path, digest)

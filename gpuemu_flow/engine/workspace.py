@@ -73,6 +73,7 @@ class Workspace:
         self.target = TargetOptions()
         self.config_path = find_config(start or Path.cwd(), environ)
         self.root = self.config_path.parent.resolve()
+        self._identity = plan.identity(self._environ, str(self._plan_path.parent))
         self._config: Config | None = None
         self._own_folders: tuple[Path, ...] = ()
         self.environment = fingerprint()
@@ -268,8 +269,7 @@ class Workspace:
         seen.update(self.watched)
         absent += [path for path, stamp in seen.items() if stamp is None]
         files.update({path: stamp for path, stamp in seen.items() if stamp is not None})
-        folders = dict(needed.folders)
-        links = {**needed.links, **dict(self.snapshot.basis.links)}
+        folders, links = dict(needed.folders), {**needed.links, **dict(self.snapshot.basis.links)}
         for pattern, _ in self.snapshot.basis.globs:
             for folder in glob_folders(self.root, pattern):
                 stamp = stamp_of(folder)
@@ -281,7 +281,7 @@ class Workspace:
             return
         self._settle((*files.values(), *folders.values()))
         content = plan.render(
-            identity_text=plan.identity(self._environ),
+            identity_text=self._identity,
             summary=summary,
             files=files,
             absent=absent,
@@ -338,7 +338,7 @@ class Workspace:
         basis = known.basis
         return bool(
             known.settings.drawn_seed is None
-            and basis.variables == plan.identity(self._environ)
+            and basis.variables == self._identity
             and all(_digest(Path(path)) == digest for path, digest in basis.config)
             and basis.overrides == self._changes_under(known.settings)
             and basis.own_code == own_code.digest(known.files)
@@ -419,7 +419,7 @@ class Workspace:
             own_code=version,
             links=[(path, target) for path, target in links_on_the_way(config)],
             environment=self.environment,
-            variables=plan.identity(self._environ),
+            variables=self._identity,
             sandbox=compiler.fence.level,
             config=[[str(f.path), f.digest] for f in (*config.files, *config.looked_into)],
             globs=[(pattern, glob_files(self.root, pattern)) for pattern in globs],

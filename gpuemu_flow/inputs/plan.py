@@ -123,9 +123,17 @@ def look_of(path: str, *, size: bool = False) -> str:
     return f"{s.st_mode:o} {s.st_size}" if size and kind == 0o100000 else f"{s.st_mode:o}"
 
 
-def identity(environ: "Mapping[str, str]") -> str:
-    """Return the facts about the process on which a plan depends, as one text."""
-    values = [__version__, sys.version, sys.executable]
+def identity(environ: "Mapping[str, str]", folder: str) -> str:
+    """Return the facts about the process and the place on which a plan depends, as one text.
+
+    Parameters
+    ----------
+    environ : mapping
+    folder : str
+        Real path of the folder that holds the plan. A copy of a workspace brings the plan and the
+        graph of the original, which name the original's files.
+    """
+    values = [__version__, sys.version, sys.executable, folder]
     values += [environ.get(name, "") for name in _VARIABLES]
     return repr(values)
 
@@ -208,7 +216,7 @@ def render(
 def up_to_date(plan_path: str, environ: "Mapping[str, str]") -> str | None:
     """Return the summary to print if the plan is intact and nothing changed; else None."""
     try:
-        return _summary_if_up_to_date(read(plan_path), environ)
+        return _summary_if_up_to_date(plan_path, read(plan_path), environ)
     except OSError:
         return None
 
@@ -219,16 +227,17 @@ def digest_if_up_to_date(plan_path: str, environ: "Mapping[str, str]") -> str:
         data = read(plan_path)
     except OSError:
         return ""
-    return "" if _summary_if_up_to_date(data, environ) is None else digest_of(data)
+    return "" if _summary_if_up_to_date(plan_path, data, environ) is None else digest_of(data)
 
 
-def _summary_if_up_to_date(data: bytes, environ: "Mapping[str, str]") -> str | None:
+def _summary_if_up_to_date(plan_path: str, data: bytes, environ: "Mapping[str, str]") -> str | None:
     try:
         head, _, body = data.partition(b"\n")
         if head != f"{FORMAT} {_checksum(body)}".encode():
             return None
         sections = body.decode().split("\f")
-        summary = _check_head(sections[0].split("\n"), dict(environ))  # decoded once
+        folder = os.path.realpath(os.path.dirname(plan_path))  # noqa: PTH120 - hot
+        summary = _check_head(sections[0].split("\n"), dict(environ), folder)  # decoded once
         if summary is None:
             return None
         for section in sections[1:]:
@@ -286,8 +295,8 @@ def _stamps(folder: str, names: list[str]) -> str:
         os.close(descriptor)
 
 
-def _check_head(lines: list[str], environ: "Mapping[str, str]") -> str | None:
-    if lines[0] != f"identity {identity(environ)}":
+def _check_head(lines: list[str], environ: "Mapping[str, str]", folder: str) -> str | None:
+    if lines[0] != f"identity {identity(environ, folder)}":
         return None
     if not all(holds(line, environ) for line in lines[2:]):
         return None

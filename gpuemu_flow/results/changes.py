@@ -30,8 +30,8 @@ class ResultChange:
     dtype: str
     kind: str
     what: str
-    old: Json
-    new: Json
+    old: str | float | None
+    new: str | float | None
 
     @property
     def is_worse(self) -> bool:

@@ -37,7 +37,7 @@ def well_typed(value: Any, hint: Any, depth: int = 0) -> bool:
 
 
 def _plain(value: Any, hint: Any, depth: int) -> bool:
-    if not isinstance(hint, type):
+    if hint is Any or not isinstance(hint, type):  # from Python 3.11 on, Any is a class
         return True
     if hint in (int, float):
         fits = (int, float) if hint is float else int

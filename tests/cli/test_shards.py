@@ -179,3 +179,13 @@ def places(node: object, before: tuple[object, ...] = ()) -> list[tuple[object, 
     elif isinstance(node, list) and node:
         found += places(node[0], (*before, 0))
     return found
+
+
+def test_a_shard_in_which_a_verdict_changed_can_be_merged(mini: Mini) -> None:
+    mini.without_causes()
+    mini.keep_only("scale")
+    mini.command("ci")
+    mini.edit("scripts/scale.py", "* 3", "* 2")
+    mini.command("ci", "--shard", "1/1", "-o", "r.json", code=1)
+    merged = mini.command("report", "--merge", "r.json", code=1)
+    assert "regression: scale float32: verdict passed -> failed" in merged.stdout

@@ -292,7 +292,8 @@ def test_what_is_looked_at_shows_in_the_parts_and_in_the_plan(what: str, root: P
     assert sets.changed(look) == set()
     needed = sets.needed(look)
     text = plan.render(
-        identity_text=plan.identity({}), summary="fine", files={}, absent=needed.absent,
+        identity_text=plan.identity({}, str(root.resolve())), summary="fine", files={},
+        absent=needed.absent,
         folders=needed.folders, looks=needed.looks,
     )  # fmt: skip
     assert text is not None

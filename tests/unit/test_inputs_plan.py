@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 def written(folder: Path, **changes: object) -> Path:
     files = {str(p): stamp_of(p) for p in folder.rglob("*.*") if p.is_file()}
     content = plan.render(
-        identity_text=plan.identity(ENVIRON),
+        identity_text=plan.identity(ENVIRON, str(folder.resolve())),
         summary=SUMMARY,
         files={**files, **changes.get("files", {})},  # type: ignore[arg-type, dict-item]
         absent=[str(folder / "user.toml")],
@@ -90,7 +90,7 @@ def test_another_process_environment_is_noticed(folder: Path) -> None:
 
 def with_head(folder: Path, **more: object) -> Path:
     content = plan.render(
-        identity_text=plan.identity(ENVIRON),
+        identity_text=plan.identity(ENVIRON, str(folder.resolve())),
         summary=SUMMARY,
         files={str(folder / "a.py"): stamp_of(folder / "a.py")},  # type: ignore[dict-item]
         absent=(),
@@ -233,7 +233,11 @@ def test_many_files_of_one_folder_are_each_looked_at(tmp_path: Path) -> None:
             s = (tmp_path / name).stat()
             stamps[str(tmp_path / name)] = s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino
         content = plan.render(
-            identity_text=plan.identity({}), summary="fine", files=stamps, absent=[], folders={}
+            identity_text=plan.identity({}, str(tmp_path.resolve())),
+            summary="fine",
+            files=stamps,
+            absent=[],
+            folders={},
         )
         assert content is not None
         (tmp_path / "plan").write_bytes(content)
@@ -252,3 +256,13 @@ def test_many_files_of_one_folder_are_each_looked_at(tmp_path: Path) -> None:
         file.unlink()
         assert plan.up_to_date(str(tmp_path / "plan"), {}) is None, "gone"
         file.write_text("x")
+
+
+def test_a_copy_of_a_plan_says_nothing(folder: Path) -> None:
+    """It names the files of the original, which are as they were."""
+    path = written(folder)
+    (folder / "other").mkdir()
+    copy = folder / "other/plan"
+    copy.write_bytes(path.read_bytes())
+    assert plan.up_to_date(str(path), ENVIRON) == SUMMARY
+    assert plan.up_to_date(str(copy), ENVIRON) is None
