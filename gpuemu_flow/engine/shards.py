@@ -12,6 +12,8 @@ from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.types import Json
 
 DURATIONS_NAME = "gpuemu.durations.json"
 MAX_BYTES = 16 << 20
@@ -81,6 +83,25 @@ def owned(graph: Graph, root: Path, shard: Shard) -> set[str]:
 def split_digest(graph: Graph, root: Path, count: int) -> str:
     """Return a sha256 that is equal only where the same names are split in the same way."""
     return digest_json(assignment(graph, root, count))
+
+
+def settings_digests(graph: Graph, *, drawn: bool) -> dict[str, str]:
+    """Return for each op a digest of the cases that it is run on, and of how it is judged.
+
+    Parameters
+    ----------
+    graph : Graph
+    drawn : bool
+        True if the seed was drawn for this run: it is left out.
+    """
+    left_out = {"seed"} if drawn else set()
+    found: dict[str, list[Json]] = {}
+    for _, spec in sorted(graph.tasks.items()):
+        if spec.stage in (stages.GENERATE, stages.COMPARE):
+            params = spec.params.to_json().items()
+            kept = {name: value for name, value in params if name not in left_out}
+            found.setdefault(spec.subject, []).append([spec.stage, spec.dtype, kept])
+    return {op: digest_json(settings)[:16] for op, settings in found.items()}
 
 
 def durations_text(seconds: Mapping[str, float]) -> str:

@@ -201,10 +201,15 @@ def _part(workspace: Workspace, shard: Shard | None) -> ShardPart | None:
     """Return the part that a report is about, with a digest of the whole split."""
     if shard is None:
         return None
-    from gpuemu_flow.engine.shards import split_digest  # noqa: PLC0415 - seldom needed
+    from gpuemu_flow.engine import shards  # noqa: PLC0415 - seldom needed
 
-    split = split_digest(workspace.graph, workspace.root, shard.count)
-    return ShardPart(shard.index, shard.count, split)
+    drawn = workspace.settings.drawn_seed is not None
+    return ShardPart(
+        shard.index,
+        shard.count,
+        shards.split_digest(workspace.graph, workspace.root, shard.count),
+        shards.settings_digests(workspace.graph, drawn=drawn),
+    )
 
 
 def _gate(workspace: Workspace, request: Request) -> bool:

@@ -15,6 +15,7 @@ from gpuemu_flow.types import Json
 
 MAX_BYTES = 512 << 20
 MAX_FILES = 20_000
+_ALIKE = "merge shards of one commit, run with the same words and options"
 _ACTED = ("failed", "ran", "restored", "pending", "current", "")
 """Actions on a task, the one to be kept first."""
 
@@ -86,7 +87,8 @@ def _rebuilt(path: Path, shard: Json) -> Report:
         whole = type(index) is int and type(count) is int and isinstance(split, str)
         if not whole or not 1 <= index <= count:
             raise ValueError("no shard")
-        return rebuilt(ShardPart(index, count, split), shard["document"])
+        settings = {str(op): str(digest) for op, digest in shard["settings"].items()}
+        return rebuilt(ShardPart(index, count, split, settings), shard["document"])
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         reason = "it is damaged, or another version of gpuemu-flow wrote it"
         raise _unreadable(path, reason) from None
@@ -111,8 +113,8 @@ def _check_parts(found: Sequence[tuple[Path, Report]]) -> None:
         ):
             if one != other:
                 message = f"{first_path} and {path} differ in their {what}: {other!r} and {one!r}"
-                hint = "merge shards of one commit, run with the same words"
-                raise UsageError(Problem("merge-mismatch", message[:500], hint))
+                raise UsageError(Problem("merge-mismatch", message[:500], _ALIKE))
+        _check_settings((first_path, _part(first)), (path, part))
         if part.index in seen:
             message = f"{seen[part.index]} and {path} are both shard {part.index}/{part.count}"
             raise UsageError(Problem("merge-mismatch", message, "give each shard once"))
@@ -125,6 +127,17 @@ def _check_parts(found: Sequence[tuple[Path, Report]]) -> None:
         message = f"the reports of these shards are missing: {shown}{more}"
         hint = "what they would have found is not known, so that there is no verdict on the whole"
         raise UsageError(Problem("merge-incomplete", message, hint))
+
+
+def _check_settings(first: tuple[Path, ShardPart], other: tuple[Path, ShardPart]) -> None:
+    """Raise UsageError if an op that both machines know has other cases or limits on one."""
+    (one_path, one), (path, part) = first, other
+    both = one.settings.keys() & part.settings.keys()
+    differ = sorted(op for op in both if one.settings[op] != part.settings[op])
+    if differ:
+        more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
+        message = f"{one_path} and {path} were run with other settings of {', '.join(differ[:3])}"
+        raise UsageError(Problem("merge-mismatch", message[:500] + more, _ALIKE))
 
 
 def _joined(reports: Sequence[Report]) -> Report:

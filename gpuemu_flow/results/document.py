@@ -180,11 +180,14 @@ class ShardPart:
         The `index`-th part of `count`, counted from 1.
     split : str
         Digest that is equal only where all ops were split in the same way.
+    settings : mapping of str to str
+        Per op, those of other shards included, a digest of its cases and of how it is judged.
     """
 
     index: int
     count: int
     split: str
+    settings: Mapping[str, str]
 
 
 @dataclass(frozen=True)

@@ -189,3 +189,25 @@ def test_a_shard_in_which_a_verdict_changed_can_be_merged(mini: Mini) -> None:
     mini.command("ci", "--shard", "1/1", "-o", "r.json", code=1)
     merged = mini.command("report", "--merge", "r.json", code=1)
     assert "regression: scale float32: verdict passed -> failed" in merged.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [["--seed", "7"], ["--config", "validation.cases=2"], ["--cases", "3"],
+              ["--config", "validation.tolerances.float32=1.0"]],
+)  # fmt: skip
+def test_shards_of_other_settings_are_not_merged(mini: Mini, words: list[str]) -> None:
+    mini.without_causes()
+    mini.command("ci", "--shard", "1/2", "-o", "shards/1.json", code=None)
+    mini.command("ci", "--shard", "2/2", "-o", "shards/2.json", *words, code=None)
+    said = mini.command("report", "--merge", "shards", code=2).stderr
+    assert "merge-mismatch" in said and "other settings of relu, scale, total" in said
+    mini.command("ci", "--shard", "2/2", "-o", "shards/2.json", code=None)
+    assert "merge-mismatch" not in mini.command("report", "--merge", "shards", code=None).stderr
+
+
+def test_shards_with_seeds_that_were_drawn_are_merged(mini: Mini) -> None:
+    mini.without_causes()
+    for n in ("1", "2"):
+        words = ["--shard", f"{n}/2", "--seed", "random", "-o", f"shards/{n}.json"]
+        mini.command("ci", *words, code=None)
+    assert "merge" not in mini.command("report", "--merge", "shards", code=None).stderr
