@@ -192,11 +192,13 @@ def test_a_shard_in_which_a_verdict_changed_can_be_merged(mini: Mini) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--seed", "7"], ["--config", "validation.cases=2"], ["--cases", "3"],
+    "words", [["--seed", "7"], ["--config", "validation.cases=2"], ["--profile", "few"],
               ["--config", "validation.tolerances.float32=1.0"]],
 )  # fmt: skip
 def test_shards_of_other_settings_are_not_merged(mini: Mini, words: list[str]) -> None:
     mini.without_causes()
+    few = "[profiles.few.validation]\ncases = 2\n"
+    mini.edit("gpuemu.toml", '[[ops]]\nname = "scale"', f'{few}[[ops]]\nname = "scale"')
     mini.command("ci", "--shard", "1/2", "-o", "shards/1.json", code=None)
     mini.command("ci", "--shard", "2/2", "-o", "shards/2.json", *words, code=None)
     said = mini.command("report", "--merge", "shards", code=2).stderr
