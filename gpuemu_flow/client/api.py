@@ -11,6 +11,7 @@ from gpuemu_flow.client import calls
 from gpuemu_flow.client.calling import Calling, OnProgress
 from gpuemu_flow.client.connection import Connection
 from gpuemu_flow.client.errors import ClientError
+from gpuemu_flow.client.given import one_per_case
 from gpuemu_flow.client.identity import about_me, code_of, code_of_caller
 from gpuemu_flow.client.issued import IssuedCases
 from gpuemu_flow.client.request_id import new_id
@@ -186,7 +187,7 @@ class Client(Calling):
         ClientError
             ``client-outputs-count`` where there is not one output per case.
         """
-        pairs = calls.one_per_case(op_name, cases, outputs)
+        pairs = one_per_case(op_name, cases, outputs)
         client = {**about_me(), **code_of_caller()}
         submitted = [
             (case, self._cases.inputs_of(op_name, case), output)

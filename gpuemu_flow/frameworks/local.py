@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.client.arrays import as_array
 from gpuemu_flow.client.context import failed
+from gpuemu_flow.client.given import check_tolerances
 from gpuemu_flow.client.results import FailureInfo, ValidationResult
 from gpuemu_flow.frameworks.local_auto import Reference, local_envelope
 from gpuemu_flow.frameworks.local_shadow import Versions
@@ -86,9 +87,10 @@ def compare(
     ValidationError
         Only with `raise_on_failure`.
     ClientError
-        ``client-not-a-tensor``.
+        ``client-not-a-tensor``, ``client-bad-tolerance``.
     """
     start = time.perf_counter()
+    check_tolerances(atol, rtol)
     ours, theirs = outputs_by_name(actual), outputs_by_name(expected)
     if len(ours) == len(theirs) == 1:
         ours = dict(zip(theirs, ours.values(), strict=True))
