@@ -185,7 +185,8 @@ class Client(Calling):
         Raises
         ------
         ClientError
-            ``client-outputs-count`` where there is not one output per case.
+            ``client-outputs-count`` where there is not one output per case, ``client-not-a-case``
+            for an item that is neither a case nor a seed.
         """
         pairs = one_per_case(op_name, cases, outputs)
         client = {**about_me(), **code_of_caller()}

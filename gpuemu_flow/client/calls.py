@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -174,8 +174,12 @@ def submit_outputs(
         if output is None:
             text = f"there is no output of {op_name} for the case with the seed {seed}"
             raise ClientError(Problem("client-no-output", text))
-        given = as_arrays(inputs, None)
-        submitted.append({"seed": seed, "inputs": given, **output_fields(output)})
+        try:
+            given = as_arrays(inputs, None)
+            submitted.append({"seed": seed, "inputs": given, **output_fields(output)})
+        except ClientError as error:
+            text = f"the case with the seed {seed}: {error.message}"
+            raise ClientError(replace(error.problems[0], message=text)) from None
     request = {
         "type": "SubmitOutputs",
         "op_name": op_name,

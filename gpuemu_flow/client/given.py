@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 from gpuemu_flow.client.errors import ClientError
@@ -61,7 +61,14 @@ def check_tolerances(atol: Any, rtol: Any) -> None:
 def one_per_case(
     op_name: str, cases: Iterable[TestCase | int], outputs: Iterable[Any]
 ) -> list[tuple[TestCase | int, Any]]:
-    """Pair cases with their outputs, or raise ClientError ``client-outputs-count``."""
+    """Pair cases with their outputs.
+
+    Raises
+    ------
+    ClientError
+        ``client-outputs-count`` where there is not one output per case, ``client-not-a-case`` for
+        an item that is neither a case nor a seed.
+    """
     for name, given in (("cases", cases), ("outputs", outputs)):
         if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
             text = f"the {name} of {op_name} are of type {type(given).__name__}"
@@ -70,4 +77,16 @@ def one_per_case(
     if len(cases) != len(outputs):
         text = f"{len(cases)} cases of {op_name} have {len(outputs)} outputs"
         raise ClientError(Problem("client-outputs-count", text, "give one output per case"))
-    return list(zip(cases, outputs, strict=True))
+    known = [_case_or_seed(case, f"cases[{n}] of {op_name}") for n, case in enumerate(cases)]
+    return list(zip(known, outputs, strict=True))
+
+
+def _case_or_seed(given: Any, what: str) -> TestCase | int:
+    if isinstance(given, TestCase):
+        return given
+    if isinstance(given, Integral) and not isinstance(given, bool):
+        return int(given)  # numpy's integers are none that a request can hold
+    kind = type(given)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    hint = "give cases of get_test_batch, gpuemu_flow.client.TestCase(seed=…, inputs=…), or seeds"
+    raise ClientError(Problem("client-not-a-case", f"{what} is of type {name}", hint))
