@@ -185,6 +185,25 @@ def test_several_outputs_without_names_are_not_stacked_to_one(
             assert "by the names" in raised.value.problems[0].hint
 
 
+def test_a_list_of_tensors_is_no_input(daemon: Served) -> None:
+    """One of shape [2] would be taken for one of shape [1, 2], which softmax takes as well."""
+    x = normal(2)
+    with daemon.client() as client:
+        for wrong in ([x], (x, x), [[x]], np.array([x, None], object)[:1].tolist()):
+            case = TestCase(seed=4, inputs={"x": wrong})  # type: ignore[dict-item]  # what is refused
+            for call in (
+                lambda case: client.validate_op("softmax", case.inputs, softmax(x[None])),
+                lambda case: client.submit_output("softmax", case.inputs, softmax(x[None]), 4),
+                lambda case: client.submit_outputs("softmax", [case], [softmax(x[None])]),
+            ):
+                with pytest.raises(ClientError, match=r"'x' is a .* with tensors in it") as raised:
+                    call(case)
+                assert raised.value.problems[0].slug == "client-several-tensors"
+        numbers = [[1.0, 2.0], [3.0, np.float32(4.0)]]
+        y = softmax(np.array(numbers, np.float64))
+        assert client.validate_op("softmax", {"x": numbers}, y).passed
+
+
 def test_a_reference_that_fails_on_one_case_leaves_no_other_unjudged(daemon: Served) -> None:
     good = normal(3, 4)
     bad = good.copy()

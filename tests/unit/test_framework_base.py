@@ -256,3 +256,16 @@ def test_a_tolerance_that_is_no_finite_number_is_refused(wrong: Any) -> None:
             judge()
         assert caught.value.problems[0].slug == "client-bad-tolerance"
     assert not compare(x + 1, x, atol=np.float32(0.5), rtol=0).passed
+
+
+def test_a_list_of_tensors_is_neither_an_input_nor_a_named_output() -> None:
+    x = np.ones(3, np.float32)
+    for judge in (
+        lambda: compare(x, x, inputs={"x": [x]}),
+        lambda: compare({"y": [x]}, {"y": [x]}),
+        lambda: compare([[x]], [[x]]),
+    ):
+        with pytest.raises(ClientError) as caught:
+            judge()
+        assert caught.value.problems[0].slug == "client-several-tensors"
+    assert compare({"y": [1.0, 2.0]}, {"y": [1.0, 2.0]}, inputs={"x": [1.0]}).passed
