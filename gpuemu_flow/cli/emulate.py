@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 @click.option("--coverage", is_flag=True, help="Only say which instructions can run.")
 @format_option("text", "json")
 def emulate(
-    file: Path, entry: str | None, grid: str, block: str, cluster: str | None, texts: tuple[str, ...],
-    shared: int, checks: tuple[str, ...], backend: str, seed: int, budget: int | None,
-    saved: tuple[str, ...], coverage: bool, output_format: str,
+    file: Path, entry: str | None, grid: str, block: str, cluster: str | None,
+    texts: tuple[str, ...], shared: int, checks: tuple[str, ...], backend: str, seed: int,
+    budget: int | None, saved: tuple[str, ...], coverage: bool, output_format: str,
 ) -> None:  # fmt: skip
     """Run one kernel of a PTX file on the CPU, with the checks of compute-sanitizer.
 

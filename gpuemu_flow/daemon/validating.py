@@ -41,6 +41,7 @@ from gpuemu_flow.types import (
     Json,
     Verdict,
 )
+from gpuemu_flow.verdicts import note_of_zeros
 
 CHANGED_INPUTS = (
     "these are not the inputs that the case was handed out with: an op that changes its inputs in "
@@ -235,7 +236,8 @@ def _judge(
     new = []
     for one, found in zip(submissions, results, strict=True):
         case, outputs = one.given.case, one.given.outputs
-        result = replace(found, notes=(*one.notes, *found.notes)) if one.notes else found
+        notes = one.notes if one.issued is not None else (*one.notes, *note_of_zeros(found))
+        result = replace(found, notes=(*notes, *found.notes)) if notes else found
         shapes = {key: array.shape for key, array in outputs.items()}
         reply = validation_result(
             terms.name,

@@ -22,7 +22,7 @@ from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.operand import TENSOR_CORE
 from gpuemu_flow.numerics.tolerances import PartialTolerance, resolve
 from gpuemu_flow.types import CheckResult, Failure, Tolerance, Verdict
-from gpuemu_flow.verdicts import Elements
+from gpuemu_flow.verdicts import Elements, note_of_zeros
 
 Arrays = dict[str, NDArray[Any]]
 OUTPUT = "output"
@@ -152,7 +152,7 @@ def as_result(
         duration_ms=round(seconds * 1000),
         error_stats=asdict(stats),
         verdict=verdict.value,
-        notes=list(checked.notes),
+        notes=[*note_of_zeros(checked), *checked.notes],
         tolerance_used=stats.tolerance_used,
         unjudged=stats.unjudged,
         compared=Elements.of(checked).to_json(),

@@ -109,6 +109,17 @@ def test_text_of_a_tolerance_counts_for_no_number_in_any_call(client: Client) ->
         assert "finite number" in problem.hint
 
 
+def test_inputs_of_only_zeros_are_noted(client: Client) -> None:
+    zeros, x = np.zeros(5, np.float32), normal(5)
+    passed = client.validate_op("double", {"x": zeros}, zeros)
+    assert passed.passed
+    assert [note.partition(":")[0] for note in passed.notes] == ["inputs-only-zeros"]
+    failed = client.validate_op("double", {"x": zeros}, x)
+    other = client.validate_op("double", {"x": x}, x * 2)
+    assert other.passed and not failed.passed
+    assert "inputs-only-zeros" not in " ".join([*other.notes, *failed.notes])
+
+
 def test_an_argument_that_no_request_can_hold_is_named(client: Client) -> None:
     with pytest.raises(ClientError, match="the argument factor is nan") as caught:
         client.validate_op("scaled", {"x": normal(5)}, normal(5), factor=math.nan)

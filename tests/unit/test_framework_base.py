@@ -269,3 +269,12 @@ def test_a_list_of_tensors_is_neither_an_input_nor_a_named_output() -> None:
             judge()
         assert caught.value.problems[0].slug == "client-several-tensors"
     assert compare({"y": [1.0, 2.0]}, {"y": [1.0, 2.0]}, inputs={"x": [1.0]}).passed
+
+
+def test_inputs_of_only_zeros_are_noted() -> None:
+    zeros, x = np.zeros(3, np.float32), np.ones(3, np.float32)
+    noted = compare(zeros, zeros, inputs={"x": zeros})
+    assert noted.passed
+    assert [note.partition(":")[0] for note in noted.notes] == ["inputs-only-zeros"]
+    assert not compare(x, x, inputs={"x": x}).notes
+    assert not compare(x, x).notes
