@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from gpuemu_flow.errors import Problem
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import (
     CheckResult,
@@ -99,22 +98,6 @@ def of_outputs(failed: bool, outputs: Sequence[Compared]) -> tuple[Verdict, tupl
     compared = 0 if reasons else sum(output.count - output.unjudged for output in outputs)
     verdict = decide(failed, compared)
     return verdict, reasons if verdict is Verdict.INCONCLUSIVE else ()
-
-
-def note_of_zeros(result: CheckResult) -> tuple[str, ...]:
-    """Return the warning about one case that passed on inputs of only zeros; else nothing.
-
-    The inputs are somebody's own. An op whose every case is such does not pass; see `Tally`.
-    """
-    if not result.blank or result.verdict is not Verdict.PASSED:
-        return ()
-    problem = Problem(
-        "inputs-only-zeros",
-        "nothing was compared on any other input than zeros",
-        "give random inputs: of zeros, many a wrong op gives the right output",
-        warning=True,
-    )
-    return (f"{problem.slug}: {problem.message}; {problem.hint}",)
 
 
 @dataclass(frozen=True)

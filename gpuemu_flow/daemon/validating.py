@@ -28,6 +28,7 @@ from gpuemu_flow.fuzz.wire_ops import Query, WireSubject, precision_of, toleranc
 from gpuemu_flow.judging.judge_given import GivenCase
 from gpuemu_flow.judging.verdicts import EXCEPTION
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
+from gpuemu_flow.numerics.weakness import note_of_zeros
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.results import Judged, NewResult
 from gpuemu_flow.types import (
@@ -41,7 +42,6 @@ from gpuemu_flow.types import (
     Json,
     Verdict,
 )
-from gpuemu_flow.verdicts import note_of_zeros
 
 CHANGED_INPUTS = (
     "these are not the inputs that the case was handed out with: an op that changes its inputs in "

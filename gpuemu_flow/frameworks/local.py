@@ -21,8 +21,9 @@ from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.operand import TENSOR_CORE
 from gpuemu_flow.numerics.tolerances import PartialTolerance, resolve
+from gpuemu_flow.numerics.weakness import note_of_zeros
 from gpuemu_flow.types import CheckResult, Failure, Tolerance, Verdict
-from gpuemu_flow.verdicts import Elements, note_of_zeros
+from gpuemu_flow.verdicts import Elements
 
 Arrays = dict[str, NDArray[Any]]
 OUTPUT = "output"
