@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Run a compiled kernel (PTX) on the CPU.")
 @click.argument("file", metavar="FILE.ptx", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--entry", default="", help="Name of the kernel; not needed when there is one.")
+@click.option("--entry", help="Name of the kernel; not needed when there is one.")
 @click.option("--grid", default="1", metavar="X[,Y[,Z]]", help="Blocks.", show_default=True)
 @click.option(
     "--block", default="1", metavar="X[,Y[,Z]]", help="Threads per block.", show_default=True
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 @click.option("--coverage", is_flag=True, help="Only say which instructions can run.")
 @format_option("text", "json")
 def emulate(
-    file: Path, entry: str, grid: str, block: str, cluster: str | None, texts: tuple[str, ...],
-    shared: int, checks: tuple[str, ...], backend: str, seed: int, budget: int | None,
-    saved: tuple[str, ...], coverage: bool, output_format: str,
+    file: Path, entry: str | None, grid: str, block: str, cluster: str | None,
+    texts: tuple[str, ...], shared: int, checks: tuple[str, ...], backend: str, seed: int,
+    budget: int | None, saved: tuple[str, ...], coverage: bool, output_format: str,
 ) -> None:  # fmt: skip
     """Run one kernel of a PTX file on the CPU, with the checks of compute-sanitizer.
 

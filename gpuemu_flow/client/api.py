@@ -11,6 +11,7 @@ from gpuemu_flow.client import calls
 from gpuemu_flow.client.calling import Calling, OnProgress
 from gpuemu_flow.client.connection import Connection
 from gpuemu_flow.client.errors import ClientError
+from gpuemu_flow.client.given import one_per_case
 from gpuemu_flow.client.identity import about_me, code_of, code_of_caller
 from gpuemu_flow.client.issued import IssuedCases
 from gpuemu_flow.client.request_id import new_id
@@ -184,9 +185,10 @@ class Client(Calling):
         Raises
         ------
         ClientError
-            ``client-outputs-count`` where there is not one output per case.
+            ``client-outputs-count`` where there is not one output per case, ``client-not-a-case``
+            for an item that is neither a case nor a seed.
         """
-        pairs = calls.one_per_case(op_name, cases, outputs)
+        pairs = one_per_case(op_name, cases, outputs)
         client = {**about_me(), **code_of_caller()}
         submitted = [
             (case, self._cases.inputs_of(op_name, case), output)

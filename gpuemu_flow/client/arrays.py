@@ -39,8 +39,13 @@ def as_array(
     Raises
     ------
     ClientError
-        ``client-not-a-tensor``.
+        ``client-not-a-tensor``, ``client-several-tensors`` for a tuple or list of tensors, which
+        would be stacked to one of another rank.
     """
+    if holds_tensors(value):
+        text = f"{name!r} is a {type(value).__name__} with tensors in it, which would be stacked"
+        hint = "give one tensor: what the list holds, or numpy.stack of it"
+        raise ClientError(Problem("client-several-tensors", text, hint))
     try:
         array = _as_numpy(value)
         if not array.dtype.isnative:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.client.arrays import as_arrays, output_fields
 from gpuemu_flow.client.errors import ClientError
+from gpuemu_flow.client.given import checked_arguments
 from gpuemu_flow.client.results import (
     BaselineComparison,
     CiSummary,
@@ -138,7 +139,7 @@ def validate(
     request: dict[str, Any] = {
         "op_name": op_name,
         "inputs": as_arrays(inputs, dtype),
-        "kwargs": dict(kwargs),
+        "kwargs": checked_arguments(kwargs),
     }
     if client is not None:
         request["client"] = dict(client)
@@ -146,21 +147,6 @@ def validate(
     if seed is None:
         return Call({"type": "ValidateOp", **request}, "ValidationResult", _result)
     return Call({"type": "SubmitOutput", "seed": seed, **request}, "SubmitResult", _result)
-
-
-def one_per_case(
-    op_name: str, cases: Iterable[TestCase | int], outputs: Iterable[Any]
-) -> list[tuple[TestCase | int, Any]]:
-    """Pair cases with their outputs, or raise ClientError ``client-outputs-count``."""
-    for name, given in (("cases", cases), ("outputs", outputs)):
-        if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
-            text = f"the {name} of {op_name} are of type {type(given).__name__}"
-            raise ClientError(Problem("client-outputs-count", text, "give a list of them"))
-    cases, outputs = list(cases), list(outputs)
-    if len(cases) != len(outputs):
-        text = f"{len(cases)} cases of {op_name} have {len(outputs)} outputs"
-        raise ClientError(Problem("client-outputs-count", text, "give one output per case"))
-    return list(zip(cases, outputs, strict=True))
 
 
 def submit_outputs(
@@ -188,12 +174,16 @@ def submit_outputs(
         if output is None:
             text = f"there is no output of {op_name} for the case with the seed {seed}"
             raise ClientError(Problem("client-no-output", text))
-        given = as_arrays(inputs, None)
-        submitted.append({"seed": seed, "inputs": given, **output_fields(output)})
+        try:
+            given = as_arrays(inputs, None)
+            submitted.append({"seed": seed, "inputs": given, **output_fields(output)})
+        except ClientError as error:
+            text = f"the case with the seed {seed}: {error.message}"
+            raise ClientError(replace(error.problems[0], message=text)) from None
     request = {
         "type": "SubmitOutputs",
         "op_name": op_name,
-        "kwargs": dict(kwargs),
+        "kwargs": checked_arguments(kwargs),
         "client": dict(client),
         "cases": submitted,
         "request_id": request_id,
@@ -215,7 +205,7 @@ def raised(
         "type": "SubmitOutput",
         "op_name": op_name,
         "inputs": as_arrays(inputs, None),
-        "kwargs": dict(kwargs),
+        "kwargs": checked_arguments(kwargs),
         "client": dict(client),
         "seed": seed,
         "error": error[:MAX_ERROR],

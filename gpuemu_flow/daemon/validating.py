@@ -28,6 +28,7 @@ from gpuemu_flow.fuzz.wire_ops import Query, WireSubject, precision_of, toleranc
 from gpuemu_flow.judging.judge_given import GivenCase
 from gpuemu_flow.judging.verdicts import EXCEPTION
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
+from gpuemu_flow.numerics.weakness import note_of_zeros
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.results import Judged, NewResult
 from gpuemu_flow.types import (
@@ -235,7 +236,8 @@ def _judge(
     new = []
     for one, found in zip(submissions, results, strict=True):
         case, outputs = one.given.case, one.given.outputs
-        result = replace(found, notes=(*one.notes, *found.notes)) if one.notes else found
+        notes = one.notes if one.issued is not None else (*one.notes, *note_of_zeros(found))
+        result = replace(found, notes=(*notes, *found.notes)) if notes else found
         shapes = {key: array.shape for key, array in outputs.items()}
         reply = validation_result(
             terms.name,

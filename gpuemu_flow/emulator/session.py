@@ -50,7 +50,7 @@ def cover(path: Path) -> list[KernelCoverage]:
 
 
 def run_file(
-    path: Path, entry: str, grid: str, block: str, texts: Sequence[str], *, shared: int,
+    path: Path, entry: str | None, grid: str, block: str, texts: Sequence[str], *, shared: int,
     checks: Sequence[str], seed: int, budget: int | None, backend: str = "auto",
     cluster: str | None = None,
 ) -> Run:  # fmt: skip
@@ -60,7 +60,9 @@ def run_file(
     -------
     Run
     """
-    kernel = load_kernel(read_ptx_file(path), str(path), entry)
+    if entry == "":  # such as a variable of a script that is not set
+        raise bad_launch("--entry '' is no name", "leave it out where the file has one kernel")
+    kernel = load_kernel(read_ptx_file(path), str(path), entry or "")
     arguments = parse_arguments(texts, kernel.parameters, seed)
     names = parse_checks(checks)
     blocks, threads = parse_dimensions("grid", grid), parse_dimensions("block", block)

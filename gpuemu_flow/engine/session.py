@@ -204,6 +204,7 @@ def run(
     forced = _forced(workspace, options) & selected
     outcome = RunOutcome(graph, options, selected)
     cache.create()
+    cache.check_manifests()
     with RunLock(cache.lock_path, shown.on_wait):
         try:
             workspace.take_over_renamed()

@@ -277,9 +277,10 @@ class Workspace:
                     folders[str(folder)] = stamp
                 else:
                     absent.append(str(folder))
-        if self._put_folders_for_manifests(files, folders):
+        own = self._take_manifests(files)
+        if own is None:
             return
-        self._settle((*files.values(), *folders.values()))
+        self._settle((*files.values(), *folders.values(), *own.values()))
         content = plan.render(
             identity_text=self._identity,
             summary=summary,
@@ -289,29 +290,26 @@ class Workspace:
             links=links,
             variables=needed.variables,
             looks={**dict(self.snapshot.basis.looks), **needed.looks},
+            own=own,
         )
         if content is not None:
             PrivateFolder(self._plan_path.parent).write(self._plan_path, content)
 
-    def _put_folders_for_manifests(
-        self, files: dict[str, Stamp], folders: dict[str, Stamp]
-    ) -> bool:
-        """Move the manifests of tasks out of `files`, and put the folders that hold them.
+    def _take_manifests(self, files: dict[str, Stamp]) -> dict[str, Stamp] | None:
+        """Move the manifests of tasks out of `files`, and return the folders that hold them.
 
         They are half of all files that a plan would name. A manifest is only ever replaced as a
-        whole, which changes its folder's stamp, too.
-
-        Returns
-        -------
-        bool
-            True if a manifest was replaced since the workspace was looked at.
+        whole, which changes its folder's stamp. The folder of these folders counts, too: a link in
+        its place is refused by the full program. Return None if a manifest was replaced meanwhile.
         """
         within = f"{self.cache.manifests}{os.sep}"
         manifests = [path for path in files if path.startswith(within)]
         places = {os.path.dirname(path) for path in manifests}  # noqa: PTH120 - hot
-        folders.update({f: stamp for f in places if (stamp := stamp_of(f)) is not None})
+        if places:
+            places.add(str(self.cache.manifests))
+        own = {f: stamp for f in places if (stamp := stamp_of(f)) is not None}
         # Behind the folders' stamps: else a manifest could be replaced between the two looks.
-        return any(stamp_of(path) != files.pop(path) for path in manifests)
+        return None if any(stamp_of(path) != files.pop(path) for path in manifests) else own
 
     def drop_plan(self) -> None:
         """Delete the plan, so that the next plain ``run`` checks everything itself."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.client.given import check_tolerances
 from gpuemu_flow.client.results import Record
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.numerics.dtypes import to_float64
@@ -243,6 +244,7 @@ def agree(
     actual: Sequence[Array], expected: Sequence[Array], atol: float, rtol: float, what: str
 ) -> CheckOutcome:
     """Compare all outputs of an op with `close`, and return the outcome."""
+    check_tolerances(atol, rtol)
     if len(actual) != len(expected):
         return CheckOutcome(False, f"{what}: {len(actual)} outputs instead of {len(expected)}")
     worst = 0.0

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuemu_flow.client.given import check_tolerances
 from gpuemu_flow.frameworks.base import (
     Array,
     Arrays,
@@ -48,6 +49,7 @@ class GradientChecker:
         epsilon: float | None = None,
         max_elements: int = MAX_ELEMENTS,
     ) -> None:
+        check_tolerances(atol, rtol)
         self.adapter = adapter
         self.eps = eps if epsilon is None else epsilon
         self.atol = atol

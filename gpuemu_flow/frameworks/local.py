@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.client.arrays import as_array
 from gpuemu_flow.client.context import failed
+from gpuemu_flow.client.given import check_tolerances
 from gpuemu_flow.client.results import FailureInfo, ValidationResult
 from gpuemu_flow.frameworks.local_auto import Reference, local_envelope
 from gpuemu_flow.frameworks.local_shadow import Versions
@@ -20,6 +21,7 @@ from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.operand import TENSOR_CORE
 from gpuemu_flow.numerics.tolerances import PartialTolerance, resolve
+from gpuemu_flow.numerics.weakness import note_of_zeros
 from gpuemu_flow.types import CheckResult, Failure, Tolerance, Verdict
 from gpuemu_flow.verdicts import Elements
 
@@ -86,9 +88,10 @@ def compare(
     ValidationError
         Only with `raise_on_failure`.
     ClientError
-        ``client-not-a-tensor``.
+        ``client-not-a-tensor``, ``client-bad-tolerance``.
     """
     start = time.perf_counter()
+    check_tolerances(atol, rtol)
     ours, theirs = outputs_by_name(actual), outputs_by_name(expected)
     if len(ours) == len(theirs) == 1:
         ours = dict(zip(theirs, ours.values(), strict=True))
@@ -150,7 +153,7 @@ def as_result(
         duration_ms=round(seconds * 1000),
         error_stats=asdict(stats),
         verdict=verdict.value,
-        notes=list(checked.notes),
+        notes=[*note_of_zeros(checked), *checked.notes],
         tolerance_used=stats.tolerance_used,
         unjudged=stats.unjudged,
         compared=Elements.of(checked).to_json(),

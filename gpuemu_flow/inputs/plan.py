@@ -152,6 +152,7 @@ def render(
     links: "Mapping[str, str] | None" = None,
     variables: "Mapping[str, str] | None" = None,
     looks: "Mapping[str, str] | None" = None,
+    own: "Mapping[str, Stamp] | None" = None,
 ) -> bytes | None:
     """Return the content of the plan file.
 
@@ -174,13 +175,15 @@ def render(
     looks : mapping of absolute path to str
         `look_of` what programs asked for, with sizes where they are known, and of what the
         configuration expects.
+    own : mapping of absolute path to stamp
+        Folders of the cache, of which none may be a link.
 
     Returns
     -------
     bytes or None
         None when a path holds a character that the format cannot, and so no plan can be kept.
     """
-    links, variables, looks = links or {}, variables or {}, looks or {}
+    links, variables, looks, own = links or {}, variables or {}, looks or {}, own or {}
     by_folder: dict[str, dict[str, Stamp]] = {}
     for path, stamp in sorted(files.items()):  # equal plans are equal bytes
         folder, _, name = path.rpartition("/")
@@ -188,6 +191,7 @@ def render(
     lines = [f"identity {identity_text}", f"summary {_quote(summary)}"]
     lines += [f"absent {path}" for path in sorted(absent)]
     lines += ["\t".join((f"folder {path}", *map(str, s))) for path, s in sorted(folders.items())]
+    lines += ["\t".join((f"own {path}", *map(str, s))) for path, s in sorted(own.items())]
     lines += [f"link {path}\t{target}" for path, target in sorted(links.items())]
     lines += [f"look {path}\t{seen}" for path, seen in sorted(looks.items())]
     lines += [f"variable {name}\t{digest}" for name, digest in sorted(variables.items())]
@@ -203,7 +207,7 @@ def render(
             ]
     sections.insert(0, "\n".join(lines))
     text = "\f".join(sections)
-    paths = (*files, *absent, *folders, *links, *links.values(), *variables, *looks)
+    paths = (*files, *absent, *folders, *own, *links, *links.values(), *variables, *looks)
     if "\f" in summary or any(c in path for path in paths for c in "\n\t\f"):
         return None
     try:
@@ -314,9 +318,9 @@ def holds(line: str, environ: "Mapping[str, str]") -> bool:
     kind, _, rest = line.partition(" ")
     if kind == "absent":
         return not os.path.lexists(rest)
-    if kind in ("file", "folder"):
+    if kind in ("file", "folder", "own"):
         path, *stamp = rest.split("\t")
-        s = os.stat(path)  # noqa: PTH116
+        s = os.lstat(path) if kind == "own" else os.stat(path)  # noqa: PTH116
         return [int(v) for v in stamp] == [s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino]
     path, _, known = rest.rpartition("\t")
     if kind == "link":

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.errors import Problem
 from gpuemu_flow.numerics.checked_output import CheckedOutput
 from gpuemu_flow.numerics.dtypes import to_float64
-from gpuemu_flow.types import Tolerance, WeakOutput
+from gpuemu_flow.types import CheckResult, Tolerance, Verdict, WeakOutput
 
 GLANCE = 4096
 """Elements that are looked at first: nearly always they show that there is nothing to say."""
@@ -25,6 +26,22 @@ def only_zeros(inputs: Mapping[str, NDArray[Any]] | None) -> bool:
     # The first element shows nearly always that there is nothing to say.
     plain = bool(filled) and not any(array.flat[0] for array in filled)
     return plain and not any(np.count_nonzero(array) for array in filled)
+
+
+def note_of_zeros(result: CheckResult) -> tuple[str, ...]:
+    """Return the warning about one case that passed on inputs of only zeros; else nothing.
+
+    An op whose every case is such does not pass; see `verdicts.Tally`.
+    """
+    if not result.blank or result.verdict is not Verdict.PASSED:
+        return ()
+    problem = Problem(
+        "inputs-only-zeros",
+        "nothing was compared on any other input than zeros",
+        "give random inputs: of zeros, many a wrong op gives the right output",
+        warning=True,
+    )
+    return (f"{problem.slug}: {problem.message}; {problem.hint}",)
 
 
 def weakness(output: CheckedOutput) -> WeakOutput | None:

@@ -131,6 +131,20 @@ class WorkspaceCache:
             for entry in os.scandir(staging):
                 self.files.remove_tree(Path(entry.path))
 
+    def check_manifests(self) -> None:
+        """Refuse links in place of the folders of manifests, whose tasks would all be in error.
+
+        Raises
+        ------
+        StoreError
+            ``cache-unsafe-entry``.
+        """
+        self.files.check(self.manifests)
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(self.manifests):
+                if entry.is_symlink():
+                    self.files.check(Path(entry.path))
+
     def close(self) -> None:
         """Close the databases that were opened."""
         for name in ("state", "actions", "failures_db"):

@@ -91,6 +91,17 @@ def test_an_empty_cluster_is_no_shape(tmp_path: Path) -> None:
     assert "--cluster '' is no shape; write 8 or 8,4,1" in done.stderr
 
 
+def test_an_empty_entry_is_no_name(tmp_path: Path) -> None:
+    one = tmp_path / "one.ptx"
+    one.write_text(
+        ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry only() { ret; }\n"
+    )
+    assert emulate(tmp_path, str(one)).returncode == 0
+    done = emulate(tmp_path, str(one), "--entry", "")
+    assert done.returncode == 2
+    assert "--entry '' is no name" in done.stderr
+
+
 @pytest.mark.parametrize(
     "array",
     [

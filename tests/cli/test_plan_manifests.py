@@ -46,7 +46,7 @@ def test_no_manifest_is_named(checked_mini: Mini) -> None:
     text = plan_of(checked_mini).read_text()
     assert ".json" not in text.replace("graph.json", "")
     for stage in ("generate", "op", "reference", "compare", "diff"):
-        assert f"folder {checked_mini.root}/.gpuemu-cache/tasks/{stage}\t" in text
+        assert f"own {checked_mini.root}/.gpuemu-cache/tasks/{stage}\t" in text
     assert up_to_date(checked_mini)
 
 
@@ -62,6 +62,22 @@ def test_a_changed_folder_of_manifests_ends_the_short_way(
     assert plan_of(checked_mini).read_bytes() != before, "the full program answered"
     assert manifest_of(checked_mini).exists()
     assert up_to_date(checked_mini)
+
+
+@pytest.mark.parametrize("name", ["tasks", "tasks/compare"])
+def test_a_link_in_place_of_a_folder_is_refused(checked_mini: Mini, name: str) -> None:
+    """Also a link to the very folder, with the manifests and stamps that the plan names."""
+    checked_mini.command("run")
+    assert up_to_date(checked_mini)
+    folder = checked_mini.root / ".gpuemu-cache" / name
+    aside = checked_mini.root / "aside"
+    folder.rename(aside)
+    folder.symlink_to(aside)
+    done = checked_mini.command("run", code=3)
+    assert "cache-unsafe-entry" in done.stdout + done.stderr
+    folder.unlink()
+    aside.rename(folder)
+    checked_mini.command("run")
 
 
 def test_no_plan_is_kept_where_a_manifest_was_replaced_meanwhile(checked_mini: Mini) -> None:

@@ -6,11 +6,13 @@ import base64
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from daemon_workspace import Served, normal, softmax
 from numpy.typing import NDArray
 
 from gpuemu_flow.client import ClientError, TestCase, ValidationResult
+from gpuemu_flow.fuzzing import TestCase as FuzzCase
 
 Tensor = NDArray[Any]
 DIFFERENT_BY_NATURE = {"timestamp", "duration_ms", "failure_id"}
@@ -119,6 +121,41 @@ def test_outputs_may_come_from_a_generator(daemon: Served) -> None:
 
 
 @pytest.mark.parametrize(
+    "wrong", [{"seed": 1}, "1", 1.0, True, None, FuzzCase(1, (2,), "float32", "contiguous")]
+)
+def test_what_is_no_case_is_named(daemon: Served, wrong: Any) -> None:
+    x = normal(2, 4)
+    case = TestCase(seed=1, inputs={"x": x})
+    with daemon.client() as client, pytest.raises(ClientError) as raised:
+        client.submit_outputs("softmax", [case, wrong], [softmax(x)] * 2)
+    problem = raised.value.problems[0]
+    assert problem.slug == "client-not-a-case"
+    assert problem.message.startswith("cases[1] of softmax is of type ")
+    assert problem.message.endswith(type(wrong).__name__)
+    assert "get_test_batch" in problem.hint
+
+
+def test_a_tensor_that_cannot_be_sent_is_named_with_its_case(daemon: Served) -> None:
+    x = normal(2, 4)
+    with daemon.client() as client:
+        for case, output in (
+            (TestCase(seed=7, inputs={"x": x}), "text"),
+            (TestCase(seed=7, inputs=None), x),  # type: ignore[arg-type]  # what is refused
+        ):
+            with pytest.raises(ClientError, match="the case with the seed 7: '") as raised:
+                client.submit_outputs("softmax", [case], [output])
+            assert raised.value.problems[0].slug == "client-not-a-tensor"
+
+
+def test_seeds_may_be_integers_of_numpy(daemon: Served) -> None:
+    with daemon.client() as client:
+        (case,) = client.get_test_batch("softmax", 1, seed=1 << 62, dtypes=["float32"])
+        seeds = np.array([case.seed], np.uint64)
+        (result,) = client.submit_outputs("softmax", seeds, [softmax(case.inputs["x"])])
+    assert result.passed and result.seed == case.seed
+
+
+@pytest.mark.parametrize(
     "wrap",
     [
         tuple,
@@ -146,6 +183,25 @@ def test_several_outputs_without_names_are_not_stacked_to_one(
                 call()
             assert raised.value.problems[0].slug == "client-several-outputs"
             assert "by the names" in raised.value.problems[0].hint
+
+
+def test_a_list_of_tensors_is_no_input(daemon: Served) -> None:
+    """One of shape [2] would be taken for one of shape [1, 2], which softmax takes as well."""
+    x = normal(2)
+    with daemon.client() as client:
+        for wrong in ([x], (x, x), [[x]], np.array([x, None], object)[:1].tolist()):
+            case = TestCase(seed=4, inputs={"x": wrong})  # type: ignore[dict-item]  # what is refused
+            for call in (
+                lambda case: client.validate_op("softmax", case.inputs, softmax(x[None])),
+                lambda case: client.submit_output("softmax", case.inputs, softmax(x[None]), 4),
+                lambda case: client.submit_outputs("softmax", [case], [softmax(x[None])]),
+            ):
+                with pytest.raises(ClientError, match=r"'x' is a .* with tensors in it") as raised:
+                    call(case)
+                assert raised.value.problems[0].slug == "client-several-tensors"
+        numbers = [[1.0, 2.0], [3.0, np.float32(4.0)]]
+        y = softmax(np.array(numbers, np.float64))
+        assert client.validate_op("softmax", {"x": numbers}, y).passed
 
 
 def test_a_reference_that_fails_on_one_case_leaves_no_other_unjudged(daemon: Served) -> None:

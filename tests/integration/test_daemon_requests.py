@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +79,51 @@ def test_a_tolerance_of_one_call(client: Client) -> None:
     assert not client.validate_op("double", {"x": x}, x * 2 + np.float32(0.1)).passed
 
 
-@pytest.mark.parametrize("atol", ["x", "-1", "inf", "nan", -0.5, True, [1.0]])
+@pytest.mark.parametrize(
+    "atol", ["x", "1", "-1", "inf", "nan", -0.5, True, [1.0], math.nan, math.inf, np.bool_(1)]
+)
 def test_a_tolerance_that_is_none_is_refused(client: Client, atol: object) -> None:
-    with pytest.raises(ClientError, match="atol"):
+    with pytest.raises(ClientError, match="atol") as caught:
         client.validate_op("double", {"x": normal(5)}, normal(5) * 2, atol=atol)
+    assert caught.value.problems[0].slug in ("client-bad-tolerance", "client-refused")
     assert client.validate_op("double", {"x": normal(5)}, normal(5) * 2, atol=None).passed
+
+
+def test_text_of_a_tolerance_counts_for_no_number_in_any_call(client: Client) -> None:
+    x = normal(5)
+    case = client.get_test_case("softmax", seed=2)
+    calls: dict[str, Callable[[], object]] = {
+        "validate": lambda: client.validate_op("double", {"x": x}, x * 2, rtol="1e-3"),
+        "submit": lambda: client.submit_output(
+            "softmax", case.inputs, case.inputs["x"], case.seed, rtol="1"
+        ),
+        "many": lambda: client.submit_outputs("softmax", [case], [case.inputs["x"]], rtol="1"),
+        "fuzz": lambda: client.fuzz_op_client_side("double", lambda t: t["x"], 1, rtol="1"),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ClientError) as caught:
+            call()
+        problem = caught.value.problems[0]
+        assert problem.slug == "client-bad-tolerance", name
+        assert problem.message == "rtol is of type str", name
+        assert "finite number" in problem.hint
+
+
+def test_inputs_of_only_zeros_are_noted(client: Client) -> None:
+    zeros, x = np.zeros(5, np.float32), normal(5)
+    passed = client.validate_op("double", {"x": zeros}, zeros)
+    assert passed.passed
+    assert [note.partition(":")[0] for note in passed.notes] == ["inputs-only-zeros"]
+    failed = client.validate_op("double", {"x": zeros}, x)
+    other = client.validate_op("double", {"x": x}, x * 2)
+    assert other.passed and not failed.passed
+    assert "inputs-only-zeros" not in " ".join([*other.notes, *failed.notes])
+
+
+def test_an_argument_that_no_request_can_hold_is_named(client: Client) -> None:
+    with pytest.raises(ClientError, match="the argument factor is nan") as caught:
+        client.validate_op("scaled", {"x": normal(5)}, normal(5), factor=math.nan)
+    assert caught.value.problems[0].slug == "client-not-finite"
 
 
 def test_what_is_not_finite(client: Client) -> None:

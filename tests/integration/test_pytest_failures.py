@@ -82,11 +82,15 @@ def test_what_goes_wrong_in_a_test_is_a_failure_of_its_case(tested: Place) -> No
             gpuemu_case.check(gpuemu_case["x"] * 2 + 1, atol=1.5)
 
         @pytest.mark.gpuemu("double", cases=1, dtypes=["float32"])
+        def test_tolerance_that_is_no_number(gpuemu_case):
+            gpuemu_case.check(gpuemu_case["x"] * 2, atol=True)
+
+        @pytest.mark.gpuemu("double", cases=1, dtypes=["float32"])
         def test_skips(gpuemu_case):
             pytest.skip("not on this GPU")
         """
     )
-    assert ran.counts == {"failed": 5, "passed": 1, "skipped": 1}, ran.text
+    assert ran.counts == {"failed": 6, "passed": 1, "skipped": 1}, ran.text
     texts = {
         case.attrib["name"].partition("[")[0]: (case.find("failure").text or "")  # type: ignore[union-attr]
         for case in ran.junit
@@ -97,6 +101,7 @@ def test_what_goes_wrong_in_a_test_is_a_failure_of_its_case(tested: Place) -> No
     assert "InputModified" in texts["test_changes_its_input"]
     assert "DTypeMismatch" in texts["test_wrong_dtype"]
     assert "pytest-bad-output" in texts["test_too_many"]
+    assert "client-bad-tolerance" in texts["test_tolerance_that_is_no_number"]
     assert "gpuemu case" in ran.text and "--gpuemu-seed 42" in ran.text
     found = tested.failures()
     kinds = sorted(failure.kind for failure in found)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpuemu_flow.client import ValidationError
+from gpuemu_flow.client import ClientError, ValidationError
 from gpuemu_flow.client.results import FuzzResults
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.frameworks import get_jax_adapter, get_pytorch_adapter, get_tensorflow_adapter
@@ -241,3 +241,40 @@ def test_fuzzing_by_a_client() -> None:
     assert seen["output"].dtype == numpy_dtype("bfloat16")
     assert (seen["op"], seen["n"], seen["seed"]) == ("op", 3, 9)
     assert seen["more"] == {"dtypes": ["bfloat16"], "atol": 0.5}
+
+
+@pytest.mark.parametrize("wrong", ["1", True, np.nan, np.inf, [1.0]])
+def test_a_tolerance_that_is_no_finite_number_is_refused(wrong: Any) -> None:
+    """True would count as 1, and by an infinite tolerance everything agrees."""
+    x = np.ones(3, np.float32)
+    for judge in (
+        lambda: compare(x + 1, x, atol=wrong),
+        lambda: agree([x + 1], [x], wrong, 0.0, "jit"),
+        lambda: GradientChecker(Arrays(), rtol=wrong),
+    ):
+        with pytest.raises(ClientError) as caught:
+            judge()
+        assert caught.value.problems[0].slug == "client-bad-tolerance"
+    assert not compare(x + 1, x, atol=np.float32(0.5), rtol=0).passed
+
+
+def test_a_list_of_tensors_is_neither_an_input_nor_a_named_output() -> None:
+    x = np.ones(3, np.float32)
+    for judge in (
+        lambda: compare(x, x, inputs={"x": [x]}),
+        lambda: compare({"y": [x]}, {"y": [x]}),
+        lambda: compare([[x]], [[x]]),
+    ):
+        with pytest.raises(ClientError) as caught:
+            judge()
+        assert caught.value.problems[0].slug == "client-several-tensors"
+    assert compare({"y": [1.0, 2.0]}, {"y": [1.0, 2.0]}, inputs={"x": [1.0]}).passed
+
+
+def test_inputs_of_only_zeros_are_noted() -> None:
+    zeros, x = np.zeros(3, np.float32), np.ones(3, np.float32)
+    noted = compare(zeros, zeros, inputs={"x": zeros})
+    assert noted.passed
+    assert [note.partition(":")[0] for note in noted.notes] == ["inputs-only-zeros"]
+    assert not compare(x, x, inputs={"x": x}).notes
+    assert not compare(x, x).notes

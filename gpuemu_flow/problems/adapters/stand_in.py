@@ -42,6 +42,7 @@ class _Nothing(contextlib.AbstractContextManager[None]):
         return lambda *_, **__: None
 
 
+# Where torch is not installed, its classes have no types; where it is, the comment is unused.
 class _Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc, unused-ignore]
     """Moves devices in arguments of torch's functions to the CPU."""
 
