@@ -17,6 +17,7 @@ from gpuemu_flow.reports.text import (
     share,
     time_taken,
 )
+from gpuemu_flow.results.baseline_diff import CHANGED, MISSING, BaselineDiff
 from gpuemu_flow.results.document import Report
 from gpuemu_flow.results.model import Absence, KernelResult, OpResult
 from gpuemu_flow.types import Verdict
@@ -108,9 +109,21 @@ def _after(report: Report) -> Iterator[str]:
             f"against baseline {printable(report.baseline.baseline.tag)}: "
             f"{plural(count, 'regression') if count else 'nothing got worse'}"
         )
+        yield from _not_compared(report.baseline)
     if report.baseline is not None or report.fail_on_regression:
         yield from (f"regression: {printable(r.sentence)}" for r in report.regressions)
     yield totals_line(report)
+
+
+def _not_compared(found: BaselineDiff) -> Iterator[str]:
+    """Name the ops of a baseline about which the comparison says nothing."""
+    lost = [r for r in found.results if r.status == MISSING and r.old is not None]
+    other = [r for r in found.results if r.status == CHANGED and not r.what]
+    for results, words in ((lost, "judged then, not now"), (other, "judged on other cases")):
+        if results:
+            named = ", ".join(f"{printable(r.op)} {r.dtype}" for r in results[:MAX_NAMES])
+            more = len(results) - MAX_NAMES
+            yield f"  not compared, {words}: {named}" + (f" and {more} more" if more > 0 else "")
 
 
 def totals_line(report: Report) -> str:
