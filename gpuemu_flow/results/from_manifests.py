@@ -19,6 +19,9 @@ from gpuemu_flow.types import DTYPES, Case, CheckResult, Json, Verdict, number_f
 from gpuemu_flow.value_rules import is_kept_finite
 
 
+_FINISHED = ("ran", "restored", "current")
+
+
 def result_of_summary(
     op: str, dtype: str, summary: Mapping[str, Json], *, reason: str | None = None, **more: Any
 ) -> OpResult:
@@ -69,11 +72,16 @@ class ReportBuilder:
     relocate: Callable[[TaskSpec, CheckResult], CheckResult] = lambda _, result: result
 
     def op_result(self, compare: TaskSpec) -> OpResult | None:
-        """Return the result of one op and dtype, or None if its comparison did not finish."""
+        """Return the result of one op and dtype, or None if its comparison did not finish.
+
+        One that finished and whose manifest cannot be read is an error with the reason.
+        """
         try:
             manifest = read_manifest(self.cache.folder / compare.target, "compare")
-        except StoreError:
-            return None
+        except StoreError as error:
+            if self.status.get(compare.name) not in _FINISHED:
+                return None
+            return OpResult(compare.subject, compare.dtype, Verdict.ERROR, reason=str(error))
         read = (i.task for i in compare.inputs if not stages.is_needed(i.role))
         sources = [compare.name, *read]
         failures, passing = [], []
@@ -104,14 +112,17 @@ class ReportBuilder:
         return ""
 
     def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
-        """Return the result of one lint and its problems, or None if it did not finish."""
+        """Return the result of one lint and its problems, or None as `op_result` does."""
         # What describes kernels is loaded only where there is one.
         from gpuemu_flow.artifacts.kernel_record import KernelRecord  # noqa: PLC0415
 
         try:
             manifest = read_manifest(self.cache.folder / lint.target, stages.LINT)
-        except StoreError:
-            return None
+        except StoreError as error:
+            if self.status.get(lint.name) not in _FINISHED:
+                return None
+            arch = params_of(LintParams, lint.params).arch
+            return KernelResult(lint.subject, arch, Verdict.ERROR, reason=str(error)), []
         problems = [Problem(**problem) for problem in manifest["problems"]]
         verdict = Verdict(manifest["verdict"])
         reason = manifest["skipped"]
