@@ -18,7 +18,6 @@ from gpuemu_flow.tasks.params import LintParams, OpParams, params_of
 from gpuemu_flow.types import DTYPES, Case, CheckResult, Json, Verdict, number_from_json
 from gpuemu_flow.value_rules import is_kept_finite
 
-
 _FINISHED = ("ran", "restored", "current")
 
 
