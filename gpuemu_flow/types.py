@@ -348,6 +348,8 @@ class CheckResult:
         Text that an emulated kernel printed.
     blank : bool
         All elements of all inputs are 0.
+    size_only : bool
+        The values of the inputs make all outputs empty, so that only their sizes were compared.
 
     Raises
     ------
@@ -364,6 +366,7 @@ class CheckResult:
     stderr: str = ""
     printed: str = ""
     blank: bool = False
+    size_only: bool = False
 
     def __post_init__(self) -> None:
         compared = self.stats.count - self.stats.num_no_verdict
@@ -388,6 +391,7 @@ class CheckResult:
             **({"stderr": self.stderr} if self.stderr else {}),
             **({"printed": self.printed} if self.printed else {}),
             **({"blank": True} if self.blank else {}),
+            **({"size_only": True} if self.size_only else {}),
         }
 
     @classmethod
@@ -411,6 +415,7 @@ class CheckResult:
             stderr,
             printed,
             blank=bool(data.get("blank", False)),
+            size_only=bool(data.get("size_only", False)),
         )
 
 

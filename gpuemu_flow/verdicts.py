@@ -110,20 +110,22 @@ class Elements:
     empty: tuple[str, ...] = ()
     weak: tuple[WeakOutput, ...] = ()
     blank: bool = False
+    size_only: bool = False
 
     @classmethod
     def of(cls, result: CheckResult) -> Elements:
         """Return the figures of a case's result."""
         stats = result.stats
         figures = stats.count, stats.num_no_verdict, stats.num_finite
-        return cls(*figures, result.empty, result.weak, result.blank)
+        return cls(*figures, result.empty, result.weak, result.blank, result.size_only)
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON."""
         weak = [weak_to_json(output) for output in self.weak]
-        blank = {"blank": True} if self.blank else {}
+        told = {"blank": self.blank, "size_only": self.size_only}
+        told = {name: value for name, value in told.items() if value}
         figures = {name: getattr(self, name) for name in ("count", "no_verdict", "finite")}
-        return {**figures, "empty": list(self.empty), "weak": weak, **blank}
+        return {**figures, "empty": list(self.empty), "weak": weak, **told}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Elements:
@@ -131,7 +133,8 @@ class Elements:
         count, no_verdict, finite = (int(data[n]) for n in ("count", "no_verdict", "finite"))
         empty = tuple(str(name) for name in data["empty"])
         weak = tuple(weak_from_json(output) for output in data.get("weak", ()))
-        return cls(count, no_verdict, finite, empty, weak, bool(data.get("blank", False)))
+        blank, size_only = (bool(data.get(name, False)) for name in ("blank", "size_only"))
+        return cls(count, no_verdict, finite, empty, weak, blank, size_only)
 
 
 @dataclass
@@ -156,6 +159,9 @@ class Tally:
         The inputs of all cases so far that compared anything were zeros; None before the first.
     chosen : bool
         True if the inputs of all cases so far were chosen by somebody instead of drawn.
+    sizes : int
+        Cases without a failure of which the sizes of the outputs were compared, and nothing else:
+        the values of the inputs make them empty.
     unjudged_code : str
         Names the code that none of the cases covers; empty if they cover all of it.
     """
@@ -169,6 +175,7 @@ class Tally:
     loose: dict[str, bool] | None = None
     blank: bool | None = None
     chosen: bool = True
+    sizes: int = 0
     unjudged_code: str = ""
     _unseen: set[str] = field(default_factory=set)
 
@@ -187,6 +194,7 @@ class Tally:
         self.counts[verdict] = self.counts.get(verdict, 0) + 1
         if verdict in (Verdict.ERROR, Verdict.SKIPPED):
             return  # it has no outputs that could be counted
+        self.sizes += elements.size_only and verdict is Verdict.INCONCLUSIVE
         self.elements += elements.count
         self.no_verdict += elements.no_verdict
         self.finite += elements.finite
@@ -258,7 +266,8 @@ class Tally:
 
     def _reason(self) -> str:
         """Return the reason why cases without failure do not pass; empty if they pass."""
-        without = self.cases - self.counts.get(Verdict.PASSED, 0)
+        passed = self.counts.get(Verdict.PASSED, 0)
+        without = self.cases - passed - min(self.sizes, passed)
         if self.elements == 0:
             return "nothing was compared: every output of every case is empty"
         if without > MOST_WITHOUT_VERDICT * self.cases:

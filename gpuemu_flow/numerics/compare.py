@@ -159,7 +159,10 @@ def check_outputs(
     empty = tuple(extent.name for extent in extents if not extent.count)
     weak = tuple(found for output in compared if (found := weakness(output)) is not None)
     blank = only_zeros(inputs)
-    return CheckResult(verdict, tuple(failures), stats, notes, empty, weak, blank=blank)
+    sized = contracts is not None and not stats.count and contracts.empty_by_values
+    return CheckResult(
+        verdict, tuple(failures), stats, notes, empty, weak, blank=blank, size_only=sized
+    )
 
 
 def tolerance_of(

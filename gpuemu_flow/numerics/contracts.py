@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.contract import OutputContract
+from gpuemu_flow.numerics.contract import UNKNOWN_SIZE, OutputContract
 from gpuemu_flow.numerics.contract_shapes import (
     Dims,
     bounds_fault,
@@ -71,6 +71,14 @@ class CaseContracts:
 
     def __bool__(self) -> bool:
         return bool(self._contracts)
+
+    @property
+    def empty_by_values(self) -> bool:
+        """Tell whether the inputs' values, not their sizes, make all outputs empty."""
+        unknown = {n for n, c in self._contracts.items() if UNKNOWN_SIZE in (c.dims or ())}
+        given = any(array.size for array in self._inputs.values())
+        empty = all(not array.size for array in self._raw.values())
+        return given and empty and unknown == self._raw.keys()
 
     def _refused(self) -> list[Failure]:
         found = []

@@ -46,6 +46,32 @@ def test_nothing_is_validated_and_the_share_is_told(tmp_path: Path, kind: str) -
     assert told.startswith("NOTHING VALIDATED: 1 not validated: it float32")
 
 
+@pytest.mark.parametrize(
+    ("least", "verdict"), [("0", "passed"), ("1.5", "inconclusive"), ("99", "inconclusive")]
+)
+def test_sizes_that_the_values_decide_count_beside_values(
+    tmp_path: Path, least: str, verdict: str
+) -> None:
+    """With 0, a fourth of the outputs is empty; with 1.5 most are."""
+    mini = make_one_op(
+        tmp_path / "w",
+        takes="x",
+        op=f"return np.sort(x[x > {least}].ravel())",
+        reference=f"return x[x > {least}].ravel()",
+        schema="""
+        dims = { N = [1, 2, 4] }
+        inputs = { x = ["N"] }
+        outputs = { y = { dims = ["?"], order = "any" } }
+        """,
+        strategy="normal",
+    )
+    mini.edit("gpuemu.toml", "cases = 6", "cases = 40")
+    (result,) = mini.run(code=None)["results"]
+    assert result["verdict"] == verdict
+    assert result["failed"] == result["errors"] == 0
+    assert result["inconclusive"] > 0.2 * result["cases"]
+
+
 @pytest.mark.parametrize("kind", ["empty", "nan"])
 def test_mutating_nothing_is_no_success(tmp_path: Path, kind: str) -> None:
     mini = workspace(tmp_path / "w", kind)
