@@ -21,7 +21,7 @@ from gpuemu_flow.judging.expected_store import Effort, load, stage
 from gpuemu_flow.judging.judge import Judge, OpTraits
 from gpuemu_flow.judging.judge_cases import Ran, Verdicts, judge_case
 from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.judging.reference_dtypes import expected_dtypes, probe_case
+from gpuemu_flow.judging.reference_dtypes import expected_dtypes, own_dtypes, probe_case
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.reference_order import dtypes_to_try
 from gpuemu_flow.numerics.single import single, staying_single
@@ -272,9 +272,13 @@ class JudgeService:
     def _made_judge(self, context: ServiceContext, expected: Mapping[str, NDArray[Any]]) -> Judge:
         if self._judge is None:
             allowed: dict[str, list[str]] = self._facts["allowed"] or {}
-            if self._widens and not allowed:
-                native = self._probe(context)
-                allowed = expected_dtypes(native, [_outcome(expected)], self._dtype)
+            if not allowed:
+                ran = _outcome(expected)
+                allowed = (
+                    expected_dtypes(self._probe(context), [ran], self._dtype)
+                    if self._widens
+                    else own_dtypes(ran, self._dtype)
+                )
             self._facts = {**self._facts, "allowed": allowed}
             known = self._facts["nature"]
             traits = None if known is None else OpTraits(**known)

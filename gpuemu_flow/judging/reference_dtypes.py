@@ -27,6 +27,17 @@ def probe_case(samples: Sequence[Case]) -> Case:
     return min(samples, key=lambda case: case.numel)
 
 
+def own_dtypes(ran: Outcome, dtype: str) -> dict[str, list[str]]:
+    """Find the dtypes that each output may have where the reference ran in the case's own dtype.
+
+    Products of bfloat16 are float32 in numpy, so that of floats narrower than float64 the case's
+    dtype is accepted, too. Nothing is returned for other dtypes: there only the reference's counts.
+    """
+    if DTYPES[dtype].kind != "float" or dtype == WIDE or not ran.ok:
+        return {}
+    return expected_dtypes(ran, [ran], dtype)
+
+
 def expected_dtypes(probe: Outcome, wide: Sequence[Outcome], dtype: str) -> dict[str, list[str]]:
     """Find the dtypes that each output may have, the likeliest first.
 

@@ -14,7 +14,12 @@ import operator
 from collections.abc import Mapping, Sequence
 
 from gpuemu_flow.judging.checks import PLAIN
-from gpuemu_flow.judging.reference_dtypes import expected_dtypes, probe_case, widens
+from gpuemu_flow.judging.reference_dtypes import (
+    expected_dtypes,
+    own_dtypes,
+    probe_case,
+    widens,
+)
 from gpuemu_flow.numerics.reference_order import WIDE, dtypes_to_try
 from gpuemu_flow.runners.api import Request
 from gpuemu_flow.runners.kept import KeptWorker
@@ -63,6 +68,9 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
                     probe = execute_all([Request(probe_case(samples))], kept)
                     runs.append(probe)
                     expected = expected_dtypes(probe.outcomes[0], found.outcomes, spec.dtype)
+                elif not expected:
+                    ran = next((o for o in found.outcomes if o.ok), found.outcomes[0])
+                    expected = own_dtypes(ran, spec.dtype)
             pairs = zip(refused, found.outcomes, strict=True)
             refused = [case for case, outcome in pairs if not outcome.ok]
     content = {
