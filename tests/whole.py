@@ -16,7 +16,7 @@ T = TypeVar("T")
 WHOLE = os.environ.get("WHOLE_MATRICES") == "all"
 
 
-_EVERY = 4
+_EVERY = 5
 _QUICK = {"unit", "gold"}
 """Folders of tests that start next to no processes: none of theirs is left out."""
 
@@ -25,7 +25,7 @@ def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
     """Return the tests that a run of the whole suite leaves to ``pytest --left-out``.
 
     These are the ones marked ``long``, and a part of the variants of the others: of a test's
-    variants, one for each set of parameters, every fourth is run, and at least two. Where to begin
+    variants, one for each set of parameters, every fifth is run, and at least two. Where to begin
     depends on the test's name, so that tests with the same list of parameters do not all run the
     same ones.
 
