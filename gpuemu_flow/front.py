@@ -6,7 +6,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpuemu_flow.engine.answers import Answer
+    from gpuemu_flow.inputs.answers import Answer
 
 _GARBAGE_THRESHOLD = 20_000  # what is imported stays: looking for garbage among it is waste
 
@@ -103,8 +103,7 @@ def _kept_answer() -> "Answer | None":
     from time import perf_counter  # noqa: PLC0415
 
     begin = perf_counter()
-    from gpuemu_flow.engine import answers  # noqa: PLC0415
-    from gpuemu_flow.inputs import plan  # noqa: PLC0415
+    from gpuemu_flow.inputs import answers, plan  # noqa: PLC0415
 
     if "GPUEMU_CONFIG" in os.environ or not answers.may_be_kept(arguments, os.environ):
         return None

@@ -32,8 +32,9 @@ _LOADED = {
 _ALL_OF = tuple(
     f"gpuemu_flow.{name}"
     for name in (
-        "artifacts", "cases", "config", "engine", "fuzz", "inputs", "judging", "numerics",
-        "reporting", "reports", "results", "store", "tasks", "wire", "runners.sandbox",
+        "artifacts", "cases", "config", "engine", "fuzz", "graph", "inputs", "judging", "numerics",
+        "reporting", "reports", "results", "store", "tasks", "tasks.parts", "wire",
+        "runners.sandbox",
     )
 )  # fmt: skip
 """Packages all of whose modules commands import sooner or later, a few here and a few there."""

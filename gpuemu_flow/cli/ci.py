@@ -27,7 +27,7 @@ from gpuemu_flow.cli.report_output import (
     tell_ci,
     wants_pictures,
 )
-from gpuemu_flow.engine import answers
+from gpuemu_flow.inputs import answers
 
 if TYPE_CHECKING:
     from gpuemu_flow.cli.options import Executor

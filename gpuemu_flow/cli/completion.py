@@ -14,7 +14,7 @@ from gpuemu_flow.cli.say import say
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from gpuemu_flow.engine.known_names import KnownNames
+    from gpuemu_flow.cli.known_names import KnownNames
 
 PROGRAM = "gpuemu-flow"
 VARIABLE = "_GPUEMU_FLOW_COMPLETE"  # what click derives from the program's name
@@ -55,8 +55,8 @@ class _Named(click.types.StringParamType):
         """Return the names with a prefix; return none if the workspace cannot be read."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415
 
+        from gpuemu_flow.cli.known_names import KnownNames  # noqa: PLC0415
         from gpuemu_flow.config.load import find_config  # noqa: PLC0415
-        from gpuemu_flow.engine.known_names import KnownNames  # noqa: PLC0415
         from gpuemu_flow.errors import FlowError  # noqa: PLC0415
 
         before = _cut_off(ctx.params.get(param.name or "")) if param.nargs == -1 else ""

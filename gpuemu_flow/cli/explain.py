@@ -17,8 +17,8 @@ def explain(words: tuple[str, ...], seed: int | None, output_format: str) -> Non
 
     Without TASK, for all that would run.
     """
-    from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.reporting.inspect import explain_tasks  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
 

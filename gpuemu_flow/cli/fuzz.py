@@ -104,11 +104,11 @@ def fuzz(
 ) -> None:
     """Try many seeded cases of ops (without names: of all)."""
     from gpuemu_flow.cli.fuzz_progress import fuzz_display  # noqa: PLC0415
-    from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz.fuzzing import FuzzOptions  # noqa: PLC0415
     from gpuemu_flow.fuzz.session import fuzz_ops  # noqa: PLC0415
+    from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.reports import fuzz_text, json_writer, text  # noqa: PLC0415
 
     workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))

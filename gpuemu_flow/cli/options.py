@@ -15,8 +15,8 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from gpuemu_flow.cluster.dask_cluster import DaskCluster
-    from gpuemu_flow.engine.overrides import Overrides
     from gpuemu_flow.engine.shards import Shard
+    from gpuemu_flow.graph.overrides import Overrides
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -54,7 +54,7 @@ def seed_overrides(
     given: frozenset[str] = frozenset(),
 ) -> Overrides:
     """Return the overrides that the options of a check ask for."""
-    from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
+    from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
 
     drawn = isinstance(seed, str)
     own = None if isinstance(seed, str) else seed

@@ -34,10 +34,10 @@ def reproduce(
     run that printed it had options or a seed of its own. Exit code 1 while it still fails, 0 once
     fixed, 4 where there is no verdict on it, 2 when there is no such case.
     """
-    from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz import failures  # noqa: PLC0415
+    from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.reports import failure_text, json_writer, text  # noqa: PLC0415
 
     word = failure or seed_option

@@ -97,10 +97,10 @@ def run(
     """Validate what changed: ops, tasks, groups or targets; without words, everything."""
     from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
     from gpuemu_flow.engine import session  # noqa: PLC0415
-    from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
     from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415
+    from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.reporting import history  # noqa: PLC0415
     from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415

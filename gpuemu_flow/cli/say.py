@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gpuemu_flow.engine import answers
+from gpuemu_flow.inputs import answers
 from gpuemu_flow.plain_text import inert
 
 

@@ -51,10 +51,10 @@ def score(
     if poll:
         raise click.UsageError("--poll belongs to --watch")
     from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
-    from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.session import RunOptions, count_jobs  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
+    from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR  # noqa: PLC0415
     from gpuemu_flow.problems.score import scores_of  # noqa: PLC0415
     from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415

@@ -10,7 +10,7 @@ import click
 
 from gpuemu_flow.cli.options import config_options, format_option, wants_color
 from gpuemu_flow.cli.say import say
-from gpuemu_flow.engine import answers
+from gpuemu_flow.inputs import answers
 
 if TYPE_CHECKING:
     from gpuemu_flow.daemon.state import DaemonState
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def status(profile: str, settings: tuple[str, ...], output_format: str) -> None:
     """Show the workspace, its tasks by state, its last verdicts, its cache and its daemon."""
     from gpuemu_flow import __version__  # noqa: PLC0415
-    from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.reporting.inspect import workspace_status  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
 

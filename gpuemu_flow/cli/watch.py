@@ -150,11 +150,11 @@ class Watch:
 
     def _run(self) -> RunReport:
         from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-        from gpuemu_flow.engine.overrides import Overrides  # noqa: PLC0415
         from gpuemu_flow.engine.session import selected_tasks  # noqa: PLC0415
         from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
         from gpuemu_flow.errors import ConfigError, Problem  # noqa: PLC0415
         from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415
+        from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
         from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
 
         if not self.config.is_file():  # or one further up would be taken

@@ -7,10 +7,10 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import field
 
-from gpuemu_flow.engine.overrides import Overrides
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.fuzz.farm import FarVerdict
 from gpuemu_flow.fuzz.lane import Asked
+from gpuemu_flow.graph.overrides import Overrides
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.types import Case, CheckResult, Json

@@ -17,8 +17,8 @@ from gpuemu_flow.daemon.fields import MAX_NAME, Fields, invalid
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.replies import RequestError
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.engine.compile_kernels import kernel_policy
 from gpuemu_flow.errors import UsageError, did_you_mean
+from gpuemu_flow.graph.compile_kernels import kernel_policy
 from gpuemu_flow.reporting import client_baselines
 from gpuemu_flow.store.artifacts import COUNTS, ArtifactMetrics, OwnFigures
 from gpuemu_flow.store.baselines import BaselineStore

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.states import TaskStates
+from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.types import Json
 
 _WITH_HISTORY = 0.5

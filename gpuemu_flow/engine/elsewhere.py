@@ -9,10 +9,10 @@ from threading import Event
 from typing import Protocol
 from urllib.parse import quote
 
-from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.signals import on_signals
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext

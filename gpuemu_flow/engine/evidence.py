@@ -10,9 +10,9 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.inputs import own_code
 from gpuemu_flow.inputs.files import FileTable
 from gpuemu_flow.quick_dataclass import dataclass

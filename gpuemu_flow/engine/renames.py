@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.states import TaskStates
+from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.inputs.observed_sets import ObservedSets
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.failures import FailureStore

@@ -21,11 +21,11 @@ from doit.task import Stream, Task
 from gpuemu_flow.engine.deps import FlowDependency
 from gpuemu_flow.engine.durations import known_durations, longest_first
 from gpuemu_flow.engine.events import Listener, TaskEvent
-from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.revealed import as_inputs, hidden_by, kept_from, may_load
 from gpuemu_flow.engine.signals import WAKE_SECONDS, on_signals
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError, Problem, RunnerError
+from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.atomic import FAILING_ERRNOS, disk_problem
 from gpuemu_flow.store.discovered import Discovered

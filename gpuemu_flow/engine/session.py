@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.engine.elsewhere import far_results
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.evidence import Evidence
-from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.selection import is_set, select
 from gpuemu_flow.engine.shared_place import shared
 from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.inputs.files import ABSENT
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.spec import STRICT, lacks_for, missing_problem

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import median
 
-from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from gpuemu_flow.config.find import find_config
 from gpuemu_flow.config.target_options import TargetOptions, as_options, chosen_options
-from gpuemu_flow.engine import snapshot
-from gpuemu_flow.engine.graph import Graph
-from gpuemu_flow.engine.overrides import Overrides
 from gpuemu_flow.engine.renames import MovedNames, moved_names, renamed_tasks, take_over
-from gpuemu_flow.engine.snapshot import Basis, Settings, Snapshot
 from gpuemu_flow.engine.states import OBSERVED_STAGES, TaskStates
+from gpuemu_flow.graph import snapshot
+from gpuemu_flow.graph.graph import Graph
+from gpuemu_flow.graph.overrides import Overrides
+from gpuemu_flow.graph.snapshot import Basis, Settings, Snapshot
 from gpuemu_flow.inputs import own_code, plan
 from gpuemu_flow.inputs.discovery import Discovery
 from gpuemu_flow.inputs.environment import NUMERIC_PACKAGES, fingerprint
@@ -369,7 +369,7 @@ class Workspace:
     def _same_kernels(self, known: Snapshot) -> bool:
         if known.basis.kernels is None:
             return True
-        from gpuemu_flow.engine.compile_kernels import still_holds  # noqa: PLC0415
+        from gpuemu_flow.graph.compile_kernels import still_holds  # noqa: PLC0415
 
         return still_holds(self.root, known.basis.kernels)
 
@@ -391,8 +391,8 @@ class Workspace:
     def _compile(self, old: Snapshot | None) -> Snapshot:
         """Read the configuration and build the graph; reuse the valid parts of `old`."""
         # Most commands find the graph that the last one compiled.
-        from gpuemu_flow.engine.compile import Compiler, links_on_the_way  # noqa: PLC0415
-        from gpuemu_flow.engine.sampling import samplings  # noqa: PLC0415
+        from gpuemu_flow.graph.compile import Compiler, links_on_the_way  # noqa: PLC0415
+        from gpuemu_flow.graph.sampling import samplings  # noqa: PLC0415
 
         config = self.config
         self.target = config.target_options

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from gpuemu_flow.cases.op_schema import OpSchema, schema_from_json
 from gpuemu_flow.cases.samples import op_samples
-from gpuemu_flow.engine.graph import Graph
-from gpuemu_flow.engine.prepare import build_code
 from gpuemu_flow.engine.revealed import as_inputs, revealed, without
 from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.fuzz.prepare import build_code
+from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.observed import Observation

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
 from gpuemu_flow.config.model import OpConfig
-from gpuemu_flow.engine.compile import Compiler
-from gpuemu_flow.engine.graph import Graph
-from gpuemu_flow.engine.overrides import Overrides
-from gpuemu_flow.engine.prepare import build_code
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.prepare import build_code
 from gpuemu_flow.fuzz.sampling import planned_samples, stand_for
 from gpuemu_flow.fuzz.subjects import make_subject, tasks_of
+from gpuemu_flow.graph.compile import Compiler
+from gpuemu_flow.graph.graph import Graph
+from gpuemu_flow.graph.overrides import Overrides
 from gpuemu_flow.inputs.files import FileTable, Stamp, stamp_of
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.observed import Given, Observation

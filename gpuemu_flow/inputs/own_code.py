@@ -12,6 +12,8 @@ from gpuemu_flow.store.keys import digest_json
 _PACKAGE = Path(__file__).resolve().parent.parent
 _FOLDERS = (
     "tasks",
+    "tasks/parts",
+    "graph",
     "judging",
     "cases",
     "cases/kinds",
@@ -40,15 +42,8 @@ _FILES = (
     "kernel_findings.py",
     "syntax.py",
     "errors.py",
-    "engine/compile.py",
-    "engine/compile_kernels.py",
-    "engine/compile_rules.py",
     "engine/evidence.py",
-    "engine/graph.py",
-    "engine/overrides.py",
     "engine/revealed.py",
-    "engine/sampling.py",
-    "engine/snapshot.py",
     "engine/states.py",
 )
 _LENGTH = 16

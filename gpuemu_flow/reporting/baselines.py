@@ -172,7 +172,7 @@ def _kernel_diffs(
 ) -> Iterator[tuple[str, KernelDiff]]:
     """Compare each kernel with the baseline's; import the code for kernels only here."""
     from gpuemu_flow.artifacts.diff import diff_kernels  # noqa: PLC0415
-    from gpuemu_flow.engine.compile_kernels import kernel_policy  # noqa: PLC0415
+    from gpuemu_flow.graph.compile_kernels import kernel_policy  # noqa: PLC0415
 
     policies = {
         kernel.name: kernel_policy(workspace.config.policies, kernel)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from gpuemu_flow import __version__
 from gpuemu_flow.config.model_ops import OpConfig
-from gpuemu_flow.engine.relocate import Relocator
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import StoreError
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting import history
+from gpuemu_flow.reporting.relocate import Relocator
 from gpuemu_flow.results.baseline_diff import BaselineDiff
 from gpuemu_flow.results.document import (
     CheckedCase,

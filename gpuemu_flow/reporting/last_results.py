@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuemu_flow.engine import snapshot
-from gpuemu_flow.engine.snapshot import Snapshot
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.engine.workspace import SNAPSHOT_NAME
+from gpuemu_flow.graph import snapshot
+from gpuemu_flow.graph.snapshot import Snapshot
 from gpuemu_flow.inputs import plan
 from gpuemu_flow.inputs.discovery import Discovery
 from gpuemu_flow.quick_dataclass import dataclass

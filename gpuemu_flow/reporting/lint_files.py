@@ -17,9 +17,9 @@ from gpuemu_flow.artifacts.ptxas import PtxasReport
 from gpuemu_flow.artifacts.sass import MachineCode
 from gpuemu_flow.artifacts.toolchain import Toolchain, find_tools
 from gpuemu_flow.artifacts.view import KernelView
-from gpuemu_flow.engine.compile_kernels import kernel_policy, tool_files
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, StoreError, UsageError
+from gpuemu_flow.graph.compile_kernels import kernel_policy, tool_files
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting.linting import unknown_kernels
 from gpuemu_flow.results.model import KernelResult, RunReport, TaskCounts
@@ -28,9 +28,7 @@ from gpuemu_flow.runners.sandbox.fence import Fence
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.user_cache import open_user_cache
-from gpuemu_flow.tasks.assemble import Assembled, assemble, disassemble
 from gpuemu_flow.tasks.build_kernel import allowances
-from gpuemu_flow.tasks.compilers import Wall
 from gpuemu_flow.tasks.lint import (
     Linted,
     lint_views,
@@ -38,6 +36,8 @@ from gpuemu_flow.tasks.lint import (
     measure_key,
     save_measurement,
 )
+from gpuemu_flow.tasks.parts.assemble import Assembled, assemble, disassemble
+from gpuemu_flow.tasks.parts.compilers import Wall
 from gpuemu_flow.types import Json, Verdict
 
 MAX_FILE_BYTES = 1 << 30

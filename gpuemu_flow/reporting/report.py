@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.events import Listener
-from gpuemu_flow.engine.graph import Skip
-from gpuemu_flow.engine.relocate import Relocator
 from gpuemu_flow.engine.session import RunOptions, RunOutcome
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.graph.graph import Skip
+from gpuemu_flow.reporting.relocate import Relocator
 from gpuemu_flow.reporting.renamed_submissions import take_over_submissions
 from gpuemu_flow.reporting.submissions import submitted_results
 from gpuemu_flow.results.from_manifests import ReportBuilder

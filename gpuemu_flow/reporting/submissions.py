@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from gpuemu_flow.engine.graph import Skip
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.fuzz.submitted_code import newest_judged_by, newest_of_each, of_current_code
+from gpuemu_flow.graph.graph import Skip
 from gpuemu_flow.inputs.files import stamp_of
 from gpuemu_flow.judging.summary import WORST, tallied
 from gpuemu_flow.quick_dataclass import dataclass

@@ -21,11 +21,12 @@ from gpuemu_flow.artifacts.toolchain import Tool, tool_missing
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.keys import KeyParts, digest_bytes, digest_json
-from gpuemu_flow.tasks import compilers, stages
-from gpuemu_flow.tasks.assemble import assemble, disassemble
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, write_manifest
-from gpuemu_flow.tasks.machine_results import MachineResults, machine_results
 from gpuemu_flow.tasks.params import BuildParams, params_of
+from gpuemu_flow.tasks.parts import compilers
+from gpuemu_flow.tasks.parts.assemble import assemble, disassemble
+from gpuemu_flow.tasks.parts.machine_results import MachineResults, machine_results
 from gpuemu_flow.types import Json
 
 STAGE = stages.BUILD

@@ -23,7 +23,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import KnownInputs
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.store.output_locks import output_locks
-from gpuemu_flow.tasks import compilers, stages
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
     Interrupted,
     StageContext,
@@ -33,8 +33,9 @@ from gpuemu_flow.tasks.base import (
     write_manifest,
 )
 from gpuemu_flow.tasks.build_kernel import placeholders
-from gpuemu_flow.tasks.machine_results import MachineResults, machine_results
 from gpuemu_flow.tasks.params import RuleParams, params_of
+from gpuemu_flow.tasks.parts import compilers
+from gpuemu_flow.tasks.parts.machine_results import MachineResults, machine_results
 from gpuemu_flow.types import Json
 
 STAGE = stages.RULE

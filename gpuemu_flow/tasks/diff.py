@@ -12,8 +12,8 @@ from pathlib import Path
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, read_manifest
-from gpuemu_flow.tasks.changes import read_previous, write_changes
 from gpuemu_flow.tasks.params import DiffParams, params_of
+from gpuemu_flow.tasks.parts.changes import read_previous, write_changes
 from gpuemu_flow.types import Case, Json, Verdict, number_from_json
 
 STAGE = stages.DIFF

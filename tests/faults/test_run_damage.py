@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mini_workspace import Mini
 
-from gpuemu_flow.engine import snapshot
+from gpuemu_flow.graph import snapshot
 
 CAUSES = False
 

@@ -16,8 +16,8 @@ from mini_workspace import Mini
 from test_run_damage import verdicts
 from whole import WHOLE
 
-from gpuemu_flow.engine import snapshot
 from gpuemu_flow.errors import UsageError
+from gpuemu_flow.graph import snapshot
 from gpuemu_flow.inputs import plan
 from gpuemu_flow.reporting import history
 from gpuemu_flow.store.baselines import BaselineStore

@@ -27,7 +27,7 @@ from gpuemu_flow.artifacts.sass import (
 )
 from gpuemu_flow.artifacts.sass_families import count_sass_families
 from gpuemu_flow.artifacts.toolchain import Tool, Toolchain, find_tools, run_tool
-from gpuemu_flow.tasks.assemble import assemble, disassemble
+from gpuemu_flow.tasks.parts.assemble import assemble, disassemble
 
 KERNELS = Path(__file__).resolve().parent.parent.parent / "scripts" / "kernels"
 COMMITTED = sorted(KERNELS.glob("sm_*/*.cubin"))

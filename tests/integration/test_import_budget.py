@@ -74,9 +74,9 @@ ONLY_FOR_WORK = HEAVY | {
 PARTS_FOR_WORK = (
     "artifacts", "cases.generate", "daemon.control", "emulator", "engine.run", "fuzz.failures",
     "fuzz.subjects", "fuzz.wire_ops", "judging.case_evaluator", "judging.stored", "runners.attempt",
-    "runners.pool", "runners.worker", "tasks.compare", "tasks.execute",
+    "runners.pool", "runners.worker", "tasks.compare", "tasks.parts.execute",
 )  # fmt: skip
-COMPILING = ("config.load", "config.model", "config.tables", "engine.compile")
+COMPILING = ("config.load", "config.model", "config.tables", "graph.compile")
 
 
 def loaded(found: set[str], parts: tuple[str, ...]) -> set[str]:
@@ -124,7 +124,9 @@ def test_a_plain_run_loads_no_terminal_library(mini: Mini) -> None:
     assert "rich" not in tops(imported(mini, "run"))
 
 
-KERNEL_STAGES = {"assemble", "build_kernel", "compilers", "diff_kernel", "lint"}
+KERNEL_STAGES = {
+    "build_kernel", "diff_kernel", "lint", "parts.assemble", "parts.compilers",
+}  # fmt: skip
 
 
 def kernel_modules(found: set[str]) -> set[str]:

@@ -16,7 +16,7 @@ from stand_in_tools import KERNELS, StandIns
 from gpuemu_flow.artifacts.sass import MachineCode
 from gpuemu_flow.artifacts.toolchain import Tool
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.tasks.assemble import disassemble
+from gpuemu_flow.tasks.parts.assemble import disassemble
 
 CONFIG = """
 [project]
@@ -203,7 +203,7 @@ def run_script(mini: Mini, name: str) -> dict[str, Any]:
 
 IMPATIENT = """
 import sys
-from gpuemu_flow.tasks import compilers
+from gpuemu_flow.tasks.parts import compilers
 patient = compilers.run_tool
 def impatient(arguments, *, timeout, **options):
     limit = 1.0 if arguments[-1] == "k/second.cu" else timeout

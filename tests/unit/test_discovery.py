@@ -209,7 +209,7 @@ def test_our_own_code_holds_all_that_stages_and_runners_import() -> None:
     for found in read_imports(files):
         if not found.type_checking:
             edges.setdefault(found.module, set()).add(found.target)
-    starts = ("gpuemu_flow.tasks.", "gpuemu_flow.runners.", "gpuemu_flow.engine.compile")
+    starts = ("gpuemu_flow.tasks.", "gpuemu_flow.runners.", "gpuemu_flow.graph.compile")
     pending = [module for module in files if module.startswith(starts)]
     reached: set[str] = set()
     while pending:

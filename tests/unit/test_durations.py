@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuemu_flow.engine.durations import Remaining, longest_first
-from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
 from gpuemu_flow.tasks.params import DiffParams
 

@@ -9,7 +9,7 @@ import pytest
 from config_workspace import ConfigWorkspace
 
 from gpuemu_flow.artifacts.policy import Policy
-from gpuemu_flow.engine.compile_kernels import kernel_policy
+from gpuemu_flow.graph.compile_kernels import kernel_policy
 
 KERNEL = '[[kernels]]\nname = "k"\nptx = "kernels/k.ptx"\n'
 

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 
 import pytest
 
-from gpuemu_flow.engine.graph import STAGES
+from gpuemu_flow.graph.graph import STAGES
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.tasks import params, stages
 from gpuemu_flow.tasks.params import (

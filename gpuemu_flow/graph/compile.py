@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from gpuemu_flow.cases.op_schema import schema_to_json
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
 from gpuemu_flow.config.slices import gradients_of, groups_of, masks_of, to_slice
-from gpuemu_flow.engine.graph import STAGES, Graph, Skip
-from gpuemu_flow.engine.overrides import Overrides
-from gpuemu_flow.engine.sampling import Sampling, samplings
-from gpuemu_flow.engine.snapshot import KernelBasis
+from gpuemu_flow.graph.graph import STAGES, Graph, Skip
+from gpuemu_flow.graph.overrides import Overrides
+from gpuemu_flow.graph.sampling import Sampling, samplings
+from gpuemu_flow.graph.snapshot import KernelBasis
 from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.kept_from import KeptFrom
 from gpuemu_flow.inputs.links import links_of
@@ -41,8 +41,8 @@ from gpuemu_flow.types import FRAMEWORK_KINDS, Json
 from gpuemu_flow.value_rules import SCALAR
 
 if TYPE_CHECKING:
-    from gpuemu_flow.engine.compile_kernels import KernelTasks
-    from gpuemu_flow.engine.compile_rules import RuleTasks
+    from gpuemu_flow.graph.compile_kernels import KernelTasks
+    from gpuemu_flow.graph.compile_rules import RuleTasks
 
 
 class Compiler:
@@ -118,7 +118,7 @@ class Compiler:
     def _outputs_apart(config: Config) -> tuple[str, ...]:
         if not (config.rules and config.sandbox.apart):
             return ()
-        from gpuemu_flow.engine.compile_rules import outputs_apart  # noqa: PLC0415
+        from gpuemu_flow.graph.compile_rules import outputs_apart  # noqa: PLC0415
 
         return outputs_apart(config)
 
@@ -126,7 +126,7 @@ class Compiler:
         """Add the tasks of the rules, before those of the ops that need them."""
         if not self._config.rules:
             return None
-        from gpuemu_flow.engine.compile_rules import rule_tasks  # noqa: PLC0415
+        from gpuemu_flow.graph.compile_rules import rule_tasks  # noqa: PLC0415
 
         found = rule_tasks(self._config, self._cache, self.sources, self._version, self.fence)
         for rule, spec in found.tasks.items():
@@ -146,7 +146,7 @@ class Compiler:
         """Make the tasks of the configured kernels; None if there are no kernels."""
         if not self._config.kernels:
             return None
-        from gpuemu_flow.engine.compile_kernels import kernel_tasks  # noqa: PLC0415
+        from gpuemu_flow.graph.compile_kernels import kernel_tasks  # noqa: PLC0415
 
         return kernel_tasks(self._config, self._cache, self.sources, self._version, self.fence)
 

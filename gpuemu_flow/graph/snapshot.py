@@ -8,8 +8,8 @@ from pathlib import Path
 
 from gpuemu_flow import __version__
 from gpuemu_flow.config.target_options import Target
-from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.inputs.files import FileTable
 from gpuemu_flow.inputs.observed_sets import ObservedSets
 from gpuemu_flow.quick_dataclass import dataclass

@@ -9,7 +9,7 @@ from gpuemu_flow.judging.checks import FULL_CHECKS, PLAIN
 from gpuemu_flow.judging.stored import StoredCase
 from gpuemu_flow.runners.api import Request
 from gpuemu_flow.tasks.base import Interrupted, StageContext, TaskSpec, program_of
-from gpuemu_flow.tasks.execute import outcome_record
+from gpuemu_flow.tasks.parts.execute import outcome_record
 from gpuemu_flow.types import Json
 
 

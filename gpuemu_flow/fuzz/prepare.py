@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 
 from gpuemu_flow.engine.events import Listener
-from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, TaskSpec
 

@@ -13,9 +13,9 @@ from gpuemu_flow.artifacts.toolchain import Toolchain, find_tools, tool_missing,
 from gpuemu_flow.artifacts.view import VIEW_VERSION
 from gpuemu_flow.config.model import Config, Policies
 from gpuemu_flow.config.model_kernels import KernelConfig
-from gpuemu_flow.engine.compile_rules import programs_of, with_outputs
-from gpuemu_flow.engine.graph import Skip
-from gpuemu_flow.engine.snapshot import KernelBasis
+from gpuemu_flow.graph.compile_rules import programs_of, with_outputs
+from gpuemu_flow.graph.graph import Skip
+from gpuemu_flow.graph.snapshot import KernelBasis
 from gpuemu_flow.inputs.environment import package_version
 from gpuemu_flow.inputs.files import stamp_of
 from gpuemu_flow.inputs.includes import include_closure, relative

@@ -14,7 +14,7 @@ from gpuemu_flow.artifacts.sass import MachineCode, parse_nvdisasm_json
 from gpuemu_flow.artifacts.toolchain import PACKAGES, Tool, Toolchain
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.tasks import compilers
+from gpuemu_flow.tasks.parts import compilers
 
 _PTX_VERSION = re.compile(rb"^\s*\.version\s+(\d{1,3})\.(\d{1,3})", re.MULTILINE)
 _PTX_TARGET = re.compile(rb"^\s*\.target\s+(sm_\d{2,3}[af]?)", re.MULTILINE)

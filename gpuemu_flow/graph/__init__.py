@@ -1,0 +1,1 @@
+"""From a checked configuration to the task graph, and the snapshot that keeps it."""

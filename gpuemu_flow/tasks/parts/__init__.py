@@ -1,0 +1,1 @@
+"""Parts that stages share: running programs, compilers, differences; none is a stage itself."""
