@@ -15,6 +15,7 @@ from gpuemu_flow.reports.text import (
     table,
     verdicts_line,
     violation_line,
+    wrapped,
 )
 from gpuemu_flow.results.model import KernelResult, RunReport
 from gpuemu_flow.types import number_from_json
@@ -107,7 +108,8 @@ def _figures(result: KernelResult, entry: KernelRecord, style: Style) -> list[st
         *_machine_rows(metrics.sass),
     ]
     lines = [f"{style.paint(printable(title), '1')}  {source}"]
-    return lines + [f"  {name:14}{printable(str(value))}" for name, value in rows if value]
+    shown = [f"  {name:14}{printable(str(value))}" for name, value in rows if value]
+    return lines + [line for row in shown for line in wrapped(row, 16)]
 
 
 def _machine_rows(sass: MachineMix | None) -> list[tuple[str, str]]:

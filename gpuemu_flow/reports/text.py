@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -121,30 +123,49 @@ def _row(result: OpResult) -> list[str]:
     ]
 
 
-HEADINGS = [
+HEADINGS = (
     "op", "dtype", "verdict", "passed", "max abs", "max rel", "ulp", "of tolerance", "unjudged",
     "time", "",
-]  # fmt: skip
-_LEFT = {"op", "dtype", "verdict", ""}
+)  # fmt: skip
+KERNEL_HEADINGS = (
+    "kernel", "arch", "verdict", "entries", "registers", "spills", "occupancy", "errors",
+    "warnings", "",
+)  # fmt: skip
+_LEFT = {"op", "kernel", "arch", "dtype", "verdict", ""}
 WIDTH = 80
 """Columns that a terminal has for certain."""
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 _LEAST_NEEDED = ("unjudged", "max rel", "ulp", "time")
 """Columns left out, from the first on, where the table is wider; JSON has all figures."""
-_ALL_JUDGED = {"0 %", "-", ""}
+_KERNELS_LEAST_NEEDED = ("entries", "spills", "errors", "warnings")
+_USUAL = {
+    "unjudged": {"0 %", "-", ""},
+    "entries": {"1", "-"},
+    "spills": {"0", "-"},
+    "errors": {"0", "-"},
+    "warnings": {"0", "-"},
+}
+"""Columns that are left out only where they hold nothing but these."""
 
 
 def render_results(results: Sequence[OpResult], style: Style) -> list[str]:
     """Lay out the table, one line per op and dtype, in `WIDTH` columns if possible."""
     rows = [[printable(cell) for cell in _row(result)] for result in results]
-    columns = dict(zip(HEADINGS, zip(*rows, strict=True), strict=True)) if rows else {}
-    for heading in _LEAST_NEEDED:
-        if _width(columns) > WIDTH and (
-            heading != "unjudged" or _ALL_JUDGED.issuperset(columns[heading])
-        ):
-            del columns[heading]
-    headings, cells = list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
-    left = {n for n, heading in enumerate(headings) if heading in _LEFT}
-    return _verdict_table(headings, cells, left, [r.verdict for r in results], style)
+    verdicts = [result.verdict for result in results]
+    return _verdict_table(HEADINGS, rows, _LEAST_NEEDED, verdicts, style)
+
+
+def wrapped(text: str, indent: int) -> list[str]:
+    """Break a line behind its commas into lines of `WIDTH` columns, all but the first indented."""
+    joined = re.sub(r"(?<!,) ", _NO_BREAK, text)
+    lines = textwrap.wrap(
+        joined,
+        WIDTH,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
 def _width(columns: Mapping[str, Sequence[str]]) -> int:
@@ -163,24 +184,27 @@ def _width(columns: Mapping[str, Sequence[str]]) -> int:
 def _verdict_table(
     headings: Sequence[str],
     rows: Sequence[Sequence[str]],
-    left: Collection[int],
+    least_needed: Sequence[str],
     verdicts: Sequence[Verdict],
     style: Style,
 ) -> list[str]:
-    """Lay out a table whose third column is coloured by the verdict of its row."""
-    heading, *cells = _padded([headings, *rows], left)
-    lines = [style.paint("  ".join(heading).rstrip(), "2")]
-    for row, verdict in zip(cells, verdicts, strict=True):
+    """Lay out a table whose third column is coloured by the verdict of its row.
+
+    A table wider than `WIDTH` loses columns of `least_needed`, then half of the space between.
+    """
+    columns = dict(zip(headings, zip(*rows, strict=True), strict=True)) if rows else {}
+    for name in least_needed:
+        cells = columns.get(name, ())
+        if _width(columns) > WIDTH and _USUAL.get(name, set(cells)).issuperset(cells):
+            columns.pop(name, None)
+    gap = " " if _width(columns) > WIDTH else "  "
+    left = {n for n, name in enumerate(columns) if name in _LEFT}
+    heading, *lines = _padded([list(columns), *zip(*columns.values(), strict=True)], left)
+    shown = [style.paint(gap.join(heading).rstrip(), "2")]
+    for row, verdict in zip(lines, verdicts, strict=True):
         row[2] = style.verdict(verdict, len(row[2]))
-        lines.append("  ".join(row).rstrip())
-    return lines
-
-
-KERNEL_HEADINGS = (
-    "kernel", "arch", "verdict", "entries", "registers", "spills", "occupancy", "errors",
-    "warnings", "",
-)  # fmt: skip
-_KERNEL_LEFT = {0, 1, 2, 9}
+        shown.append(gap.join(row).rstrip())
+    return shown
 
 
 def table(
@@ -205,7 +229,7 @@ def render_kernels(results: Sequence[KernelResult], style: Style) -> list[str]:
     """Lay out the table of the linted kernels, then list their violations and changes."""
     rows = [_kernel_row(result) for result in results]
     verdicts = [result.verdict for result in results]
-    shown = _verdict_table(KERNEL_HEADINGS, rows, _KERNEL_LEFT, verdicts, style)
+    shown = _verdict_table(KERNEL_HEADINGS, rows, _KERNELS_LEAST_NEEDED, verdicts, style)
     for result in results:
         shown += [
             violation_line(found, entry.name, style)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gpuemu_flow.reports.observed_text import observed_line
-from gpuemu_flow.reports.text import Style, duration, plural, printable, table
+from gpuemu_flow.reports.text import Style, duration, plural, printable, table, wrapped
 from gpuemu_flow.results.inspection import (
     TaskExplanation,
     TaskSummary,
@@ -100,7 +100,7 @@ def render_list(found: WorkspaceListing, style: Style) -> str:
         state = f"  {style.paint(task.status, code)}" if task.status else ""
         lines.append(task.task + state)
     groups = ", ".join(f"{name} ({count})" for name, count in found.groups.items() if count)
-    lines.append(f"groups: {groups}")
+    lines += wrapped(f"groups: {groups}", len("groups: "))
     lines += [f"skipped: {s.op} {s.dtype}: {printable(s.reason)}" for s in found.skipped]
     return "\n".join(lines)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.reports.text import Style, render_results
-from gpuemu_flow.results.model import OpResult
+from dataclasses import replace
+
+from gpuemu_flow.artifacts.kernel_record import KernelFigures, KernelRecord
+from gpuemu_flow.reports.text import Style, render_kernels, render_results, wrapped
+from gpuemu_flow.results.model import KernelResult, OpResult
 from gpuemu_flow.types import Verdict
 
 
@@ -30,3 +33,36 @@ def test_figures_that_were_not_judged_are_never_left_out() -> None:
     lines = render_results([judged, in_part], Style())
     assert "unjudged" in lines[0] and "25.0 %" in lines[2]
     assert max(map(len, lines)) <= 80
+
+
+def test_a_wide_table_of_results_loses_half_of_its_gaps() -> None:
+    figures = {"max_abs": 1e-7, "max_rel": 2e-5, "duration_s": 0.5, "unjudged": 1e-4}
+    wide = OpResult("transposed_copies", "bfloat16", Verdict.PASSED, 24, 24, **figures)
+    lines = render_results([wide], Style())
+    assert "unjudged" in lines[0] and "<0.1 %" in lines[1]
+    assert max(map(len, lines)) <= 80
+    assert lines[1].startswith("transposed_copies bfloat16 passed ")
+
+
+def kernel(name: str, spills: int) -> KernelResult:
+    figures = KernelFigures(registers=40, spill_instructions=spills)
+    entry = KernelRecord(name, f"{name}.ptx", "sm_90", "cubin", figures, Verdict.PASSED)
+    return KernelResult(name, "sm_90", Verdict.PASSED, entries=(entry,))
+
+
+def test_columns_of_kernels_go_where_they_say_nothing() -> None:
+    plain = render_kernels([kernel("matmul_tiled_kernel", 0)], Style())
+    assert plain[0].split() == ["kernel", "arch", "verdict", "registers", "occupancy", "warnings"]
+    spilling = render_kernels([kernel("matmul_tiled_kernel", 3)], Style())
+    assert "spills" in spilling[0].split()
+    assert max(map(len, plain + spilling)) <= 80
+    several = replace(kernel("k", 0), entries=kernel("k", 0).entries * 2)
+    assert "entries" in render_kernels([several], Style())[0].split()
+
+
+def test_a_long_line_is_broken_behind_its_commas_only() -> None:
+    items = [f"group_{n} ({n})" for n in range(40)]
+    lines = wrapped(f"groups: {', '.join(items)}", 8)
+    assert max(map(len, lines)) <= 80 and len(lines) > 5
+    assert all(line.endswith("),") for line in lines[:-1])
+    assert " ".join(line.strip() for line in lines) == f"groups: {', '.join(items)}"
