@@ -1,8 +1,10 @@
 """Rates of `fuzz --executor dask`: measured with a few workers, simulated with up to 10,000.
 
 ``measure`` fuzzes an op on this machine, alone and with two workers of dask behind a scheduler, all
-as processes of their own, and prints rates and the CPU time that each part takes. ``simulate``
-takes such costs and asks how long 10^9 cases take with more workers than anybody has here.
+as processes of their own, and prints rates and the CPU time that each part takes. With
+``--wait-ms`` the op waits that long in each call, as one does that waits for a device: that leaves
+the processors free, so that few of them show how workers add up. ``simulate`` takes such costs and
+asks how long 10^9 cases take with more workers than anybody has here.
 """
 
 from __future__ import annotations
@@ -119,21 +121,27 @@ def fuzz(
         workspace.cache.close()
 
 
-def measure(op: str, count: int, workers: int) -> None:
+def measure(op: str, count: int, workers: int, wait_ms: float) -> None:
     """Print the rates of one machine and of a cluster on it."""
     with tempfile.TemporaryDirectory() as folder, started(Path(folder) / "dask") as scheduler:
         mini = make_mini(Path(folder) / "w")
+        if wait_ms:
+            op = "scale"
+            wait = f"time.sleep({wait_ms / 1e3})\n    return (widen"
+            mini.edit("scripts/scale.py", "return (widen", wait)
+            mini.edit("scripts/scale.py", "def scale", "import time\n\n\ndef scale")
         load = psutil.getloadavg()[0]
         print(f"{psutil.cpu_count()} processors, load {load:.1f}; {op}, {count} cases")
-        rate, here, _ = fuzz(mini, op, count, None)
-        print(f"here: {rate:.0f} cases/s, {here * 1e3:.2f} ms CPU of the coordinator per case")
+        alone, here, _ = fuzz(mini, op, count, None)
+        print(f"here: {alone:.0f} cases/s, {here * 1e3:.2f} ms CPU of the coordinator per case")
         for _ in range(workers):
             scheduler.add_worker()
         server = scheduler.process
         before = cpu_of([server])
         rate, here, there = fuzz(mini, op, count, scheduler)
         scheduling = (cpu_of([server]) - before) / count
-        print(f"{workers} workers: {rate:.0f} cases/s; CPU per case: {here * 1e3:.2f} ms of the")
+        print(f"{workers} workers: {rate:.0f} cases/s, {rate / alone:.2f} times one local worker;")
+        print(f"CPU per case: {here * 1e3:.2f} ms of the", end=" ")
         print(f"coordinator, {there * 1e3:.2f} of workers, {scheduling * 1e3:.3f} of the scheduler")
 
 
@@ -178,13 +186,14 @@ def main() -> None:
     measured.add_argument("--op", default="scale")
     measured.add_argument("--cases", type=int, default=4000)
     measured.add_argument("--workers", type=int, default=2)
+    measured.add_argument("--wait-ms", type=float, default=0.0)
     simulated = commands.add_parser("simulate")
     simulated.add_argument("--case-ms", type=float, nargs="+", default=[1.0, 10.0, 100.0, 1000.0])
-    simulated.add_argument("--coordinator-ms", type=float, default=0.5)
+    simulated.add_argument("--coordinator-ms", type=float, default=0.22)
     simulated.add_argument("--scheduler-ms", type=float, default=1.0)
     options = parser.parse_args()
     if options.command == "measure":
-        measure(options.op, options.cases, options.workers)
+        measure(options.op, options.cases, options.workers, options.wait_ms)
         return
     for case_ms in options.case_ms:
         costs = Costs(case_ms / 1e3, options.coordinator_ms / 1e3, options.scheduler_ms / 1e3)
