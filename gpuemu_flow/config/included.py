@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuemu_flow.config.patterns import plain_glob
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.presence import Presence
-from gpuemu_flow.config.read import Source, read_source
+from gpuemu_flow.config.read import ConfigSource, read_source
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.tables import FILE, INCLUDED
 from gpuemu_flow.quick_dataclass import dataclass
@@ -27,17 +27,17 @@ class Included:
 
     Attributes
     ----------
-    sources : list of Source
+    sources : list of ConfigSource
         In the order of `patterns`, and by name below each.
     patterns : tuple of str
         Globs relative to the workspace, those of templates among them.
     """
 
-    sources: list[Source] = field(default_factory=list)
+    sources: list[ConfigSource] = field(default_factory=list)
     patterns: tuple[str, ...] = ()
 
 
-def read_included(project: Source) -> Included:
+def read_included(project: ConfigSource) -> Included:
     """Read all files that the project's file includes; report what cannot be."""
     given = project.tree.get("include", [])
     root = Path(os.path.realpath(project.path.parent))
@@ -72,7 +72,7 @@ def _pattern(written: str, where: KeyPath, out: Reporter) -> str:
     return path.as_posix()
 
 
-def _matches(root: Path, pattern: str, where: KeyPath, project: Source) -> list[Path]:
+def _matches(root: Path, pattern: str, where: KeyPath, project: ConfigSource) -> list[Path]:
     """Return the files of one glob; report a plain name without a file, and links that lead out."""
     out, found = project.out, []
     own = root / project.path.name

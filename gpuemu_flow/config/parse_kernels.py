@@ -15,7 +15,7 @@ from gpuemu_flow.config.model_kernels import (
 )
 from gpuemu_flow.config.parse_ops import unique_names
 from gpuemu_flow.config.parse_sections import partial_tolerances
-from gpuemu_flow.config.paths import Workspace
+from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.programs import Programs
 from gpuemu_flow.config.report import Reporter, dotted, shown
@@ -34,7 +34,7 @@ Table = Mapping[str, Json]
 class KernelParser:
     """Parses the kernels of the file that defines them; `shared_table` is ``[validation]``."""
 
-    workspace: Workspace
+    workspace: WorkspacePaths
     out: Reporter
     shared_table: Table
     names: dict[str, str] = field(default_factory=dict)

@@ -15,14 +15,14 @@ from gpuemu_flow.cases.schema import (
     plain_shapes_schema,
 )
 from gpuemu_flow.config.framework_kinds import FrameworkKinds
-from gpuemu_flow.config.model import Execution, OpConfig, Validation
+from gpuemu_flow.config.model import ExecutionConfig, OpConfig, Validation
 from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.names import name_fault
 from gpuemu_flow.config.parse_gradients import GradientsParser
 from gpuemu_flow.config.parse_modules import Modules
 from gpuemu_flow.config.parse_rules import RuleParser
 from gpuemu_flow.config.parse_sections import partial_tolerances, policy_of, report_policy_conflict
-from gpuemu_flow.config.paths import Workspace
+from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.presence import Presence
 from gpuemu_flow.config.programs import Programs, is_module, with_shared_weights
@@ -77,7 +77,7 @@ class OpParser:
 
     Attributes
     ----------
-    workspace : Workspace
+    workspace : WorkspacePaths
     out : Reporter
     validation, execution
         Sources of the defaults.
@@ -93,10 +93,10 @@ class OpParser:
         ``project.framework``; empty where the file does not say it.
     """
 
-    workspace: Workspace
+    workspace: WorkspacePaths
     out: Reporter
     validation: Validation
-    execution: Execution
+    execution: ExecutionConfig
     shared_table: Table
     rules: RuleParser
     presence: Presence

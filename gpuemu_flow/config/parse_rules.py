@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from gpuemu_flow.config.model_rules import RuleConfig
-from gpuemu_flow.config.paths import Workspace
+from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.patterns import plain_glob
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
@@ -40,7 +40,7 @@ class RuleParser:
 
     Attributes
     ----------
-    workspace : Workspace
+    workspace : WorkspacePaths
     config_files : collection of Path
         Files that no rule may make.
     rules : dict of str to rule
@@ -51,7 +51,7 @@ class RuleParser:
         The same by real paths, of outputs and of the folders that they lie in.
     """
 
-    workspace: Workspace
+    workspace: WorkspacePaths
     config_files: Collection[Path]
     rules: dict[str, _Parsed] = field(default_factory=dict)
     makers: dict[str, str] = field(default_factory=dict)

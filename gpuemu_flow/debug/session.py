@@ -50,7 +50,7 @@ class Quit(Exception):  # noqa: N818 - not an error
 
 
 @dataclass
-class Session:
+class DebugSession:
     """One debugging session in one workspace.
 
     Attributes

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gpuemu_flow.emulator.findings import show_index
-from gpuemu_flow.emulator.lanes import Lanes
+from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.state import State
 from gpuemu_flow.emulator.types import WARP, Array
 from gpuemu_flow.quick_dataclass import dataclass
@@ -35,7 +35,7 @@ def may_meet(offsets: Array) -> bool:
 
 def report_meetings(
     state: State,
-    lanes: Lanes,
+    lanes: ActiveLanes,
     values: Sequence[Array],
     lost: Array,
     step: int,
@@ -52,7 +52,7 @@ def report_meetings(
     Parameters
     ----------
     state : State
-    lanes : Lanes
+    lanes : ActiveLanes
     values : sequence of array
         Elements written, for the active lanes.
     lost : array

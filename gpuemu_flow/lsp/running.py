@@ -12,7 +12,7 @@ from lsprotocol import types
 
 from gpuemu_flow.lsp import commands
 from gpuemu_flow.lsp.documents import Document
-from gpuemu_flow.lsp.jobs import Finished, Progress, run_command
+from gpuemu_flow.lsp.jobs import CommandProgress, Finished, run_command
 from gpuemu_flow.lsp.server import ConfigServer
 
 MAX_WAITING = 20
@@ -21,7 +21,7 @@ CREATE_PATIENCE_S = 10.0
 READ_PATIENCE_S = 30.0
 
 
-class Running:
+class RunningCommands:
     """The commands that a server's lenses have started."""
 
     def __init__(self, server: ConfigServer) -> None:
@@ -173,7 +173,7 @@ class _Shown:
             self.stopped = True
             work.cancel()
 
-    def report(self, progress: Progress) -> None:
+    def report(self, progress: CommandProgress) -> None:
         """Report the progress of the command."""
         if self._token is not None:
             # Tasks run side by side, and each tells of itself; a bar must not go back.

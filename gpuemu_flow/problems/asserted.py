@@ -10,12 +10,19 @@ from pathlib import Path
 from gpuemu_flow.cases.schema import WARNING_SLUGS, parse_schema
 from gpuemu_flow.problems.asserted_found import Comparison, Test, find_tests
 from gpuemu_flow.problems.asserted_modules import LocalModules
-from gpuemu_flow.problems.asserted_problem import Compared, Side, read_comparison
-from gpuemu_flow.problems.asserted_slices import Module
+from gpuemu_flow.problems.asserted_problem import AssertedProblem, Side, read_comparison
+from gpuemu_flow.problems.asserted_slices import ModuleText
 from gpuemu_flow.problems.asserted_tolerances import tolerances_of
 from gpuemu_flow.problems.asserted_values import Expander, NotUnderstoodError
 from gpuemu_flow.problems.found import plain_name, python_files, read_source, unique_name
-from gpuemu_flow.problems.model import Candidate, Described, Imported, Left, Source, Taken
+from gpuemu_flow.problems.model import (
+    CandidateProgram,
+    Imported,
+    Left,
+    ProblemFacts,
+    ProblemSource,
+    Taken,
+)
 from gpuemu_flow.problems.options import Options
 from gpuemu_flow.problems.probing import ADAPTERS
 from gpuemu_flow.problems.toml_tables import table_text
@@ -82,7 +89,7 @@ def _file(file: Path, writer: _Writer, announce: Callable[[str], None]) -> None:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         writer.left.append(Left(str(file), f"no Python that parses: {type(error).__name__}"))
         return
-    module, expander = Module(text, tree), Expander(tree)
+    module, expander = ModuleText(text, tree), Expander(tree)
     modules = LocalModules(file, writer.root)
     for test in find_tests(tree):
         announce(test.name)
@@ -113,11 +120,13 @@ class _Where:
     file: Path
     test: Test
     name: str
-    module: Module
+    module: ModuleText
     modules: LocalModules
 
 
-def _write(compared: Compared, comparison: Comparison, where: _Where, writer: _Writer) -> None:
+def _write(
+    compared: AssertedProblem, comparison: Comparison, where: _Where, writer: _Writer
+) -> None:
     """Add the files and ops of one comparison."""
     folder = f"asserted/{where.name}"
     label = _label(comparison, compared, where)
@@ -147,7 +156,7 @@ def _write(compared: Compared, comparison: Comparison, where: _Where, writer: _W
         triton = where.modules.mention(text, "triton")
         files[f"{folder}/op_{candidate}.py"] = text
         ops.append(_table(compared, where, label, candidate, triton=triton))
-        candidates.append(Candidate(candidate, where.file, b"", triton))
+        candidates.append(CandidateProgram(candidate, where.file, b"", triton))
         gpu = not triton and _asks_for_gpu(text, where.modules)
         files[f"{folder}/op_{candidate}.py"] = _ended(text, compared, gpu=gpu)
     gpu = _asks_for_gpu(reference, where.modules)
@@ -164,16 +173,16 @@ def _write(compared: Compared, comparison: Comparison, where: _Where, writer: _W
     runtime = ("asserted.py", *(_TORCH_RUNTIME if torch else ()))
     writer.files |= {f"adapters/{name}": (ADAPTERS / name).read_bytes() for name in runtime}
     writer.ops += ops
-    source = Source(f"{where.name}/{label}", where.file, b"", {}, tuple(candidates))
+    source = ProblemSource(f"{where.name}/{label}", where.file, b"", {}, tuple(candidates))
     dims = {name: tuple(sizes) for name, sizes in compared.schema["dims"].items()}
     writer.taken[f"{where.name}/{label}"] = Taken(
-        source, Described((), ()), dims, scaled=compared.scaled, notes=notes
+        source, ProblemFacts((), ()), dims, scaled=compared.scaled, notes=notes
     )
 
 
 def _compared(
-    test: Test, comparison: Comparison, module: Module, expander: Expander, options: Options
-) -> Compared:
+    test: Test, comparison: Comparison, module: ModuleText, expander: Expander, options: Options
+) -> AssertedProblem:
     """Return a problem with sizes of ours, or with the test's own where its inputs need those."""
     last = ""
     for one in (
@@ -199,7 +208,7 @@ def _fault(schema: Mapping[str, Json]) -> str:
     return faults[0] if faults else ""
 
 
-def _label(comparison: Comparison, compared: Compared, where: _Where) -> str:
+def _label(comparison: Comparison, compared: AssertedProblem, where: _Where) -> str:
     """Return the name of a compared value: that of its variable."""
     value = compared.actual.value
     label = value.id if isinstance(value, ast.Name) else f"line{comparison.line}"
@@ -212,7 +221,7 @@ def _label(comparison: Comparison, compared: Compared, where: _Where) -> str:
 
 
 def _program(
-    compared: Compared, side: Side, bound: Mapping[str, ast.expr | None], where: _Where
+    compared: AssertedProblem, side: Side, bound: Mapping[str, ast.expr | None], where: _Where
 ) -> str:
     """Return the text of a side's program without its last lines."""
     needed = set(side.needed)
@@ -238,7 +247,7 @@ def _program(
     return f"{head}{imports}{chr(10).join(above)}\n\n\ndef _compared(_given):\n{body}\n"
 
 
-def _ended(text: str, compared: Compared, *, gpu: bool) -> str:
+def _ended(text: str, compared: AssertedProblem, *, gpu: bool) -> str:
     libraries = {one.name: one.library for one in compared.inputs}
     call = f"_gpuemu.function(_compared, {libraries!r}, {compared.main!r}, gpu={gpu})"
     return f"{text}\n\nvalue = {call}\n"
@@ -250,7 +259,7 @@ def _asks_for_gpu(text: str, modules: LocalModules) -> bool:
 
 
 def _table(
-    compared: Compared,
+    compared: AssertedProblem,
     where: _Where,
     label: str,
     candidate: str,

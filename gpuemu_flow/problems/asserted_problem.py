@@ -16,18 +16,18 @@ from gpuemu_flow.problems.asserted_inputs import (
     FOLLOWS,
     GIVEN,
     Made,
-    Reader,
+    StatementReader,
     buffers_of,
     walk_all,
     written_names,
 )
-from gpuemu_flow.problems.asserted_parameters import Parameter, Parameters, named_integers
-from gpuemu_flow.problems.asserted_slices import Module, Slicer, backward_graph, names_read
+from gpuemu_flow.problems.asserted_parameters import ParameterOfTest, Parameters, named_integers
+from gpuemu_flow.problems.asserted_slices import ModuleText, Slicer, backward_graph, names_read
 from gpuemu_flow.problems.asserted_values import (
     FRAMEWORKS,
     Expander,
+    KnownSizes,
     NotUnderstoodError,
-    Sizes,
     first_name,
 )
 from gpuemu_flow.problems.options import Options, halved
@@ -82,7 +82,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Compared:
+class AssertedProblem:
     """A problem: an op, a reference, and the facts about their inputs.
 
     Attributes
@@ -128,7 +128,7 @@ class Compared:
             lines.append('device = "cuda"')
         return lines
 
-    def _bound(self, one: Parameter) -> str:
+    def _bound(self, one: ParameterOfTest) -> str:
         if one.kind == "dtype":
             return f"{GIVEN}.dtype"
         if one.kind == "choice":
@@ -158,14 +158,14 @@ class Compared:
         raise NotUnderstoodError(f"no input has an axis of {dim} alone")
 
 
-def choice_name(one: Parameter) -> str:
+def choice_name(one: ParameterOfTest) -> str:
     """Return the scalar that says which value of a parameter a case has."""
     return f"{one.name}_choice"
 
 
 def read_comparison(
-    test: Test, comparison: Comparison, module: Module, expander: Expander, options: Options
-) -> Compared:
+    test: Test, comparison: Comparison, module: ModuleText, expander: Expander, options: Options
+) -> AssertedProblem:
     """Return the problem that a comparison poses.
 
     Raises
@@ -192,7 +192,7 @@ def read_comparison(
     notes = _skips(test, sides)
     dtypes, main, inputs = _dtypes(inputs, parameters)
     schema, scaled = _schema(inputs, parameters, sides, options)
-    return Compared(
+    return AssertedProblem(
         comparison.line, actual, expected, inputs, parameters, schema, dtypes, main, scaled, notes
     )
 
@@ -200,12 +200,12 @@ def read_comparison(
 def _sides(
     test: Test,
     comparison: Comparison,
-    module: Module,
+    module: ModuleText,
     expander: Expander,
     parameters: Parameters,
     fixed: AbstractSet[str],
-) -> tuple[Reader, Side, Side]:
-    sizes = Sizes(expander)
+) -> tuple[StatementReader, Side, Side]:
+    sizes = KnownSizes(expander)
     dtypes = {}
     for one in parameters.all.values():
         if one.kind == "shape":
@@ -220,7 +220,7 @@ def _sides(
     prefix = [one for one in prefix if not _is_local_size(one, parameters)]
     scalars = {one.name for one in parameters.all.values()}
     written = written_names(prefix)
-    reader = Reader(sizes, dtypes, fixed, {*scalars, GIVEN}, written)
+    reader = StatementReader(sizes, dtypes, fixed, {*scalars, GIVEN}, written)
     body = reader.read(prefix)
     buffers = buffers_of(body)
     graph = backward_graph(body)
@@ -288,7 +288,7 @@ def _calling(side: Side) -> list[str]:
     return [*(n for n in names_read(side.value) if "." not in n), *sorted(side.own)]
 
 
-def _demand_bound(names: AbstractSet[str], parameters: Parameters, module: Module) -> None:
+def _demand_bound(names: AbstractSet[str], parameters: Parameters, module: ModuleText) -> None:
     known = {*parameters.all, *dir(builtins), GIVEN, "device"}
     for name in sorted(names - known):
         top, _ = module.closure({name})

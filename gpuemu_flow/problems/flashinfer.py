@@ -11,15 +11,15 @@ from pathlib import Path
 
 from gpuemu_flow.problems.flashinfer_axes import Axes, axes_of, sizes_to_try, told_by_inputs
 from gpuemu_flow.problems.found import plain_name, unique_name
-from gpuemu_flow.problems.found_flashinfer import Definition, Tensor, find_flashinfer
-from gpuemu_flow.problems.importing import Attempt, Collection, import_each, json_file
+from gpuemu_flow.problems.found_flashinfer import Definition, TensorDefinition, find_flashinfer
+from gpuemu_flow.problems.importing import Collection, ImportAttempt, import_each, json_file
 from gpuemu_flow.problems.model import (
     Argument,
-    Candidate,
-    Described,
+    CandidateProgram,
     Imported,
-    Output,
-    Source,
+    ProblemFacts,
+    ProblemSource,
+    ReferenceOutput,
     Taken,
 )
 from gpuemu_flow.problems.options import SEED, Options, halved
@@ -67,12 +67,12 @@ def import_flashinfer(path: Path, options: Options, announce: Callable[[str], No
     return import_each(_COLLECTION, _attempts(definitions, options), left, options, announce)
 
 
-def _attempts(definitions: Iterable[Definition], options: Options) -> Iterator[Attempt]:
+def _attempts(definitions: Iterable[Definition], options: Options) -> Iterator[ImportAttempt]:
     names: list[str] = []
     for definition in definitions:
         name = unique_name(plain_name(definition.name), names)
         names.append(name)
-        yield Attempt(name, name, partial(_take, definition, name, options))
+        yield ImportAttempt(name, name, partial(_take, definition, name, options))
 
 
 def _take(
@@ -97,10 +97,12 @@ def _take(
     schema: dict[str, Json] = {"scalars": scalars} if scalars else {}
     if axes.kept:
         schema["constraints"] = [_without_consts(text, axes) for text in axes.kept]
-    candidates = tuple(Candidate(one.name, definition.path, b"") for one in definition.solutions)
+    candidates = tuple(
+        CandidateProgram(one.name, definition.path, b"") for one in definition.solutions
+    )
     taken = Taken(
-        Source(name, definition.path, source, definition.consts, candidates),
-        Described((), arguments, {}, outputs),
+        ProblemSource(name, definition.path, source, definition.consts, candidates),
+        ProblemFacts((), arguments, {}, outputs),
         dims,
         tuple(_axes(definition.inputs[one.name], axes) for one in arguments),
         scaled,
@@ -119,11 +121,11 @@ def _notes(definition: Definition, tops: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _shape(one: Tensor, sizes: Mapping[str, int]) -> list[int]:
+def _shape(one: TensorDefinition, sizes: Mapping[str, int]) -> list[int]:
     return [sizes[axis] for axis in one.axes or ()]
 
 
-def _axes(one: Tensor, axes: Axes) -> tuple[int | str, ...]:
+def _axes(one: TensorDefinition, axes: Axes) -> tuple[int | str, ...]:
     return tuple(axes.consts.get(axis, axis) for axis in one.axes or ())
 
 
@@ -263,12 +265,12 @@ def _arguments(
     return tuple(found), main
 
 
-def _output(name: str, one: Tensor, axes: Axes) -> Output:
+def _output(name: str, one: TensorDefinition, axes: Axes) -> ReferenceOutput:
     dims = _axes(one, axes)
-    return Output(len(dims), name=name, dims=dims, rules={"dtype": one.dtype})
+    return ReferenceOutput(len(dims), name=name, dims=dims, rules={"dtype": one.dtype})
 
 
-def _scalar_values(definition: Definition, name: str, one: Tensor) -> list[Json]:
+def _scalar_values(definition: Definition, name: str, one: TensorDefinition) -> list[Json]:
     kind = DTYPES[one.dtype].kind
     return definition.scalars.get(name) or _SCALARS.get(kind, [1])
 

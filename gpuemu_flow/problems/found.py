@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.problems.model import Candidate, Left, Source
+from gpuemu_flow.problems.model import CandidateProgram, Left, ProblemSource
 from gpuemu_flow.syntax import parse_python
 
 MOST_FILES = 5_000
@@ -106,11 +106,11 @@ def plain_name(text: str) -> str:
 
 def find_kernelbench(
     path: Path, candidates: tuple[Path, ...] = ()
-) -> tuple[list[Source], list[Left]]:
+) -> tuple[list[ProblemSource], list[Left]]:
     """Return the problems of KernelBench in a file or folder, each with its candidates."""
     left: list[Left] = []
-    problems: list[Source] = []
-    found: list[Candidate] = []
+    problems: list[ProblemSource] = []
+    found: list[CandidateProgram] = []
     for file in dict.fromkeys(_all_files(path, candidates)):
         content = read_source(file)
         tree = parsed(content, file, left)
@@ -123,10 +123,10 @@ def find_kernelbench(
                 left.append(Left(str(file), reason))
                 continue
             triton = b"triton" in content or b"cuda" in content
-            found.append(Candidate(plain_name(file.stem), file, content, triton))
+            found.append(CandidateProgram(plain_name(file.stem), file, content, triton))
         elif "Model" in names and {"get_inputs", "get_init_inputs"} <= names:
             name = unique_name(plain_name(file.stem), [one.name for one in problems])
-            problems.append(Source(name, file, content, _constants(tree)))
+            problems.append(ProblemSource(name, file, content, _constants(tree)))
     for candidate in found:
         at = _home(candidate, problems)
         if at is None:
@@ -199,7 +199,7 @@ def needs_compiler(tree: ast.Module) -> str:
     return ""
 
 
-def _home(candidate: Candidate, problems: list[Source]) -> int | None:
+def _home(candidate: CandidateProgram, problems: list[ProblemSource]) -> int | None:
     """Return the index of the problem that a candidate solves."""
     number = _NUMBERED.search(candidate.path.stem)
     words = (candidate.path.stem, candidate.path.parent.name, candidate.path.parent.parent.name)

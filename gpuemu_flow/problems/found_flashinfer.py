@@ -27,7 +27,7 @@ MOST_SOURCES = 64
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorDefinition:
     """An input or output of a definition: its axes (None for a scalar) and its dtype."""
 
     axes: tuple[str, ...] | None
@@ -35,7 +35,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Solution:
+class PythonSolution:
     """A solution in Python.
 
     Attributes
@@ -61,14 +61,14 @@ class Definition:
     variables : tuple of str
         Axes whose sizes workloads choose.
     constraints : tuple of str
-    inputs, outputs : dict of str to Tensor
+    inputs, outputs : dict of str to TensorDefinition
     reference : str
         Python source.
     sizes : list of (mapping of str to int)
         Sizes of the variable axes, one mapping per workload.
     scalars : dict of str to (list of JSON)
         Values that workloads give.
-    solutions : list of Solution
+    solutions : list of PythonSolution
     """
 
     name: str
@@ -76,13 +76,13 @@ class Definition:
     consts: dict[str, int]
     variables: tuple[str, ...]
     constraints: tuple[str, ...]
-    inputs: dict[str, Tensor]
-    outputs: dict[str, Tensor]
+    inputs: dict[str, TensorDefinition]
+    outputs: dict[str, TensorDefinition]
     reference: str
     sizes: list[Mapping[str, int]] = field(default_factory=list)
     scalars: dict[str, list[Json]] = field(default_factory=dict)
     stored: set[str] = field(default_factory=set)
-    solutions: list[Solution] = field(default_factory=list)
+    solutions: list[PythonSolution] = field(default_factory=list)
 
 
 class FormatError(Exception):
@@ -169,7 +169,9 @@ def _mapping(value: Json, what: str) -> dict[str, Json]:
     return value
 
 
-def _tensors(content: Mapping[str, Json], key: str, axes: Mapping[str, Json]) -> dict[str, Tensor]:
+def _tensors(
+    content: Mapping[str, Json], key: str, axes: Mapping[str, Json]
+) -> dict[str, TensorDefinition]:
     found = {}
     for name, one in _mapping(content.get(key), key).items():
         if not name.isidentifier() or not name.isascii() or not isinstance(one, dict):
@@ -182,7 +184,7 @@ def _tensors(content: Mapping[str, Json], key: str, axes: Mapping[str, Json]) ->
             and all(isinstance(axis, str) and axis in axes for axis in shape)
         ):
             raise FormatError(f"the shape of {name} is no list of its axes")
-        found[name] = Tensor(None if shape is None else tuple(shape), str(dtype))
+        found[name] = TensorDefinition(None if shape is None else tuple(shape), str(dtype))
     return found
 
 
@@ -217,7 +219,7 @@ def _add_workload(content: Mapping[str, Json], definition: Definition) -> None:
             definition.stored.add(name)
 
 
-def _solution(content: Mapping[str, Json], definition: Definition) -> Solution:
+def _solution(content: Mapping[str, Json], definition: Definition) -> PythonSolution:
     spec = _mapping(content.get("spec"), "spec")
     language = str(spec.get("language", "")).lower()
     if language not in ("python", "triton", "pytorch", "torch"):
@@ -238,7 +240,9 @@ def _solution(content: Mapping[str, Json], definition: Definition) -> Solution:
         if reason:
             raise FormatError(reason)
     taken = [one.name for one in definition.solutions]
-    return Solution(unique_name(plain_name(str(content.get("name", "solution"))), taken), content)
+    return PythonSolution(
+        unique_name(plain_name(str(content.get("name", "solution"))), taken), content
+    )
 
 
 def _place(path: Json) -> str:

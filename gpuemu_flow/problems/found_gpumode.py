@@ -20,7 +20,7 @@ from gpuemu_flow.problems.found import (
     read_source,
     unique_name,
 )
-from gpuemu_flow.problems.model import Candidate, Left, Source
+from gpuemu_flow.problems.model import CandidateProgram, Left, ProblemSource
 from gpuemu_flow.problems.yaml_text import YamlError, read_yaml
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.syntax import parse_python
@@ -39,7 +39,7 @@ class Task:
 
     Attributes
     ----------
-    source : Source
+    source : ProblemSource
     support : mapping of str to bytes
         Modules that the reference and submissions import, by name.
     tests : tuple of (mapping of str to JSON)
@@ -49,7 +49,7 @@ class Task:
         form.
     """
 
-    source: Source
+    source: ProblemSource
     support: Mapping[str, bytes] = field(default_factory=dict)
     tests: tuple[Mapping[str, Json], ...] = ()
     tolerance: Mapping[str, float] | None = None
@@ -107,7 +107,7 @@ def _read(file: Path, taken: list[str]) -> Task:
     if missing:
         raise YamlError(f"its reference.py defines no {', '.join(sorted(missing))}")
     name = unique_name(plain_name(file.parent.name), taken)
-    source = Source(name, file.parent / "reference.py", reference)
+    source = ProblemSource(name, file.parent / "reference.py", reference)
     return Task(source, support, _tests(described), _tolerance(tree))
 
 
@@ -216,7 +216,7 @@ def _add(tasks: list[Task], at: int, file: Path, left: list[Left]) -> None:
     source = tasks[at].source
     name = unique_name(plain_name(file.stem), [one.name for one in source.candidates])
     triton = b"triton" in content
-    taken = Candidate(name, file, content, triton, not triton and asks_for_gpu(content))
+    taken = CandidateProgram(name, file, content, triton, not triton and asks_for_gpu(content))
     tasks[at] = replace(tasks[at], source=replace(source, candidates=(*source.candidates, taken)))
 
 

@@ -9,7 +9,14 @@ from pathlib import Path, PurePosixPath
 from gpuemu_flow.config.find import is_file
 from gpuemu_flow.config.names import name_fault
 from gpuemu_flow.problems.found import plain_name, read_source
-from gpuemu_flow.problems.model import Candidate, Described, Imported, Left, Source, Taken
+from gpuemu_flow.problems.model import (
+    CandidateProgram,
+    Imported,
+    Left,
+    ProblemFacts,
+    ProblemSource,
+    Taken,
+)
 from gpuemu_flow.problems.options import Options
 from gpuemu_flow.problems.probing import ADAPTERS
 from gpuemu_flow.problems.published import CONFIG, Published, read_published
@@ -163,8 +170,8 @@ def _kernel(
 
 
 def _taken(name: str, path: Path, program: PurePosixPath) -> Taken:
-    candidate = Candidate(plain_name(program.stem), path, b"")
-    return Taken(Source(name, path, b"", {}, (candidate,)), Described((), ()))
+    candidate = CandidateProgram(plain_name(program.stem), path, b"")
+    return Taken(ProblemSource(name, path, b"", {}, (candidate,)), ProblemFacts((), ()))
 
 
 def _adapter(at: int, one: CorpusOp) -> str:

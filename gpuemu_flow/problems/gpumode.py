@@ -12,13 +12,20 @@ from pathlib import Path
 from gpuemu_flow.problems.answers import described
 from gpuemu_flow.problems.found_gpumode import Task, find_gpumode
 from gpuemu_flow.problems.importing import (
-    Attempt,
     Collection,
+    ImportAttempt,
     candidate_files,
     import_each,
     json_file,
 )
-from gpuemu_flow.problems.model import Argument, Described, Imported, Left, Output, Taken
+from gpuemu_flow.problems.model import (
+    Argument,
+    Imported,
+    Left,
+    ProblemFacts,
+    ReferenceOutput,
+    Taken,
+)
 from gpuemu_flow.problems.options import SEED, Options, halved
 from gpuemu_flow.problems.probing import ProbeError, Prober, open_prober
 from gpuemu_flow.problems.sizes import Tries, Varied, largest, same_but_shapes, vary
@@ -62,7 +69,7 @@ def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]
     """
     tasks, left = find_gpumode(path, options.candidates)
     attempts = [
-        Attempt(
+        ImportAttempt(
             task.source.name,
             str(task.source.path.parent),
             partial(_take, task, options, left),
@@ -110,7 +117,7 @@ def _take(
 
 def _base(
     prober: Prober, task: Task, options: Options
-) -> tuple[dict[str, Json], Described, dict[str, tuple[int, int]]]:
+) -> tuple[dict[str, Json], ProblemFacts, dict[str, tuple[int, int]]]:
     """Return the arguments that the workspace starts with, and the facts about them."""
     first = dict(task.tests[0])
     if options.small:
@@ -133,7 +140,7 @@ def _base(
     return first, about, {}
 
 
-def _ask(prober: Prober, arguments: Mapping[str, Json], *, check: bool = False) -> Described:
+def _ask(prober: Prober, arguments: Mapping[str, Json], *, check: bool = False) -> ProblemFacts:
     request: dict[str, Json] = {
         "arguments": dict(arguments), "seed": SEED, "check": check, "dtypes": list(DTYPES)
     }  # fmt: skip
@@ -153,7 +160,7 @@ def _calls(
     prober: Prober,
     task: Task,
     base: Mapping[str, Json],
-    about: Described,
+    about: ProblemFacts,
     varied: Varied,
     left: list[Left],
 ) -> list[Json]:
@@ -179,14 +186,14 @@ def _calls(
     return found
 
 
-def _axis(name: str, about: Described, varied: Varied) -> list[Json] | None:
+def _axis(name: str, about: ProblemFacts, varied: Varied) -> list[Json] | None:
     for tensor, axes in zip(about.tensors, varied.axes, strict=True):
         if name in axes:
             return [tensor.name, axes.index(name)]
     return None
 
 
-def _with_rules(task: Task, about: Described, dtype: str) -> Described:
+def _with_rules(task: Task, about: ProblemFacts, dtype: str) -> ProblemFacts:
     program = f"problems/{task.source.name}/reference.py"
     arguments = tuple(_generated(one, dtype, program) for one in about.tensors)
     return replace(
@@ -201,14 +208,14 @@ def _generated(one: Argument, dtype: str, program: str) -> Argument:
     return replace(one, generate=f"{program}:gpuemu_generate", rules=own)
 
 
-def _judged(one: Output, task: Task, about: Described, program: str) -> Output:
+def _judged(one: ReferenceOutput, task: Task, about: ProblemFacts, program: str) -> ReferenceOutput:
     if task.tolerance is None:
         alone = len(about.outputs) == 1
         return replace(one, rules={"compare": f"{program}:gpuemu_check"} if alone else {})
     return replace(one, rules={"tolerance": dict(task.tolerance)} if one.floating else {})
 
 
-def _notes(task: Task, about: Described) -> tuple[str, ...]:
+def _notes(task: Task, about: ProblemFacts) -> tuple[str, ...]:
     if task.tolerance is not None:
         return ()
     if len(about.outputs) == 1:

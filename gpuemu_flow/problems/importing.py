@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from gpuemu_flow.problems.model import Candidate, Imported, Left, Taken
+from gpuemu_flow.problems.model import CandidateProgram, Imported, Left, Taken
 from gpuemu_flow.problems.options import Options
 from gpuemu_flow.problems.probing import ADAPTERS, ProbeError, probe_workers
-from gpuemu_flow.problems.toml_text import OpTable, workspace_text
+from gpuemu_flow.problems.toml_text import OpTemplate, workspace_text
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Json
@@ -87,7 +87,7 @@ class Collection:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class ImportAttempt:
     """A problem that was found, and the function that takes it.
 
     Attributes
@@ -107,7 +107,7 @@ class Attempt:
 
 def import_each(
     collection: Collection,
-    attempts: Iterable[Attempt],
+    attempts: Iterable[ImportAttempt],
     left: list[Left],
     options: Options,
     announce: Callable[[str], None],
@@ -123,7 +123,7 @@ def import_each(
     """
     files = {f"adapters/{name}": (ADAPTERS / name).read_bytes() for name in collection.runtime}
     every: list[Taken] = []
-    ops: list[OpTable] = []
+    ops: list[OpTemplate] = []
     with probe_workers() as pool:
         for attempt in attempts:
             announce(attempt.name)
@@ -160,18 +160,20 @@ def json_file(content: Mapping[str, Json]) -> bytes:
     return (json.dumps(content, indent=1) + "\n").encode()
 
 
-def candidate_files(candidates: Iterable[Candidate]) -> dict[str, bytes]:
+def candidate_files(candidates: Iterable[CandidateProgram]) -> dict[str, bytes]:
     """Return the files of candidates that are one file each."""
     return {f"candidates/{one.name}.py": one.source for one in candidates}
 
 
-def _paths(candidates: Iterable[Candidate]) -> Iterator[Path]:
+def _paths(candidates: Iterable[CandidateProgram]) -> Iterator[Path]:
     return (one.path for one in candidates)
 
 
-def _op_table(taken: Taken, collection: Collection, folder: str, files: Iterable[str]) -> OpTable:
+def _op_table(
+    taken: Taken, collection: Collection, folder: str, files: Iterable[str]
+) -> OpTemplate:
     """Return an op's table; `files` are those of its problem, by path in its own folder."""
-    return OpTable(
+    return OpTemplate(
         problem=taken.source.name,
         op=f"{folder}/op.py",
         candidates=f"{folder}/candidates/*{collection.suffix}",

@@ -10,13 +10,13 @@ from pathlib import Path
 from gpuemu_flow.problems.answers import described
 from gpuemu_flow.problems.found import find_kernelbench
 from gpuemu_flow.problems.importing import (
-    Attempt,
     Collection,
+    ImportAttempt,
     candidate_files,
     import_each,
     json_file,
 )
-from gpuemu_flow.problems.model import Described, Imported, Source, Taken
+from gpuemu_flow.problems.model import Imported, ProblemFacts, ProblemSource, Taken
 from gpuemu_flow.problems.options import SEED, Options
 from gpuemu_flow.problems.probing import Prober, open_prober
 from gpuemu_flow.problems.sizes import Constants, Tries, Varied, scale_down, vary
@@ -49,22 +49,22 @@ def import_kernelbench(path: Path, options: Options, announce: Callable[[str], N
     """
     sources, left = find_kernelbench(path, options.candidates)
     attempts = [
-        Attempt(source.name, str(source.path), partial(_take, source, options))
+        ImportAttempt(source.name, str(source.path), partial(_take, source, options))
         for source in sources
     ]
     return import_each(_COLLECTION, attempts, left, options, announce)
 
 
-def _take(source: Source, options: Options, pool: Pool) -> tuple[Taken, dict[str, bytes]]:
+def _take(source: ProblemSource, options: Options, pool: Pool) -> tuple[Taken, dict[str, bytes]]:
     problem = {"reference.py": source.source}
     with open_prober("kernelbench_probe.py", _RUNTIME, problem, pool) as prober:
 
-        def attempt(constants: Constants) -> Described:
+        def attempt(constants: Constants) -> ProblemFacts:
             return _ask(prober, "run", constants)
 
         tries = Tries(attempt)
         chosen: dict[str, int] = {}
-        about: Described | None = None
+        about: ProblemFacts | None = None
         if options.small:
             chosen, about = scale_down(tries, source.constants)
         if about is None:
@@ -85,7 +85,7 @@ def _take(source: Source, options: Options, pool: Pool) -> tuple[Taken, dict[str
     return taken, _files(taken)
 
 
-def _ask(prober: Prober, what: str, constants: Constants, *, values: bool = False) -> Described:
+def _ask(prober: Prober, what: str, constants: Constants, *, values: bool = False) -> ProblemFacts:
     request = {"what": what, "constants": dict(constants), "seed": SEED, "values": values}
     return described(prober.ask_json(request))
 

@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 
 from gpuemu_flow.expressions import compute
-from gpuemu_flow.problems.model import Described
+from gpuemu_flow.problems.model import ProblemFacts
 from gpuemu_flow.problems.probing import ProbeError
 from gpuemu_flow.quick_dataclass import dataclass
 
 Constants = Mapping[str, int]
-Try = Callable[[Constants], Described]
+Try = Callable[[Constants], ProblemFacts]
 """Runs the model with other values of its constants; raises ProbeError where it does not run."""
 
 MOST_TRIES = 120
@@ -29,7 +29,7 @@ class Tries:
     attempt: Try
     left: int = MOST_TRIES
 
-    def __call__(self, constants: Constants) -> Described | None:
+    def __call__(self, constants: Constants) -> ProblemFacts | None:
         """Return the facts about the model with given constants; None if it does not run."""
         if self.left <= 0:
             return None
@@ -40,7 +40,7 @@ class Tries:
             return None
 
 
-def scale_down(tries: Tries, constants: Constants) -> tuple[dict[str, int], Described | None]:
+def scale_down(tries: Tries, constants: Constants) -> tuple[dict[str, int], ProblemFacts | None]:
     """Return the smallest constants found with which the model runs, and the facts about it then.
 
     Constants that are tied to each other stay as they are where no scaling of them runs.
@@ -50,7 +50,7 @@ def scale_down(tries: Tries, constants: Constants) -> tuple[dict[str, int], Desc
         if found is not None and largest(found) <= MOST_ELEMENTS:
             return changed, found
     best: dict[str, int] = {}
-    known: Described | None = None
+    known: ProblemFacts | None = None
     for name in sorted(constants, key=lambda one: -constants[one]):
         for value in (8, 16, 32, 64, 128):
             if value >= constants[name]:
@@ -88,7 +88,7 @@ def _distinct(count: int) -> list[int]:
     return [SMALL[at] if at < len(SMALL) else SMALL[at % len(SMALL)] + at for at in range(count)]
 
 
-def largest(about: Described) -> int:
+def largest(about: ProblemFacts) -> int:
     """Return the elements of the largest input."""
     sizes = [1]
     for shape in about.shapes:
@@ -119,7 +119,7 @@ def vary(
     tries: Tries,
     constants: Constants,
     scaled: Constants,
-    about: Described,
+    about: ProblemFacts,
     wanted: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Varied:
     """Find the constants that only set sizes of inputs, and the sizes that they may have.
@@ -157,7 +157,7 @@ def _sizes(value: int) -> tuple[int, ...]:
 
 
 def _linear(
-    tries: Tries, name: str, value: int, scaled: Constants, about: Described
+    tries: Tries, name: str, value: int, scaled: Constants, about: ProblemFacts
 ) -> dict[tuple[int, int], str]:
     """Return the axes whose sizes are linear expressions of one constant."""
     for other, third in ((value + 1, value + 2), (2 * value, 4 * value)):
@@ -188,7 +188,7 @@ def _expression(name: str, factor: int, offset: int) -> str:
     return text + (f"+{offset}" if offset > 0 else f"-{-offset}" if offset < 0 else "")
 
 
-def same_but_shapes(one: Described, other: Described) -> bool:
+def same_but_shapes(one: ProblemFacts, other: ProblemFacts) -> bool:
     """Tell whether two descriptions differ at most in the sizes of the arguments."""
     return (
         one.init == other.init
@@ -200,7 +200,7 @@ def same_but_shapes(one: Described, other: Described) -> bool:
     )
 
 
-def _together(tries: Tries, scaled: Constants, about: Described, varied: Varied) -> Varied:
+def _together(tries: Tries, scaled: Constants, about: ProblemFacts, varied: Varied) -> Varied:
     """Drop smallest sizes of the dims until the model runs with all combinations of extremes."""
     while varied.dims:
         if all(_runs(tries, scaled, picked, varied) for picked in _corners(varied.dims)):

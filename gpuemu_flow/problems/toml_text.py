@@ -12,7 +12,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class OpTable:
+class OpTemplate:
     """One ``[[ops]]`` of the configuration: the template of a problem's candidates.
 
     Attributes
@@ -43,7 +43,7 @@ class OpTable:
 
 def workspace_text(
     project: str,
-    ops: Sequence[OpTable],
+    ops: Sequence[OpTemplate],
     cases: int,
     hidden: Sequence[str] = (),
     apart: Sequence[str] = (),
@@ -53,7 +53,7 @@ def workspace_text(
     Parameters
     ----------
     project : str
-    ops : sequence of OpTable
+    ops : sequence of OpTemplate
     cases : int
     hidden : sequence of str
         Paths of files that no candidate may read: the problems' own, with their references, and
@@ -80,7 +80,7 @@ def workspace_text(
     return "\n".join(parts)
 
 
-def _op(one: OpTable) -> str:
+def _op(one: OpTemplate) -> str:
     about = one.taken.about
     program = {
         "kind": "callable",

@@ -194,9 +194,9 @@ def _kernel_diffs(
 
 def _gone(kernel: KernelDiff) -> KernelDiff:
     """Return the difference for a kernel that is no longer configured."""
-    from gpuemu_flow.artifacts.diff import Judgement  # noqa: PLC0415
+    from gpuemu_flow.artifacts.diff import ChangeJudgement  # noqa: PLC0415
 
-    judgement = Judgement(REGRESSION, "kernel", "it is not configured any more")
+    judgement = ChangeJudgement(REGRESSION, "kernel", "it is not configured any more")
     return replace(kernel, judgements=(*kernel.judgements, judgement))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import charts, leads
 from gpuemu_flow.reports.text import note_lines
-from gpuemu_flow.results.document import CheckedCase, Picture, Report, kind_of
+from gpuemu_flow.results.document import CaseVerdict, Picture, Report, kind_of
 from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.store.failure_record import FailureRecord
 from gpuemu_flow.types import Verdict
@@ -95,7 +95,7 @@ def _card(
         lead=leads.lead(report, failure, alike),
         failure=failure,
         kind=kind_of(failure),
-        name=CheckedCase(failure.op, failure.case, failure.result).name,
+        name=CaseVerdict(failure.op, failure.case, failure.result).name,
         count=alike.total(),
         common=leads.is_common(cause, alike),
         messages=tuple(f.message[:MAX_MESSAGE] for f in failure.result.failures[:MAX_MESSAGES]),

@@ -42,7 +42,7 @@ _FORBIDDEN = re.compile(
 
 
 @dataclass(frozen=True)
-class Row:
+class SummaryRow:
     """One op and dtype of the summary."""
 
     result: OpResult
@@ -190,13 +190,15 @@ def _digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _rows(report: Report, anchors: Mapping[tuple[str, str], str]) -> list[Row]:
+def _rows(report: Report, anchors: Mapping[tuple[str, str], str]) -> list[SummaryRow]:
     history: dict[tuple[str, str], list[HistoryPoint]] = {}
     for point in report.history:
         history.setdefault((point.op, point.dtype), []).append(point)
     order = {Verdict.FAILED: 0, Verdict.ERROR: 1, Verdict.INCONCLUSIVE: 2, Verdict.PASSED: 3}
     rows = [
-        Row(r, charts.trend(history.get((r.op, r.dtype), ())), anchors.get((r.op, r.dtype), ""))
+        SummaryRow(
+            r, charts.trend(history.get((r.op, r.dtype), ())), anchors.get((r.op, r.dtype), "")
+        )
         for r in report.run.results
     ]
     return sorted(rows, key=lambda row: order.get(row.result.verdict, 4))

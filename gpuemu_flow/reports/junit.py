@@ -12,7 +12,7 @@ from gpuemu_flow.plain_text import inert_markup, with_newlines
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.text import note_lines, number, percent, share
-from gpuemu_flow.results.document import CheckedCase, Report
+from gpuemu_flow.results.document import CaseVerdict, Report
 from gpuemu_flow.results.model import MISSED, STANDING, Absence, KernelResult, OpResult
 from gpuemu_flow.runners.sandbox.spec import shown_level
 from gpuemu_flow.types import Verdict
@@ -164,7 +164,7 @@ def _cases(report: Report) -> Iterator[_Test]:
         yield _Test(f"ops.{checked.op}", checked.name, took, element, kind, message, body)
 
 
-def _body(report: Report, checked: CheckedCase, message: str) -> Iterator[str]:
+def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
     """Return the body: the message, which some services only show there, and the details."""
     case, result, stats = checked.case, checked.result, checked.result.stats
     failure = checked.failure

@@ -14,7 +14,7 @@ from gpuemu_flow.reports.json_writer import dumps
 from gpuemu_flow.reports.report_text import headline
 from gpuemu_flow.reports.sarif import lint_to_sarif, physical_location, uri_path
 from gpuemu_flow.reports.text import number, plural, printable, sandbox_levels
-from gpuemu_flow.results.document import Place, Report
+from gpuemu_flow.results.document import FileLine, Report
 from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import FailureKind, Json, Verdict
 
@@ -207,9 +207,9 @@ def _text(text: str, limit: int = MAX_TEXT) -> str:
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 
-def _location(place: Place | None, name: str) -> dict[str, Json]:
+def _location(place: FileLine | None, name: str) -> dict[str, Json]:
     """Make the location of a result; code review services show nothing without a file."""
-    at = place or Place("gpuemu.toml")
+    at = place or FileLine("gpuemu.toml")
     found = physical_location(at.file, at.line)
     found["logicalLocations"] = [{"name": _text(name, MAX_NAME), "kind": "function"}]
     return found

@@ -9,9 +9,9 @@ from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.results.changes import KernelChange, ResultChange
 from gpuemu_flow.results.document import (
-    CheckedCase,
+    CaseVerdict,
+    FileLine,
     KnownFailure,
-    Place,
     Report,
     ShardPart,
     TaskState,
@@ -76,10 +76,10 @@ def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
     if data["format"] != FORMAT:
         raise ValueError("a document of another version")
     cases = tuple(
-        CheckedCase(op, Case.from_json(case), CheckResult.from_json(result))
+        CaseVerdict(op, Case.from_json(case), CheckResult.from_json(result))
         for op, case, result in data["cases"]
     )
-    by_op: dict[tuple[str, str], list[CheckedCase]] = {}
+    by_op: dict[tuple[str, str], list[CaseVerdict]] = {}
     for case in cases:
         by_op.setdefault((case.op, case.case.dtype), []).append(case)
     run = RunReport(
@@ -101,8 +101,8 @@ def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
     found = Report(
         run=run,
         cases=cases,
-        places={op: Place(*place) for op, place in data["places"].items()},
-        kernel_places={kernel: Place(*place) for kernel, place in data["kernel_places"].items()},
+        places={op: FileLine(*place) for op, place in data["places"].items()},
+        kernel_places={kernel: FileLine(*place) for kernel, place in data["kernel_places"].items()},
         known={
             (op, seed, dtype): KnownFailure(name, time)
             for op, seed, dtype, name, time in data["known"]
@@ -121,8 +121,8 @@ def _check(report: Report) -> None:
     """Raise TypeError for a report that writers could stumble over."""
     of_types = (
         (RunReport, (report.run,)),
-        (CheckedCase, report.cases),
-        (Place, (*report.places.values(), *report.kernel_places.values())),
+        (CaseVerdict, report.cases),
+        (FileLine, (*report.places.values(), *report.kernel_places.values())),
         (Regression, report.regressions),
         (TaskState, report.tasks),
         (KnownFailure, tuple(report.known.values())),
@@ -150,7 +150,7 @@ def _result(result: OpResult) -> dict[str, Json]:
     }
 
 
-def _result_from(data: Mapping[str, Json], own: Sequence[CheckedCase]) -> OpResult:
+def _result_from(data: Mapping[str, Json], own: Sequence[CaseVerdict]) -> OpResult:
     """Rebuild the result of an op and dtype; its failures are among its cases."""
     good = (Verdict.PASSED, Verdict.SKIPPED)
     failures = [CaseFailure(c.op, c.case, c.result) for c in own if c.result.verdict not in good]

@@ -29,7 +29,7 @@ class Item:
     index: int | None
 
 
-class Session:
+class PytestSession:
     """One pytest process: its workspace, opened when a test needs it."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -104,13 +104,13 @@ class Session:
         return shlex.join(words)
 
 
-SESSION = pytest.StashKey[Session]()
+SESSION = pytest.StashKey[PytestSession]()
 
 
-def session_of(config: pytest.Config) -> Session:
+def session_of(config: pytest.Config) -> PytestSession:
     """Return the process's session."""
     if SESSION not in config.stash:
-        config.stash[SESSION] = Session(config)
+        config.stash[SESSION] = PytestSession(config)
     return config.stash[SESSION]
 
 

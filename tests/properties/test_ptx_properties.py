@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from gpuemu_flow.artifacts.cubin import Cubin, read_cubin
 from gpuemu_flow.artifacts.lint import Linter
 from gpuemu_flow.artifacts.measure import Artifact, measure
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.ptx import read_body, read_ptx
 from gpuemu_flow.artifacts.ptx.body import MAX_PROBLEMS
 from gpuemu_flow.artifacts.ptx.cfg import build_cfg
@@ -125,7 +125,9 @@ def test_mutations_are_read_without_error(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_mutations_are_measured_and_linted(seed: int) -> None:
     rng = random.Random(100 + seed)
-    linter = Linter(Policy(expect_tensor_cores=True, forbidden_instructions=("f64", "printf")))
+    linter = Linter(
+        KernelPolicy(expect_tensor_cores=True, forbidden_instructions=("f64", "printf"))
+    )
     for index in range(MUTATIONS // 5 // SEEDS):
         measured = measure(Artifact("m.ptx", mutated(rng, SMALL, SNIPPETS)))
         assert measured.kernels or measured.problems

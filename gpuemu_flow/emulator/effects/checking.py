@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gpuemu_flow.emulator.ir import (
-    Group,
     Immediate,
     Inverted,
-    Memory,
+    MemoryOperand,
     Operand,
+    OperandGroup,
     Register,
     Sink,
     Special,
@@ -22,7 +22,7 @@ UNKNOWN_FORM = "the emulator does not know this form of the instruction"
 
 def operand_problem(operand: Operand, type_name: str) -> str:
     """Say why an operand cannot be read as a type; an empty string when it can."""
-    if isinstance(operand, (Group, Memory, TensorPlace, Sink)):
+    if isinstance(operand, (OperandGroup, MemoryOperand, TensorPlace, Sink)):
         return "an operand has a form that this instruction does not take"
     if isinstance(operand, Inverted):
         return "" if type_name == "pred" else "a negated predicate is used as a number"
@@ -75,7 +75,7 @@ def operands_problem(step: Step, types: tuple[str, ...], result: str = "") -> st
 
 def address_problem(operand: Operand) -> str:
     """Return the reason why an operand is not a supported address, or an empty string."""
-    if not isinstance(operand, Memory):
+    if not isinstance(operand, MemoryOperand):
         return "its address has an unknown form"
     base = operand.base
     if isinstance(base, Register) and SIZES.get(base.type, 0) not in (4, 8):
@@ -93,7 +93,7 @@ def tensor_problem(operand: Operand, dimensions: int) -> str:
 
 def items_of(operand: Operand) -> tuple[Operand, ...]:
     """Return the elements of a vector operand; a single operand gives itself."""
-    return operand.items if isinstance(operand, Group) else (operand,)
+    return operand.items if isinstance(operand, OperandGroup) else (operand,)
 
 
 def constant_of(operand: Operand) -> int | None:
