@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuemu_flow.cases.grouped import LIST, Group
+from gpuemu_flow.cases.grouped import LIST, ArgumentGroup
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.positions import KeyPath
@@ -39,13 +39,13 @@ class GradientsParser:
     where : KeyPath
         The path of the op's table.
     schema : OpSchema
-    groups : mapping of str to Group
+    groups : mapping of str to ArgumentGroup
     """
 
     out: Reporter
     where: KeyPath
     schema: OpSchema
-    groups: Mapping[str, Group]
+    groups: Mapping[str, ArgumentGroup]
 
     def parse(
         self,

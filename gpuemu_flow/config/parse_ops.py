@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from gpuemu_flow.cases.grouped import Group, spread
+from gpuemu_flow.cases.grouped import ArgumentGroup, spread
 from gpuemu_flow.cases.output_contracts import parse_contracts
 from gpuemu_flow.cases.schema import (
     WARNING_SLUGS,
@@ -262,7 +262,7 @@ class OpParser:
 
     def inputs(
         self, table: Table, where: KeyPath
-    ) -> tuple[tuple[str, ...], OpSchema | None, dict[str, Group]]:
+    ) -> tuple[tuple[str, ...], OpSchema | None, dict[str, ArgumentGroup]]:
         """Return the input names, the schema, and arguments of several inputs.
 
         If only one of names and schema is given, the other is derived from it.
@@ -339,7 +339,7 @@ class OpParser:
         self,
         table: Table,
         names: tuple[str, ...],
-        groups: Mapping[str, Group],
+        groups: Mapping[str, ArgumentGroup],
         op: ProgramRef | None,
         where: KeyPath,
     ) -> None:

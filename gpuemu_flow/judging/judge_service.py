@@ -55,7 +55,7 @@ class _Item:
 
 
 class JudgeService:
-    """Judges the cases of one op and dtype; see `runners.jobs.Service`.
+    """Judges the cases of one op and dtype; see `runners.jobs.WorkerService`.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.lock import RunLock
 from gpuemu_flow.store.remote.entry import EntryError, decode
 from gpuemu_flow.store.remote.folder import FolderTransport
-from gpuemu_flow.store.remote.place import Place
+from gpuemu_flow.store.remote.place import CacheAccess
 from gpuemu_flow.store.remote.transport import (
     ACTION,
     CONTENT,
@@ -221,7 +221,7 @@ def verify_shared(workspace: Workspace) -> Checked:
     return checked
 
 
-def _is_sound(folder: FolderTransport, kind: str, key: str, limit: int, place: Place) -> bool:
+def _is_sound(folder: FolderTransport, kind: str, key: str, limit: int, place: CacheAccess) -> bool:
     sink = BytesIO()
     try:
         if not folder.get(kind, key, sink, limit):
@@ -256,7 +256,9 @@ def _delete(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _shared_folder(workspace: Workspace, *, writing: bool = False) -> tuple[FolderTransport, Place]:
+def _shared_folder(
+    workspace: Workspace, *, writing: bool = False
+) -> tuple[FolderTransport, CacheAccess]:
     place = place_for(workspace, writing=writing)
     parts = urllib.parse.urlsplit(place.url)
     if parts.scheme != "file":

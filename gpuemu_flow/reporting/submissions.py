@@ -22,7 +22,7 @@ from gpuemu_flow.results.from_manifests import result_of_summary
 from gpuemu_flow.results.model import Absence, CaseFailure, OpResult
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.results import FOLDER, STAMP, Judged, ResultStore, StoredResult
+from gpuemu_flow.store.results import FOLDER, STAMP, CountedResult, ResultStore, StoredResult
 from gpuemu_flow.types import (
     BAD,
     Case,
@@ -235,7 +235,7 @@ def _figures(one: _Submitted) -> dict[str, Json]:
     }
 
 
-def _figure(judged: Judged, name: str) -> float:
+def _figure(judged: CountedResult, name: str) -> float:
     """Return the sort key of a figure, by which NaN is the worst."""
     value = float(getattr(judged, name))
     return math.inf if math.isnan(value) else value

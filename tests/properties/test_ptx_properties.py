@@ -258,12 +258,12 @@ SCRIPT = """
 import resource, sys
 from gpuemu_flow.artifacts.lint import Linter
 from gpuemu_flow.artifacts.measure import Artifact, measure
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 limit = int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 with open(sys.argv[1], "rb") as stream:
     measured = measure(Artifact("big.ptx", stream.read()))
-linter = Linter(Policy())
+linter = Linter(KernelPolicy())
 print(len(measured.kernels), sum(v.metrics.instructions for v in measured.kernels),
       len(measured.problems), len([linter.lint(v) for v in measured.kernels]))
 """
