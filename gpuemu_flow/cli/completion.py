@@ -1,4 +1,4 @@
-"""``gpuemu-flow completion SHELL``: the script that completes a command line, and names in it."""
+"""``gpuemu-flow completion SHELL``: the script with which a shell completes command lines."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class WatchState:
         return self.explained(workspace, report, pool)
 
     def least_sessions(self) -> int:
-        """Return how many workers `explained` needs."""
+        """Return the least number of workers that `explained` can do with."""
         return 1
 
     def explained(self, workspace: Workspace, report: RunReport, pool: Pool) -> RunReport:

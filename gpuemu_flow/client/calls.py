@@ -313,7 +313,7 @@ def fuzz_op(
 
 
 def progress(request_id: str) -> Call[tuple[int, int]]:
-    """Make the request for another request's progress: steps done, and in all."""
+    """Make the request for the progress of another one: its steps done, and their total."""
     return Call(
         {"type": "Progress", "request_id": request_id},
         "Progress",

@@ -54,7 +54,7 @@ class GradientsParser:
         reference: ProgramRef,
         outputs: tuple[OutputContract, ...],
     ) -> tuple[str, ...]:
-        """Return the names of the inputs; none if no gradients are wanted."""
+        """Return the names of the inputs by which gradients are wanted, maybe none."""
         if not wanted:
             return ()
         self._check_programs(op, reference)

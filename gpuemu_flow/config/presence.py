@@ -40,7 +40,7 @@ class Presence:
     looked_at : set of Path
         Paths whose appearance or disappearance may change the problems.
     awaited : set of str
-        Patterns whose first match, after which they end in a slash, mends a warning.
+        Patterns whose first match, after which they end in a slash, fixes a warning.
     """
 
     root: Path

@@ -113,7 +113,7 @@ class BlockMachine(Printing):
             self.global_races.cluster_pass(self, group)
 
     def blocks_ended(self, gone: Array) -> None:
-        """Look for accesses of the shared memory of blocks that ended, which nothing orders."""
+        """Report accesses to the shared memory of ended blocks that nothing orders before the end."""
         rows = np.flatnonzero(gone.any(axis=1) & ~self.live.any(axis=1))
         for row in rows.tolist():
             self.leave_copies(row)

@@ -46,8 +46,8 @@ def report_meetings(
 ) -> None:
     """Report threads that stored different values to one place in one instruction.
 
-    Lanes of one warp are a race of its own kind, ``same-instruction``. Warps that execute a store
-    at one time are not ordered either; that is a ``write-after-write``.
+    Stores by lanes of one warp are a race of a kind of their own, ``same-instruction``. Stores by
+    different warps are not ordered either, and are reported as ``write-after-write``.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def report_meetings(
     values : sequence of array
         Elements written, for the active lanes.
     lost : array
-        Active lanes whose value is no longer there.
+        Active lanes whose value was overwritten by that of another lane.
     step : int
     strong : bool
         True for volatile and relaxed stores, which other warps may make at the same time.

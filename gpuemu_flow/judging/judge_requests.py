@@ -147,7 +147,7 @@ class Evaluation:
         self._rounding = None if rounding is None else vars(rounding)
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """See `Work`."""
+        """Send the request to the worker, as `Work.begin` says."""
         message = {
             "method": "evaluate",
             "index": 0,

@@ -60,7 +60,7 @@ class JudgeService:
     Parameters
     ----------
     setup : mapping
-        See `judge_requests.Setup`. Facts that are given need not be found out again.
+        See `judge_requests.Setup`. The service does not find out again what `facts` holds.
     """
 
     def __init__(self, setup: Mapping[str, Json]) -> None:

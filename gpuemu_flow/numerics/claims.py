@@ -317,7 +317,7 @@ def is_close(right: float, wrong: float) -> bool:
 
 
 def is_zero(right: float, wrong: float) -> bool:
-    """Tell whether nothing that is known separates a border from zero."""
+    """Tell whether a border may be zero, by the nearest right and the nearest wrong value."""
     if wrong == 0.0 or right * wrong <= 0.0:
         return max(abs(right), abs(wrong)) <= NEAR_ZERO
     return abs(right) <= abs(wrong) <= TINY

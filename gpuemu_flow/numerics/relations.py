@@ -1,8 +1,8 @@
 """Relations between wrong outputs and the reference's, as formulas that can be tested on any case.
 
-A relation predicts the wrong output of every case. It counts where it leaves at most a tenth of
-the error of nearly all wrong elements, in every case that was looked at; what merely looks alike
-(a repeat, where neighbours hardly differ) does not.
+A relation predicts the wrong output of every case. It counts as found if, in every case that was
+looked at, it explains nine tenths of the error of nearly all wrong elements. What merely looks
+alike (a repeat, where neighbours hardly differ) does not count.
 
 ==================  ==============================================================================
 kind                actual is

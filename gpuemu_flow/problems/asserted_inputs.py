@@ -396,7 +396,7 @@ def _constant_in(node: ast.AST) -> bool:
 
 
 def buffers_of(body: Sequence[ast.stmt]) -> set[str]:
-    """Return names of tensors without values, or of constants: calls may write to these."""
+    """Return the names of empty or constant tensors, which calls may use as output buffers."""
     found = set()
     for node in walk_all(body):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):

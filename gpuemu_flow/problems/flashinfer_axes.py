@@ -79,7 +79,7 @@ def axes_of(definition: Definition) -> Axes:
 
 
 def told_by_inputs(definition: Definition, axes: Axes) -> dict[str, tuple[str, int, int, int]]:
-    """Return how axes that only outputs have follow from axes of inputs.
+    """Return the rules by which axes that only outputs have follow from axes of inputs.
 
     Returns
     -------

@@ -54,7 +54,7 @@ class CaseToFile:
         self._checked = CheckedWork(inputs, checks)
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """See `Work`."""
+        """Send the case to the worker, as `Work.begin` says."""
         case = self._request.case
         if watches(self._checks):
             return self._checked.begin(worker_client)
@@ -178,7 +178,7 @@ class CallInMemory:
         self._message["index"] = self._index = index
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """See `Work`."""
+        """Send the case to the worker, as `Work.begin` says."""
         if watches(self._checks):
             return self._begin_checked(worker_client)
         message, index, checks = self._message, self._index, self._checks

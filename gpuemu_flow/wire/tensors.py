@@ -89,7 +89,7 @@ def decode_tensor(
     Raises
     ------
     WireError
-        Whatever is wrong with it; `where` names it.
+        The value is no valid tensor. The message names it by `where`.
     """
     if not isinstance(value, dict):
         raise WireError(f"{where} must be a tensor object, not {json_type(value)}")

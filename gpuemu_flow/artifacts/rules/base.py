@@ -97,7 +97,7 @@ def needs_ptx(view: KernelView, policy: KernelPolicy) -> str:
 
 
 def needs_exact_figures(view: KernelView, policy: KernelPolicy) -> str:
-    """Return the reason why a rule on the compiler's figures cannot judge a view, else ''."""
+    """Return the reason why a view lacks the compiler's exact figures; empty if it has them."""
     return "" if view.metrics.is_exact else "needs a cubin or the output of ptxas -v"
 
 

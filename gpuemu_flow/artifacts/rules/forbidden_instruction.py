@@ -59,7 +59,7 @@ def _check_ptx(view: KernelView, pattern: str) -> Iterator[Violation]:
 
 
 def unchecked(view: KernelView, policy: KernelPolicy) -> str:
-    """Return the reason why the rule cannot search a kernel without a listing, else ''."""
+    """Return the reason why the rule cannot search a kernel; empty if it can."""
     sass = [p for p in policy.forbidden_instructions if is_sass_pattern(p)]
     ptx = [p for p in policy.forbidden_instructions if not is_sass_pattern(p) and p != SPILL]
     return unchecked_patterns(view, ptx, sass)

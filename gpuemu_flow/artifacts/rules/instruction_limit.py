@@ -27,7 +27,7 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
 
 
 def unchecked(view: KernelView, policy: KernelPolicy) -> str:
-    """Return the reason why the rule cannot judge a kernel without PTX, else ''."""
+    """Return the reason why the rule cannot judge a kernel; empty if it can."""
     if policy.max_instructions is not None and view.metrics.instructions is None:
         return "needs the kernel's PTX"
     return ""

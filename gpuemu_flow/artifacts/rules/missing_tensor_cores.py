@@ -26,7 +26,7 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
 
 
 def unchecked(view: KernelView, policy: KernelPolicy) -> str:
-    """Return the reason why the rule cannot judge a kernel without a listing, else ''."""
+    """Return the reason why the rule cannot judge a kernel; empty if it can."""
     if policy.expect_tensor_cores and not view.has_ptx and view.metrics.sass_opcodes is None:
         return "needs the kernel's PTX, or nvdisasm"
     return ""

@@ -63,7 +63,7 @@ def _registers(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
 
 
 def unchecked(view: KernelView, policy: KernelPolicy) -> str:
-    """Return the reason why the rule cannot judge unknown registers, else ''."""
+    """Return the reason why the rule cannot judge the registers; empty if it can."""
     if view.metrics.registers is None:
         return "no figure: needs a cubin or the output of ptxas -v"
     return ""

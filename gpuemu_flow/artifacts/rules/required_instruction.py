@@ -40,7 +40,7 @@ def _is_present(view: KernelView, pattern: str) -> bool:
 
 
 def unchecked(view: KernelView, policy: KernelPolicy) -> str:
-    """Return the reason why the rule cannot search a kernel without a listing, else ''."""
+    """Return the reason why the rule cannot search a kernel; empty if it can."""
     sass = [p for p in policy.required_patterns if is_sass_pattern(p)]
     return unchecked_patterns(view, [p for p in policy.required_patterns if p not in sass], sass)
 

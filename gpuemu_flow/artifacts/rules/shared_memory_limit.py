@@ -32,7 +32,7 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
 
 
 def unchecked(view: KernelView, policy: KernelPolicy) -> str:
-    """Return the reason why the rule cannot judge unknown shared memory, else ''."""
+    """Return the reason why the rule cannot judge the shared memory; empty if it can."""
     if policy.max_shared_memory is not None and view.metrics.shared_bytes is None:
         return "shared memory is unknown"
     return ""

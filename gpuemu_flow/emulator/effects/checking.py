@@ -56,7 +56,7 @@ def result_problem(operand: Operand, type_name: str) -> str:
 
 
 def operands_problem(step: Step, types: tuple[str, ...], result: str = "") -> str:
-    """Check the types of a step's operands and of its optional result; return a reason or ''."""
+    """Return the reason why the types of a step's operands are wrong; empty if they are right."""
     wanted = len(types) + bool(result)
     if len(step.operands) != wanted:
         return f"it has {len(step.operands)} operands, not {wanted}"
@@ -84,7 +84,7 @@ def address_problem(operand: Operand) -> str:
 
 
 def tensor_problem(operand: Operand, dimensions: int) -> str:
-    """Return the reason why an operand is no place in a tensor of some dimensions, or ''."""
+    """Return the reason why an operand names no place in a tensor; empty if it names one."""
     if not isinstance(operand, TensorPlace) or len(operand.coordinates) != dimensions:
         return f"it needs a tensor map with {dimensions} coordinates"
     problems = (operand_problem(c, "s32") for c in operand.coordinates)

@@ -237,7 +237,7 @@ _WRITERS = {
 
 @dataclass(frozen=True)
 class Collective:
-    """The parts of a collective's function."""
+    """The parts of the C function for a step that a warp executes together."""
 
     reader: SegmentWriter
     writer: SegmentWriter

@@ -176,7 +176,7 @@ class SharedCache:
         Parameters
         ----------
         keys : sequence of str
-            All that is asked for at once, with or without a result.
+            Keys of all results that are looked up together, those without a result too.
         records : mapping of str to JSON
             Results by key.
         blobs : iterable of str
