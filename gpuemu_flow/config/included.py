@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuemu_flow.config.patterns import plain_glob
 from gpuemu_flow.config.positions import KeyPath
-from gpuemu_flow.config.presence import Presence
+from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.read import ConfigSource, read_source
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.tables import FILE, INCLUDED
@@ -22,7 +22,7 @@ _CACHE = ".gpuemu-cache"
 
 
 @dataclass
-class Included:
+class IncludedFiles:
     """Files that a configuration includes.
 
     Attributes
@@ -37,7 +37,7 @@ class Included:
     patterns: tuple[str, ...] = ()
 
 
-def read_included(project: ConfigSource) -> Included:
+def read_included(project: ConfigSource) -> IncludedFiles:
     """Read all files that the project's file includes; report what cannot be."""
     given = project.tree.get("include", [])
     root = Path(os.path.realpath(project.path.parent))
@@ -59,7 +59,7 @@ def read_included(project: ConfigSource) -> Included:
         for path in found
     ]
     patterns += [pattern for source in (project, *sources) for pattern in source.listings]
-    return Included(sources, tuple(dict.fromkeys(patterns)))
+    return IncludedFiles(sources, tuple(dict.fromkeys(patterns)))
 
 
 def _pattern(written: str, where: KeyPath, out: Reporter) -> str:
@@ -88,19 +88,19 @@ def _matches(root: Path, pattern: str, where: KeyPath, project: ConfigSource) ->
         text = f"{dotted(where)} = {shown(pattern)} is no file"
         out.add("config-include", where, text, "correct it, or take it out")
     elif not found:
-        Presence(root).tell_of_none(pattern, where, out)
+        ExpectedFiles(root).tell_of_none(pattern, where, out)
     return found
 
 
 def _check(raw: Mapping[str, Json], out: Reporter) -> dict[str, Json]:
     """Check the tables of an included file, which may hold only arrays of tables."""
-    kept = {}
+    allowed = {}
     for name, value in raw.items():
         if name in FILE.by_name and name not in INCLUDED.by_name:
             text = f"{shown(name)} stands in a file that is included"
             hint = "such a file holds [[ops]], [[kernels]] and [[rules]]: write it into gpuemu.toml"
             out.add("config-include", (name,), text, hint)
         else:
-            kept[name] = value
-    checked: dict[str, Json] = INCLUDED.check(kept, (), out)
+            allowed[name] = value
+    checked: dict[str, Json] = INCLUDED.check(allowed, (), out)
     return checked

@@ -10,7 +10,7 @@ from gpuemu_flow.config import parse_sections
 from gpuemu_flow.config.changes import NO_CHANGES, ConfigChanges, layers, target_tables
 from gpuemu_flow.config.find import FILE_NAME, exists, find_config
 from gpuemu_flow.config.functions import missing_functions
-from gpuemu_flow.config.included import Included, read_included
+from gpuemu_flow.config.included import IncludedFiles, read_included
 from gpuemu_flow.config.merge import definer, merged
 from gpuemu_flow.config.model import Config, ConfigFile, Environment, KernelConfig, OpConfig
 from gpuemu_flow.config.parse_compiled import join_kernels
@@ -20,7 +20,7 @@ from gpuemu_flow.config.parse_rules import RuleParser
 from gpuemu_flow.config.parse_targets import TargetParser
 from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
-from gpuemu_flow.config.presence import Presence
+from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.read import ConfigSource, read_source
 from gpuemu_flow.config.report import Reporter, shown
 from gpuemu_flow.config.target_options import as_options, chosen_options
@@ -175,7 +175,7 @@ class _Assembly:
     def __init__(
         self,
         sources: list[ConfigSource],
-        included: Included,
+        included: IncludedFiles,
         home: Path,
         *,
         granted: bool,
@@ -252,7 +252,7 @@ class _Assembly:
             for path in (kernel.ptx, kernel.cubin)
             if path is not None
         )
-        presence = Presence(self.root, self.copied, self.include, made)
+        presence = ExpectedFiles(self.root, self.copied, self.include, made)
         ops: list[OpConfig] = []
         consulted: set[Path] = set()
         looked_into: dict[Path, str] = {}
@@ -345,8 +345,8 @@ class _Assembly:
 
         No op may read the cache, and ``clean`` empties it.
         """
-        held = (path for path in files if folder and path.resolve().is_relative_to(folder))
-        found = next(held, None)
+        inside = (path for path in files if folder and path.resolve().is_relative_to(folder))
+        found = next(inside, None)
         if found is not None:
             where = ("cache", "dir")
             text = f"{shown(self.section('cache')['dir'])} holds {shown(found.name)}, too"

@@ -24,7 +24,7 @@ from gpuemu_flow.config.parse_rules import RuleParser
 from gpuemu_flow.config.parse_sections import partial_tolerances, policy_of, report_policy_conflict
 from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
-from gpuemu_flow.config.presence import Presence
+from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.programs import Programs, is_module, with_shared_weights
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.same_program import is_same_program
@@ -85,7 +85,7 @@ class OpParser:
         ``[validation]`` as it is written, which tells a default from a written value.
     rules : RuleParser
         Parser of the rules that ops may need.
-    presence : Presence
+    presence : ExpectedFiles
         Lookup of what globs match.
     names : dict of str to str
         Names of the ops of other files, and their places.
@@ -99,7 +99,7 @@ class OpParser:
     execution: ExecutionConfig
     shared_table: Table
     rules: RuleParser
-    presence: Presence
+    presence: ExpectedFiles
     names: dict[str, str] = field(default_factory=dict)
     framework: str = ""
     programs: Programs = field(init=False)
@@ -388,8 +388,8 @@ class OpParser:
 def _invariants(given: Json, names: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
     """Read the invariants in the vocabulary's order; one may be a table that names an input."""
     if isinstance(given, dict):
-        asked = {name for name, wanted in given.items() if wanted}
-        shape_input = names[0] if "shape_preserved" in asked else None
+        requested = {name for name, wanted in given.items() if wanted}
+        shape_input = names[0] if "shape_preserved" in requested else None
     else:
-        asked, shape_input = set(given), None
-    return tuple(name for name in INVARIANTS if name in asked), shape_input
+        requested, shape_input = set(given), None
+    return tuple(name for name in INVARIANTS if name in requested), shape_input

@@ -8,7 +8,7 @@ from pathlib import Path
 from gpuemu_flow.config import model, tables
 from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
-from gpuemu_flow.config.presence import Presence
+from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.report import Reporter
 from gpuemu_flow.config.tables_sandbox import SANDBOX
 from gpuemu_flow.config.vocabulary import STRATEGY_SET
@@ -172,7 +172,7 @@ def sandbox(
     table: Table,
     workspace: WorkspacePaths,
     outs: Mapping[str, Reporter],
-    presence: Presence,
+    presence: ExpectedFiles,
     project: Reporter,
 ) -> model.SandboxConfig:
     """Parse ``[sandbox]``, whose keys have the reporters `outs`.
@@ -193,11 +193,11 @@ def sandbox(
     for pattern, place in apart.items():
         presence.check_apart(pattern, place, out, mild=out is not project)
     named = zip(values["hidden"], hidden, strict=True)
-    kept = [(written, path) for written, path in named if path is not None]
+    existing = [(written, path) for written, path in named if path is not None]
     out = outs["hidden"]
-    presence.check_hidden(kept, writable, out, mild=out is not project)
+    presence.check_hidden(existing, writable, out, mild=out is not project)
     return model.SandboxConfig(
-        values["mode"], writable, tuple(path for _, path in kept), tuple(apart)
+        values["mode"], writable, tuple(path for _, path in existing), tuple(apart)
     )
 
 

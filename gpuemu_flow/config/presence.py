@@ -22,7 +22,7 @@ _WILDCARDS = frozenset("*?[")
 
 
 @dataclass
-class Presence:
+class ExpectedFiles:
     """Lookup of the files that a configuration expects; keeps the places that were looked at.
 
     Attributes

@@ -71,8 +71,8 @@ def _sum_or_product(opcode: Opcode, type_name: str, words: frozenset[str]) -> Op
     if type_name in ("f32", "f64"):
         if not only(words, *ROUNDINGS, "ftz", "sat", type_name):
             return None
-        makers = {"add": floats.add, "sub": floats.subtract, "mul": floats.multiply}
-        function = makers[base](rounding(words), DTYPES[type_name])
+        factories = {"add": floats.add, "sub": floats.subtract, "mul": floats.multiply}
+        function = factories[base](rounding(words), DTYPES[type_name])
         return _arithmetic(function, type_name, 2, words, base)
     if type_name in _PAIRS and base == "add" and only(words, type_name):
         return OpcodeForm(packed.twice_bits(np.add), (type_name,) * 2, type_name, base)
@@ -117,8 +117,8 @@ def _multiply_add(opcode: Opcode, type_name: str, words: frozenset[str]) -> Opco
     if type_name in ("f32", "f64"):
         if not only(words, *ROUNDINGS, "ftz", "sat", type_name):
             return None
-        maker = floats.fma32 if type_name == "f32" else floats.fma64
-        return _arithmetic(maker(rounding(words)), type_name, 3, words, "fma")
+        factory = floats.fma32 if type_name == "f32" else floats.fma64
+        return _arithmetic(factory(rounding(words)), type_name, 3, words, "fma")
     if opcode.base == "fma" or type_name not in INTEGERS:
         return None
     if "sat" in words:

@@ -48,8 +48,8 @@ def _shift(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeForm 
 def _funnel(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeForm | None:
     if type_name != "b32" or not words & {"l", "r"} or not words & {"wrap", "clamp"}:
         return None
-    maker = integers.funnel_left if "l" in words else integers.funnel_right
-    return OpcodeForm(maker("wrap" in words), ("b32", "b32", "u32"), "b32", "shf")
+    factory = integers.funnel_left if "l" in words else integers.funnel_right
+    return OpcodeForm(factory("wrap" in words), ("b32", "b32", "u32"), "b32", "shf")
 
 
 @builds("popc", "clz", "brev", "bfind")
@@ -94,8 +94,8 @@ def _field(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeForm 
         return OpcodeForm(integers.insert_field, (type_name,) * 2 + ("u32", "u32"), type_name, base)
     if not words & {"wrap", "clamp"} or type_name.endswith("64"):
         return None
-    maker = integers.bit_mask if base == "bmsk" else integers.sign_extend
-    return OpcodeForm(maker("wrap" in words), (type_name, "u32"), type_name, base)
+    factory = integers.bit_mask if base == "bmsk" else integers.sign_extend
+    return OpcodeForm(factory("wrap" in words), (type_name, "u32"), type_name, base)
 
 
 @builds("lop3")

@@ -21,7 +21,7 @@ from gpuemu_flow.emulator.ir import KernelParameter, KernelProgram
 from gpuemu_flow.emulator.machine import BlockMachine
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, LaunchArena, SideBySide
 from gpuemu_flow.emulator.names import plain_function
-from gpuemu_flow.emulator.native.backend import Native
+from gpuemu_flow.emulator.native.backend import NativeKernel
 from gpuemu_flow.emulator.races import GlobalRaces
 from gpuemu_flow.emulator.state import CaseMemory, KernelLaunch
 from gpuemu_flow.emulator.tensor_maps import MAP_BYTES, TensorMap
@@ -135,7 +135,7 @@ class Kernel:
         check_program(self.program)
         self._blocks = split_blocks(self.program)
         self._code = Code(self.program, self._blocks)
-        self._native = Native(self.program, self._blocks)
+        self._native = NativeKernel(self.program, self._blocks)
 
     @property
     def name(self) -> str:

@@ -49,7 +49,7 @@ class CommandProgress:
 
 
 @dataclass(frozen=True)
-class Finished:
+class CommandResult:
     """The outcome of a command; `code` is negative when a signal ended it."""
 
     code: int
@@ -65,7 +65,7 @@ async def run_command(
     environ: Mapping[str, str],
     on_progress: Callable[[CommandProgress], None],
     limit_s: float = LIMIT_S,
-) -> Finished:
+) -> CommandResult:
     """Run ``gpuemu-flow`` with `arguments` in a workspace.
 
     A cancelled call stops the command, and all that it started, before it returns.
@@ -99,7 +99,7 @@ async def run_command(
         out, err = "", ""
         with contextlib.suppress(asyncio.TimeoutError):
             out, err = await reading_ended
-    return Finished(process.returncode or 0, out, err, timed_out)
+    return CommandResult(process.returncode or 0, out, err, timed_out)
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

@@ -12,7 +12,7 @@ from lsprotocol import types
 
 from gpuemu_flow.lsp import commands
 from gpuemu_flow.lsp.documents import Document
-from gpuemu_flow.lsp.jobs import CommandProgress, Finished, run_command
+from gpuemu_flow.lsp.jobs import CommandProgress, CommandResult, run_command
 from gpuemu_flow.lsp.server import ConfigServer
 
 MAX_WAITING = 20
@@ -28,7 +28,7 @@ class RunningCommands:
         self._server = server
         self._locks: dict[Path, asyncio.Lock] = {}
         self._waiting: set[tuple[str, str, str]] = set()
-        self._works: set[asyncio.Future[Finished]] = set()
+        self._works: set[asyncio.Future[CommandResult]] = set()
         self._idle = asyncio.Event()
         self._ending = False
 
@@ -109,7 +109,7 @@ class RunningCommands:
         return self._tell(command, document, op, finished, unsaved=unsaved)
 
     def _tell(
-        self, command: str, document: Document, op: str, finished: Finished, *, unsaved: bool
+        self, command: str, document: Document, op: str, finished: CommandResult, *, unsaved: bool
     ) -> dict[str, Any]:
         log = "\n".join(part for part in (finished.err, finished.out) if part)[:MAX_LOGGED]
         self._server.window_log_message(types.LogMessageParams(types.MessageType.Log, log))
@@ -167,7 +167,7 @@ class _Shown:
         """Return a future that is cancelled when the user wants the command to stop."""
         return self._server.work_done_progress.tokens.get(self._token or "")
 
-    def stop(self, work: asyncio.Future[Finished], asked: Any) -> None:
+    def stop(self, work: asyncio.Future[CommandResult], asked: Any) -> None:
         """Stop `work`, if `asked` says so."""
         if asked.cancelled():
             self.stopped = True

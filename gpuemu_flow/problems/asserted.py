@@ -10,18 +10,18 @@ from pathlib import Path
 from gpuemu_flow.cases.schema import WARNING_SLUGS, parse_schema
 from gpuemu_flow.problems.asserted_found import Comparison, Test, find_tests
 from gpuemu_flow.problems.asserted_modules import LocalModules
-from gpuemu_flow.problems.asserted_problem import AssertedProblem, Side, read_comparison
+from gpuemu_flow.problems.asserted_problem import AssertedProblem, ComparisonSide, read_comparison
 from gpuemu_flow.problems.asserted_slices import ModuleText
 from gpuemu_flow.problems.asserted_tolerances import tolerances_of
 from gpuemu_flow.problems.asserted_values import Expander, NotUnderstoodError
 from gpuemu_flow.problems.found import plain_name, python_files, read_source, unique_name
 from gpuemu_flow.problems.model import (
     CandidateProgram,
-    Imported,
-    Left,
+    ImportedProblem,
+    ImportOutcome,
     ProblemFacts,
     ProblemSource,
-    Taken,
+    SkippedProblem,
 )
 from gpuemu_flow.problems.options import Options
 from gpuemu_flow.problems.probing import ADAPTERS
@@ -49,12 +49,12 @@ class _Writer:
     root: Path
     files: dict[str, bytes] = field(default_factory=dict)
     ops: list[dict[str, Json]] = field(default_factory=list)
-    taken: dict[str, Taken] = field(default_factory=dict)
-    left: list[Left] = field(default_factory=list)
+    taken: dict[str, ImportedProblem] = field(default_factory=dict)
+    left: list[SkippedProblem] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
-def import_pytest(path: Path, options: Options, announce: Callable[[str], None]) -> Imported:
+def import_pytest(path: Path, options: Options, announce: Callable[[str], None]) -> ImportOutcome:
     """Make a workspace of the comparisons in tests. Nothing of them is run.
 
     Parameters
@@ -65,7 +65,7 @@ def import_pytest(path: Path, options: Options, announce: Callable[[str], None])
     Raises
     ------
     UsageError
-        ``import-not-found`` and its like; what is not understood is in `Imported.left`.
+        ``import-not-found`` and its like; what is not understood is in `ImportOutcome.left`.
     """
     writer = _Writer(options, path if path.is_dir() else path.parent)
     for file in python_files(path):
@@ -78,7 +78,7 @@ def import_pytest(path: Path, options: Options, announce: Callable[[str], None])
         parts = [_HEAD + text, table_text("[validation]", validation)]
         parts += [table_text("[[ops]]", op) for op in writer.ops]
         writer.files["gpuemu.toml"] = "\n".join(parts).encode()
-    return Imported(writer.files, tuple(writer.taken.values()), tuple(writer.left))
+    return ImportOutcome(writer.files, tuple(writer.taken.values()), tuple(writer.left))
 
 
 def _file(file: Path, writer: _Writer, announce: Callable[[str], None]) -> None:
@@ -87,7 +87,9 @@ def _file(file: Path, writer: _Writer, announce: Callable[[str], None]) -> None:
         tree = parse_python(content, str(file))
         text = content.decode()
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        writer.left.append(Left(str(file), f"no Python that parses: {type(error).__name__}"))
+        writer.left.append(
+            SkippedProblem(str(file), f"no Python that parses: {type(error).__name__}")
+        )
         return
     module, expander = ModuleText(text, tree), Expander(tree)
     modules = LocalModules(file, writer.root)
@@ -96,23 +98,23 @@ def _file(file: Path, writer: _Writer, announce: Callable[[str], None]) -> None:
         name = unique_name(plain_name(test.name), writer.problems)
         writer.problems.append(name)
         for line, reason in test.left:
-            writer.left.append(Left(f"{file}:{line}: {test.name}", reason))
+            writer.left.append(SkippedProblem(f"{file}:{line}: {test.name}", reason))
         if test.left:
             continue
         if not test.comparisons:
             reason = "no comparison that can be read: assert_close, allclose or their like"
-            writer.left.append(Left(f"{file}:{test.node.lineno}: {test.name}", reason))
+            writer.left.append(SkippedProblem(f"{file}:{test.node.lineno}: {test.name}", reason))
         for comparison in test.comparisons:
             try:
                 compared = _compared(test, comparison, module, expander, writer.options)
                 _write(compared, comparison, _Where(file, test, name, module, modules), writer)
             except NotUnderstoodError as error:
                 where = f"{file}:{comparison.line}: {test.name}"
-                writer.left.append(Left(where, str(error)))
+                writer.left.append(SkippedProblem(where, str(error)))
             except (RecursionError, MemoryError, ValueError, KeyError) as error:
                 where = f"{file}:{comparison.line}: {test.name}"
                 reason = f"its text cannot be read: {type(error).__name__}"
-                writer.left.append(Left(where, reason))
+                writer.left.append(SkippedProblem(where, reason))
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ def _write(
     writer.ops += ops
     source = ProblemSource(f"{where.name}/{label}", where.file, b"", {}, tuple(candidates))
     dims = {name: tuple(sizes) for name, sizes in compared.schema["dims"].items()}
-    writer.taken[f"{where.name}/{label}"] = Taken(
+    writer.taken[f"{where.name}/{label}"] = ImportedProblem(
         source, ProblemFacts((), ()), dims, scaled=compared.scaled, notes=notes
     )
 
@@ -221,7 +223,10 @@ def _label(comparison: Comparison, compared: AssertedProblem, where: _Where) -> 
 
 
 def _program(
-    compared: AssertedProblem, side: Side, bound: Mapping[str, ast.expr | None], where: _Where
+    compared: AssertedProblem,
+    side: ComparisonSide,
+    bound: Mapping[str, ast.expr | None],
+    where: _Where,
 ) -> str:
     """Return the text of a side's program without its last lines."""
     needed = set(side.needed)

@@ -36,7 +36,7 @@ _BUFFERS = {"empty", "empty_like", "zeros", "zeros_like", "full", "full_like", "
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeTensor:
     """A tensor that a test makes.
 
     Attributes
@@ -85,7 +85,7 @@ class StatementReader:
     fixed: AbstractSet[str]
     taken: set[str]
     written: AbstractSet[str] = frozenset()
-    made: list[Made] = field(default_factory=list)
+    made: list[MadeTensor] = field(default_factory=list)
     local: dict[str, int] = field(default_factory=dict)
 
     def read(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -173,7 +173,7 @@ class StatementReader:
         while wanted in self.taken:
             wanted += "_"
         self.taken.add(wanted)
-        self.made.append(Made(wanted, node.lineno, shape, dtype, rules, library, constant))
+        self.made.append(MadeTensor(wanted, node.lineno, shape, dtype, rules, library, constant))
         text = f"{GIVEN}[{wanted!r}]" + chain.after
         return ast.copy_location(ast.parse(text, mode="eval").body, node)
 

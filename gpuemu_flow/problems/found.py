@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.problems.model import CandidateProgram, Left, ProblemSource
+from gpuemu_flow.problems.model import CandidateProgram, ProblemSource, SkippedProblem
 from gpuemu_flow.syntax import parse_python
 
 MOST_FILES = 5_000
@@ -106,9 +106,9 @@ def plain_name(text: str) -> str:
 
 def find_kernelbench(
     path: Path, candidates: tuple[Path, ...] = ()
-) -> tuple[list[ProblemSource], list[Left]]:
+) -> tuple[list[ProblemSource], list[SkippedProblem]]:
     """Return the problems of KernelBench in a file or folder, each with its candidates."""
-    left: list[Left] = []
+    left: list[SkippedProblem] = []
     problems: list[ProblemSource] = []
     found: list[CandidateProgram] = []
     for file in dict.fromkeys(_all_files(path, candidates)):
@@ -120,7 +120,7 @@ def find_kernelbench(
         if "ModelNew" in names:
             reason = needs_compiler(tree)
             if reason:
-                left.append(Left(str(file), reason))
+                left.append(SkippedProblem(str(file), reason))
                 continue
             triton = b"triton" in content or b"cuda" in content
             found.append(CandidateProgram(plain_name(file.stem), file, content, triton))
@@ -131,7 +131,7 @@ def find_kernelbench(
         at = _home(candidate, problems)
         if at is None:
             reason = "no problem is named like it or its folder, nor stands alone beside it"
-            left.append(Left(str(candidate.path), reason))
+            left.append(SkippedProblem(str(candidate.path), reason))
             continue
         source = problems[at]
         name = unique_name(candidate.name, [one.name for one in source.candidates])
@@ -140,12 +140,12 @@ def find_kernelbench(
     return problems, left
 
 
-def parsed(content: bytes, file: Path, left: list[Left]) -> ast.Module | None:
+def parsed(content: bytes, file: Path, left: list[SkippedProblem]) -> ast.Module | None:
     """Parse a file; record one that does not parse in `left` and return None."""
     try:
         return parse_python(content, str(file))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        left.append(Left(str(file), f"no Python that parses: {type(error).__name__}"))
+        left.append(SkippedProblem(str(file), f"no Python that parses: {type(error).__name__}"))
         return None
 
 

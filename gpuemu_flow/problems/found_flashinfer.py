@@ -16,7 +16,7 @@ from gpuemu_flow.problems.found import (
     read_source,
     unique_name,
 )
-from gpuemu_flow.problems.model import Left
+from gpuemu_flow.problems.model import SkippedProblem
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.syntax import parse_python
 from gpuemu_flow.types import DTYPES, Json
@@ -91,10 +91,10 @@ class FormatError(Exception):
 
 def find_flashinfer(
     path: Path, candidates: tuple[Path, ...] = ()
-) -> tuple[list[Definition], list[Left]]:
+) -> tuple[list[Definition], list[SkippedProblem]]:
     """Return the definitions in a file or folder, each with its workloads and solutions."""
     found: dict[str, Definition] = {}
-    left: list[Left] = []
+    left: list[SkippedProblem] = []
     rest: list[tuple[Path, Json]] = []
     places = (path, *candidates)
     listed = (files_with(place, (".json", ".jsonl"), "files of JSON") for place in places)
@@ -107,14 +107,16 @@ def find_flashinfer(
                 elif "definition" in content:
                     rest.append((file, content))
                 else:
-                    left.append(Left(str(file), "it is no definition, workload or solution"))
+                    left.append(
+                        SkippedProblem(str(file), "it is no definition, workload or solution")
+                    )
         except (FormatError, ValueError, RecursionError) as error:
-            left.append(Left(str(file), _line(error)))
+            left.append(SkippedProblem(str(file), _line(error)))
     for file, content in rest:
         try:
             _attach(file, content, found, left)
         except (FormatError, ValueError, RecursionError, SyntaxError) as error:
-            left.append(Left(str(file), _line(error)))
+            left.append(SkippedProblem(str(file), _line(error)))
     return list(found.values()), left
 
 
@@ -189,11 +191,16 @@ def _tensors(
 
 
 def _attach(
-    file: Path, content: Mapping[str, Json], found: Mapping[str, Definition], left: list[Left]
+    file: Path,
+    content: Mapping[str, Json],
+    found: Mapping[str, Definition],
+    left: list[SkippedProblem],
 ) -> None:
     definition = found.get(str(content["definition"]))
     if definition is None:
-        left.append(Left(str(file), f"there is no definition {str(content['definition'])[:80]!r}"))
+        left.append(
+            SkippedProblem(str(file), f"there is no definition {str(content['definition'])[:80]!r}")
+        )
     elif "sources" in content:
         definition.solutions.append(_solution(content, definition))
     elif isinstance(content.get("workload", content), dict):

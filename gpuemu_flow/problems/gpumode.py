@@ -20,15 +20,15 @@ from gpuemu_flow.problems.importing import (
 )
 from gpuemu_flow.problems.model import (
     Argument,
-    Imported,
-    Left,
+    ImportedProblem,
+    ImportOutcome,
     ProblemFacts,
     ReferenceOutput,
-    Taken,
+    SkippedProblem,
 )
 from gpuemu_flow.problems.options import SEED, Options, halved
 from gpuemu_flow.problems.probing import ProbeError, Prober, open_prober
-from gpuemu_flow.problems.sizes import Tries, Varied, largest, same_but_shapes, vary
+from gpuemu_flow.problems.sizes import CachedAttempts, VariableSizes, largest, same_but_shapes, vary
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import DTYPES, Json
 
@@ -54,7 +54,7 @@ _COLLECTION = Collection(
 )
 
 
-def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]) -> Imported:
+def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]) -> ImportOutcome:
     """Make a workspace of problems.
 
     Parameters
@@ -65,7 +65,8 @@ def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]
     Raises
     ------
     UsageError
-        ``import-not-found`` and its like; a problem that cannot be taken is in `Imported.left`.
+        ``import-not-found`` and the like. A problem that cannot be taken is no error: see
+        `ImportOutcome.left`.
     """
     tasks, left = find_gpumode(path, options.candidates)
     attempts = [
@@ -80,22 +81,22 @@ def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]
 
 
 def _take(
-    task: Task, options: Options, left: list[Left], pool: Pool
-) -> tuple[Taken, dict[str, bytes]]:
+    task: Task, options: Options, left: list[SkippedProblem], pool: Pool
+) -> tuple[ImportedProblem, dict[str, bytes]]:
     modules = {"reference.py": task.source.source, **task.support}
     problem = {f"problem/{name}": content for name, content in modules.items()}
     with open_prober("gpumode_probe.py", _RUNTIME, problem, pool) as prober:
         base, about, scaled = _base(prober, task, options)
         numbers = {name: value for name, value in base.items() if type(value) is int}
-        tries = Tries(lambda constants: _ask(prober, {**base, **constants}))
-        varied = Varied({}, about.shapes)
+        tries = CachedAttempts(lambda constants: _ask(prober, {**base, **constants}))
+        varied = VariableSizes({}, about.shapes)
         if options.varied:
             wanted = {name: _wanted(task.tests, name, options) for name in numbers}
             varied = vary(tries, numbers, {}, about, wanted)
         calls = _calls(prober, task, base, about, varied, left)
     dtype = next((one.dtype for one in about.tensors if one.floating), "float32")
     data = json.loads(str(about.arguments[-1].value))
-    taken = Taken(
+    taken = ImportedProblem(
         task.source,
         _with_rules(task, about, dtype),
         varied.dims,
@@ -161,8 +162,8 @@ def _calls(
     task: Task,
     base: Mapping[str, Json],
     about: ProblemFacts,
-    varied: Varied,
-    left: list[Left],
+    varied: VariableSizes,
+    left: list[SkippedProblem],
 ) -> list[Json]:
     """Return arguments of tests that differ in more than varied sizes; try each of them."""
     found: list[Json] = [dict(base)]
@@ -177,16 +178,18 @@ def _calls(
         try:
             other = _ask(prober, changed)
         except ProbeError as error:
-            left.append(Left(f"{task.source.name}: test {text}", str(error)))
+            left.append(SkippedProblem(f"{task.source.name}: test {text}", str(error)))
             continue
         if same_but_shapes(about, other) and about.shapes == other.shapes:
             found.append(changed)
         else:
-            left.append(Left(f"{task.source.name}: test {text}", "its inputs have other shapes"))
+            left.append(
+                SkippedProblem(f"{task.source.name}: test {text}", "its inputs have other shapes")
+            )
     return found
 
 
-def _axis(name: str, about: ProblemFacts, varied: Varied) -> list[Json] | None:
+def _axis(name: str, about: ProblemFacts, varied: VariableSizes) -> list[Json] | None:
     for tensor, axes in zip(about.tensors, varied.axes, strict=True):
         if name in axes:
             return [tensor.name, axes.index(name)]

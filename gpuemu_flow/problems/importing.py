@@ -7,7 +7,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from gpuemu_flow.problems.model import CandidateProgram, Imported, Left, Taken
+from gpuemu_flow.problems.model import (
+    CandidateProgram,
+    ImportedProblem,
+    ImportOutcome,
+    SkippedProblem,
+)
 from gpuemu_flow.problems.options import Options
 from gpuemu_flow.problems.probing import ADAPTERS, ProbeError, probe_workers
 from gpuemu_flow.problems.toml_text import OpTemplate, workspace_text
@@ -102,27 +107,27 @@ class ImportAttempt:
 
     name: str
     place: str
-    take: Callable[[Pool], tuple[Taken, Mapping[str, bytes]]]
+    take: Callable[[Pool], tuple[ImportedProblem, Mapping[str, bytes]]]
 
 
 def import_each(
     collection: Collection,
     attempts: Iterable[ImportAttempt],
-    left: list[Left],
+    left: list[SkippedProblem],
     options: Options,
     announce: Callable[[str], None],
-) -> Imported:
+) -> ImportOutcome:
     """Take problems one after the other, and make a workspace of them.
 
     Parameters
     ----------
-    left : list of Left
+    left : list of SkippedProblem
         Gets the problems that are not taken.
     announce : callable
         Called with each problem's name before its code is tried.
     """
     files = {f"adapters/{name}": (ADAPTERS / name).read_bytes() for name in collection.runtime}
-    every: list[Taken] = []
+    every: list[ImportedProblem] = []
     ops: list[OpTemplate] = []
     with probe_workers() as pool:
         for attempt in attempts:
@@ -130,7 +135,7 @@ def import_each(
             try:
                 taken, own = attempt.take(pool)
             except ProbeError as error:
-                left.append(Left(attempt.place, str(error)))
+                left.append(SkippedProblem(attempt.place, str(error)))
                 continue
             every.append(taken)
             folder = f"problems/{attempt.name}"
@@ -138,14 +143,14 @@ def import_each(
             files[f"{folder}/op.py"] = collection.op_text().encode()
             ops.append(_op_table(taken, collection, folder, own))
             if not taken.source.candidates:
-                left.append(Left(attempt.name, collection.no_candidate))
+                left.append(SkippedProblem(attempt.name, collection.no_candidate))
     files["gpuemu.toml"] = workspace_text(
         collection.name, ops, options.cases, _originals(every, options.into), APART
     ).encode()
-    return Imported(files, tuple(every), tuple(left))
+    return ImportOutcome(files, tuple(every), tuple(left))
 
 
-def _originals(taken: Iterable[Taken], into: Path) -> list[str]:
+def _originals(taken: Iterable[ImportedProblem], into: Path) -> list[str]:
     """Return the files of problems and candidates as the workspace's configuration names them."""
     found = {path for one in taken for path in (one.source.path, *_paths(one.source.candidates))}
     return sorted(
@@ -170,7 +175,7 @@ def _paths(candidates: Iterable[CandidateProgram]) -> Iterator[Path]:
 
 
 def _op_table(
-    taken: Taken, collection: Collection, folder: str, files: Iterable[str]
+    taken: ImportedProblem, collection: Collection, folder: str, files: Iterable[str]
 ) -> OpTemplate:
     """Return an op's table; `files` are those of its problem, by path in its own folder."""
     return OpTemplate(

@@ -153,7 +153,7 @@ class ProblemFacts:
 
 
 @dataclass(frozen=True)
-class Taken:
+class ImportedProblem:
     """A problem as it is imported into the workspace.
 
     Attributes
@@ -189,7 +189,7 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Left:
+class SkippedProblem:
     """A problem or candidate that was not imported, and the reason."""
 
     what: str
@@ -197,20 +197,20 @@ class Left:
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportOutcome:
     """The outcome of an import.
 
     Attributes
     ----------
     files : mapping of str to bytes
         Contents by path in the workspace; the configuration last.
-    taken : tuple of Taken
-    left : tuple of Left
+    taken : tuple of ImportedProblem
+    left : tuple of SkippedProblem
     in_place : bool
         The programs are read where they are, not copied.
     """
 
     files: Mapping[str, bytes]
-    taken: tuple[Taken, ...]
-    left: tuple[Left, ...] = ()
+    taken: tuple[ImportedProblem, ...]
+    left: tuple[SkippedProblem, ...] = ()
     in_place: bool = False

@@ -23,7 +23,7 @@ MOST_ELEMENTS = 1 << 14
 
 
 @dataclass
-class Tries:
+class CachedAttempts:
     """Counter of attempts that caches the result of each."""
 
     attempt: Try
@@ -40,7 +40,9 @@ class Tries:
             return None
 
 
-def scale_down(tries: Tries, constants: Constants) -> tuple[dict[str, int], ProblemFacts | None]:
+def scale_down(
+    tries: CachedAttempts, constants: Constants
+) -> tuple[dict[str, int], ProblemFacts | None]:
     """Return the smallest constants found with which the model runs, and the facts about it then.
 
     Constants that are tied to each other stay as they are where no scaling of them runs.
@@ -100,7 +102,7 @@ def largest(about: ProblemFacts) -> int:
 
 
 @dataclass
-class Varied:
+class VariableSizes:
     """The sizes that may vary.
 
     Attributes
@@ -116,12 +118,12 @@ class Varied:
 
 
 def vary(
-    tries: Tries,
+    tries: CachedAttempts,
     constants: Constants,
     scaled: Constants,
     about: ProblemFacts,
     wanted: Mapping[str, tuple[int, ...]] | None = None,
-) -> Varied:
+) -> VariableSizes:
     """Find the constants that only set sizes of inputs, and the sizes that they may have.
 
     Parameters
@@ -148,7 +150,7 @@ def vary(
             dims[name] = tuple(sorted(sizes))
             for (i, j), text in found.items():
                 axes[i][j] = text
-    varied = Varied(dims, tuple(tuple(shape) for shape in axes))
+    varied = VariableSizes(dims, tuple(tuple(shape) for shape in axes))
     return _together(tries, scaled, about, varied)
 
 
@@ -157,7 +159,7 @@ def _sizes(value: int) -> tuple[int, ...]:
 
 
 def _linear(
-    tries: Tries, name: str, value: int, scaled: Constants, about: ProblemFacts
+    tries: CachedAttempts, name: str, value: int, scaled: Constants, about: ProblemFacts
 ) -> dict[tuple[int, int], str]:
     """Return the axes whose sizes are linear expressions of one constant."""
     for other, third in ((value + 1, value + 2), (2 * value, 4 * value)):
@@ -200,7 +202,9 @@ def same_but_shapes(one: ProblemFacts, other: ProblemFacts) -> bool:
     )
 
 
-def _together(tries: Tries, scaled: Constants, about: ProblemFacts, varied: Varied) -> Varied:
+def _together(
+    tries: CachedAttempts, scaled: Constants, about: ProblemFacts, varied: VariableSizes
+) -> VariableSizes:
     """Drop smallest sizes of the dims until the model runs with all combinations of extremes."""
     while varied.dims:
         if all(_runs(tries, scaled, picked, varied) for picked in _corners(varied.dims)):
@@ -208,8 +212,8 @@ def _together(tries: Tries, scaled: Constants, about: ProblemFacts, varied: Vari
         dims = {name: sizes[1:] for name, sizes in varied.dims.items()}
         if any(len(sizes) < 2 for sizes in dims.values()):
             break
-        varied = Varied(dims, varied.axes)
-    return Varied({}, about.shapes) if varied.dims else varied
+        varied = VariableSizes(dims, varied.axes)
+    return VariableSizes({}, about.shapes) if varied.dims else varied
 
 
 def _corners(dims: Mapping[str, tuple[int, ...]]) -> list[dict[str, int]]:
@@ -219,7 +223,9 @@ def _corners(dims: Mapping[str, tuple[int, ...]]) -> list[dict[str, int]]:
     return [least, most, *({**most, name: least[name]} for name in dims if len(dims) > 1)]
 
 
-def _runs(tries: Tries, scaled: Constants, picked: Constants, varied: Varied) -> bool:
+def _runs(
+    tries: CachedAttempts, scaled: Constants, picked: Constants, varied: VariableSizes
+) -> bool:
     found = tries({**scaled, **picked})
     if found is None:
         return False

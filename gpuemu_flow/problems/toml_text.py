@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 
-from gpuemu_flow.problems.model import Argument, Taken
+from gpuemu_flow.problems.model import Argument, ImportedProblem
 from gpuemu_flow.problems.toml_tables import toml_value
 from gpuemu_flow.quick_dataclass import dataclass
 
@@ -25,7 +25,7 @@ class OpTemplate:
     reference : str
     triton_if, skip_if : tuple of str
         Words of candidates that need Triton's interpreter, or cannot run here.
-    taken : Taken
+    taken : ImportedProblem
         The problem.
     shared : tuple of str
         Files of the problem that candidates read besides their own.
@@ -37,7 +37,7 @@ class OpTemplate:
     reference: str
     triton_if: tuple[str, ...]
     skip_if: tuple[str, ...]
-    taken: Taken
+    taken: ImportedProblem
     shared: tuple[str, ...] = ()
 
 

@@ -71,7 +71,7 @@ def bring_up_to_date(
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredBaseline:
     """The outcome of storing a baseline.
 
     Attributes
@@ -88,14 +88,14 @@ class Stored:
     dropped: tuple[str, ...]
 
 
-def _put(workspace: Workspace, baseline: Baseline) -> Stored:
+def _put(workspace: Workspace, baseline: Baseline) -> StoredBaseline:
     known = BaselineStore(workspace.cache)
     replaced = known.put(baseline)
     keep = workspace.config.storage.max_baselines
-    return Stored(baseline, replaced, known.trim(keep, baseline.tag))
+    return StoredBaseline(baseline, replaced, known.trim(keep, baseline.tag))
 
 
-def store(workspace: Workspace, tag: str, report: RunReport) -> Stored:
+def store(workspace: Workspace, tag: str, report: RunReport) -> StoredBaseline:
     """Store the present results under a name, replacing a baseline of that name.
 
     Raises
@@ -118,7 +118,7 @@ def store(workspace: Workspace, tag: str, report: RunReport) -> Stored:
     return _put(workspace, baseline)
 
 
-def import_file(workspace: Workspace, path: Path, tag: str) -> Stored:
+def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
     """Import an exported baseline, under its own name or `tag`.
 
     Raises

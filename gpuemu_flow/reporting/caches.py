@@ -75,7 +75,7 @@ class CacheFacts:
 
 
 @dataclass
-class Checked:
+class CacheCheck:
     """The result of looking at all objects of a cache.
 
     Attributes
@@ -178,13 +178,13 @@ def collect_shared(workspace: Workspace, limit: int) -> tuple[int, int]:
     return deleted, freed
 
 
-def verify(workspace: Workspace, on_wait: OnWait | None = None) -> Checked:
+def verify(workspace: Workspace, on_wait: OnWait | None = None) -> CacheCheck:
     """Read the workspace's whole cache, and set damaged objects aside."""
     cache = workspace.cache
     cache.create()
     with RunLock(cache.lock_path, on_wait):
         names = cache.files.list_files(cache.blobs.folder, "", depth=1)
-        checked = Checked(blobs=sum(1 for _ in names))
+        checked = CacheCheck(blobs=sum(1 for _ in names))
         checked.damaged += [f"blob {digest}" for digest in cache.blobs.verify()]
         if (cache.folder / "actions").exists():
             for key in tuple(cache.actions):
@@ -196,7 +196,7 @@ def verify(workspace: Workspace, on_wait: OnWait | None = None) -> Checked:
     return checked
 
 
-def verify_shared(workspace: Workspace) -> Checked:
+def verify_shared(workspace: Workspace) -> CacheCheck:
     """Read all objects of a shared folder; where it may be written to, remove damaged ones.
 
     Raises
@@ -205,7 +205,7 @@ def verify_shared(workspace: Workspace) -> Checked:
         ``cache-remote-unlisted``, ``cache-remote-none``.
     """
     folder, place = _shared_folder(workspace)
-    checked = Checked()
+    checked = CacheCheck()
     for kind, limit in ((ACTION, MOST_ENTRY_BYTES), (CONTENT, MOST_BLOB_BYTES)):
         for path in folder.files(kind):
             sound = _is_sound(folder, kind, path.name, limit, place)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Look:
+class ReaderOptions:
     """Choices of the reader; each format uses those that apply to it.
 
     Attributes
@@ -31,7 +31,7 @@ class Look:
 class ReportWriter(Protocol):
     """A module that writes a report in one format."""
 
-    def write(self, report: Report, look: Look) -> str:
+    def write(self, report: Report, look: ReaderOptions) -> str:
         """Return the whole file, ending with a line break."""
 
 

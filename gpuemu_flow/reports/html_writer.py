@@ -17,7 +17,7 @@ from gpuemu_flow.plain_text import inert_json, inert_markup, with_newlines
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import charts, failure_cards, graph_chart
 from gpuemu_flow.reports.failure_cards import WRONG
-from gpuemu_flow.reports.formats import Look
+from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.report_text import headline
 from gpuemu_flow.reports.text import duration, number, percent, plural, sandbox_levels, share
 from gpuemu_flow.results.document import (
@@ -75,7 +75,7 @@ class KernelRow:
     status: str
 
 
-def write(report: Report, _look: Look) -> str:
+def write(report: Report, _look: ReaderOptions) -> str:
     """Return the report as a page of HTML."""
     return report_to_html(report)
 

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element
 
 from gpuemu_flow.plain_text import inert_markup, with_newlines
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.reports.formats import Look
+from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.text import note_lines, number, percent, share
 from gpuemu_flow.results.document import CaseVerdict, Report
 from gpuemu_flow.results.model import MISSED, STANDING, Absence, KernelResult, OpResult
@@ -57,7 +57,7 @@ def clip(text: str, limit: int) -> str:
     return text[: max(0, limit - len(note))] + note
 
 
-def write(report: Report, _look: Look) -> str:
+def write(report: Report, _look: ReaderOptions) -> str:
     """Return the report as JUnit XML."""
     return report_to_junit(report)
 

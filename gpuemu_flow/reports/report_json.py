@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.reports.formats import Look
+from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.json_writer import dumps, failure_record, run_to_json
 from gpuemu_flow.results.document import REPORT_VERSION, CaseVerdict, Report, ShardPart
 from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import Json, number_to_json
 
 
-def write(report: Report, _look: Look) -> str:
+def write(report: Report, _look: ReaderOptions) -> str:
     """Return the report as JSON text."""
     return dumps(report_to_json(report)) + "\n"
 

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpuemu_flow.reports.formats import Look
+from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.json_writer import dumps
 from gpuemu_flow.reports.report_text import headline
 from gpuemu_flow.reports.sarif import lint_to_sarif, physical_location, uri_path
@@ -53,7 +53,7 @@ _RULES = {
 """Description of each rule ``validation/KIND``."""
 
 
-def write(report: Report, _look: Look) -> str:
+def write(report: Report, _look: ReaderOptions) -> str:
     """Return the report as SARIF text."""
     return dumps(report_to_sarif(report)) + "\n"
 

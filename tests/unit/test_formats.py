@@ -9,7 +9,7 @@ import pytest
 from report_samples import hostile, sample
 
 from gpuemu_flow.cli.report_output import ALIASES, ENDINGS, format_of, render
-from gpuemu_flow.reports.formats import FORMATS, Look, ReportWriter
+from gpuemu_flow.reports.formats import FORMATS, ReaderOptions, ReportWriter
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -19,7 +19,7 @@ def test_a_writer_is_as_the_protocol_says(name: str) -> None:
     found = inspect.signature(writer.write).parameters
     assert [p.lstrip("_") for p in found] == [p for p in wanted if p != "self"]
     for report in (sample(), hostile()):
-        text = writer.write(report, Look())
+        text = writer.write(report, ReaderOptions())
         assert text.endswith("\n") and text == render(report, name)
 
 

@@ -12,7 +12,7 @@ from gpuemu_flow.problems.answers import described
 from gpuemu_flow.problems.found import find_kernelbench
 from gpuemu_flow.problems.model import Argument, ProblemFacts
 from gpuemu_flow.problems.probing import ProbeError
-from gpuemu_flow.problems.sizes import Tries, scale_down, vary
+from gpuemu_flow.problems.sizes import CachedAttempts, scale_down, vary
 
 GOOD = {
     "init": [3, {"tuple": [1, 2]}],
@@ -65,7 +65,7 @@ def grouped(constants: Mapping[str, int]) -> ProblemFacts:
 
 def test_sizes_are_scaled_and_varied_as_the_model_allows() -> None:
     constants = {"batch": 512, "channels": 2048, "groups": 4, "rows": 600}
-    tries = Tries(grouped)
+    tries = CachedAttempts(grouped)
     scaled, about = scale_down(tries, constants)
     assert about is not None
     assert scaled["channels"] % 32 == 0

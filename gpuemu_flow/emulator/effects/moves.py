@@ -132,8 +132,8 @@ def _emit_set(emitter: Emitter, step: Step, index: int) -> None:
         other = emitter.read(step.operands[3], "pred")
         values = [f"({value} {_COMBINE[combined]} {other})" for value in values]
     to = step.opcode.types[0]
-    maker = _both_if(TRUE.get(to, 0xFFFF)) if len(values) == 2 else _value_if(to)
-    function = emitter.function(maker, f"set {len(values)} {to}")
+    factory = _both_if(TRUE.get(to, 0xFFFF)) if len(values) == 2 else _value_if(to)
+    function = emitter.function(factory, f"set {len(values)} {to}")
     emitter.write(step.operands[0], f"{function}({', '.join(values)})", to, step)
 
 

@@ -46,7 +46,7 @@ class BackendChoice:
 
 
 @dataclass
-class Native:
+class NativeKernel:
     """The compiled form of one kernel, made on first use."""
 
     program: KernelProgram
@@ -82,9 +82,10 @@ class Native:
             return BackendChoice(False)
         if together > 1:
             return BackendChoice(False, "clusters of blocks are run by numpy only" if asked else "")
-        held = [name for name in _BY_NUMPY if name in checks]
-        if held:
-            note = f"{' and '.join(held)} {'are' if len(held) > 1 else 'is'} checked by numpy only"
+        by_numpy = [name for name in _BY_NUMPY if name in checks]
+        if by_numpy:
+            verb = "are" if len(by_numpy) > 1 else "is"
+            note = f"{' and '.join(by_numpy)} {verb} checked by numpy only"
             return BackendChoice(False, note if asked else "")
         if blocks > 1 and any(map(_waits_for_blocks, self.program.steps)):
             return BackendChoice(False, "blocks may wait for each other")
