@@ -120,7 +120,7 @@ def publish(
     warn_threshold: float,
     to_text: Callable[[Report], str] | None = None,
 ) -> None:
-    """Write the files, then print: text when the format asked for went into a file.
+    """Write the files, then print the report: as text if a file took the requested format.
 
     Parameters
     ----------

@@ -177,8 +177,8 @@ def sandbox(
 ) -> model.SandboxConfig:
     """Parse ``[sandbox]``, whose keys have the reporters `outs`.
 
-    What is missing is only warned of if the project's file does not name it: the user's own file
-    holds for all workspaces.
+    A missing path is an error only if the project's file names it: the user's own file, which
+    holds for all workspaces, causes a warning.
     """
     values = SANDBOX.values(table)
     where = ("sandbox", "writable")

@@ -87,7 +87,7 @@ class ExpectedFiles:
     ) -> None:
         """Report a glob of ``apart`` that matches nothing and can hardly be meant so.
 
-        An empty folder is none of these, nor one of whose candidates a template tells.
+        An empty folder is not reported, nor one whose candidates a template takes up.
         """
         first = next(self._matched(pattern), None)
         if first is not None:
@@ -124,8 +124,8 @@ class ExpectedFiles:
     ) -> None:
         """Report paths of ``hidden`` that do not exist.
 
-        Outside of the workspace, what lies in a folder that is missing as well is only warned of,
-        once: a workspace that was imported from it may have been taken to another machine.
+        A path outside of the workspace whose folder is missing as well is only a warning, given
+        once: the workspace may have been imported from there and taken to another machine.
         """
         where = ("sandbox", "hidden")
         later = (self.root / ".gpuemu-cache", *writable)

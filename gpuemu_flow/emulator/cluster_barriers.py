@@ -43,7 +43,7 @@ class ClusterBarriers:
         return twice
 
     def wait(self, group: Array, block: int, step: int) -> WaitResult:
-        """Make those threads wait that may not go on at once."""
+        """Let threads wait until they may go on; see `WaitResult`."""
         absent = group & ~(self._arrived | self._through)
         stays = group & self._arrived
         passed = group & self._through

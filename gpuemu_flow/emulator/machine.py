@@ -77,7 +77,7 @@ class BlockMachine(Printing):
         )
 
     def barrier_passed(self, released: Array | None, arrived: Array | None = None) -> None:
-        """Record that threads passed a barrier, or without a mask that all of the batch did."""
+        """Record that threads passed a barrier; without a mask, all threads of the batch."""
         if self.shared_races is not None:
             self.shared_races.barrier(released, arrived)
 

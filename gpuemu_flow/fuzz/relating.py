@@ -164,7 +164,7 @@ class Relater:
         return not tried.failed and relation.kind != "swapped-input"
 
     def weigh(self, passing: Sequence[Case]) -> None:
-        """Drop relations that cases known to pass contradict; run nothing.
+        """Drop the relations that already known passing cases contradict, without running one.
 
         An op that never writes the end of a dim is wrong for every size but 1.
         """

@@ -158,7 +158,7 @@ class Evaluation:
         return post(worker_client, message, self._setup, self._inputs)
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """See `Work`."""
+        """Wait for the outcome, as `Work.finish` says."""
         attempt, answer = worker_client.collect(0)
         if attempt.outcome.ok:
             try:

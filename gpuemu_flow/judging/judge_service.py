@@ -74,7 +74,7 @@ class JudgeService:
         self._items: list[_Item] = []
 
     def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Answer ``prepare``, then ``judge`` or ``expected``, repeatedly; ``given``; ``evaluate``.
+        """Answer ``prepare``, which ``judge`` or ``expected`` follow, or ``given`` or ``evaluate``.
 
         Raises
         ------

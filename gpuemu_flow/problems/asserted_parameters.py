@@ -41,7 +41,7 @@ class ParameterOfTest:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Return the names of the sizes that it may be."""
+        """Return the dims that stand for its sizes."""
         if self.kind != "shape":
             return (self.name,)
         return tuple(f"{self.name}{at}" for at in range(len(self.values[0])))

@@ -45,7 +45,7 @@ def scale_down(
 ) -> tuple[dict[str, int], ProblemFacts | None]:
     """Return the smallest constants found with which the model runs, and the facts about it then.
 
-    Constants that are tied to each other stay as they are where no scaling of them runs.
+    Constants that depend on each other stay unscaled if the model runs with no scaled ones.
     """
     for changed in _plans(constants):
         found = tries(changed)

@@ -190,7 +190,7 @@ class CallInMemory:
         return worker_client.post(message, index, checks=checks, arrays=shared.again())
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """See `Work`."""
+        """Wait for the outcome, as `Work.finish` says."""
         if watches(self._checks):
             return self._finish_checked(worker_client)
         attempt, answer = worker_client.collect(self._index)
@@ -280,7 +280,7 @@ class CallMany:
         )
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """See `Work`."""
+        """Wait for the outcome, as `Work.finish` says."""
         index = self._cases[0].index
         attempt, answer = worker_client.collect(index)
         if attempt.outcome.ok:
