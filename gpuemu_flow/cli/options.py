@@ -32,7 +32,7 @@ class AliasedChoice(click.Choice[str]):
         self._aliases = aliases
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the first name of what was chosen."""
+        """Return the first name of the choice that a value names."""
         return str(super().convert(self._aliases.get(value.lower(), value.lower()), param, ctx))
 
 

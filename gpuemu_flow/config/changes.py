@@ -40,7 +40,8 @@ class ConfigChanges:
     settings : tuple of str
         Each ``key.of.a.table=value``; a later one prevails.
     words : tuple of str
-        Of the command line: the options of targets among them hold, too, below the others.
+        Words of the command line. Options of the targets among them count as well, with the lowest
+        priority of all these changes.
     given : frozenset of str
         Options of targets that the command line gives itself.
     """

@@ -76,7 +76,7 @@ class Terms:
 
     @classmethod
     def of(cls, service: Service, fields: Fields) -> Terms:
-        """Read the terms from a request."""
+        """Read the part of a request that holds for all of its cases."""
         name = fields.name("op_name")
         configured, op = service.op(name)
         client, files = fields.client(), fields.client_files()

@@ -432,7 +432,7 @@ class GlobalRaces:
         state : State
         lanes : ActiveLanes
         lost : array
-            Active lanes whose value is no longer there.
+            Active lanes whose value was overwritten by that of another lane.
         step : int
         """
         if not lost.any():

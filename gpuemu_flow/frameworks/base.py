@@ -181,7 +181,7 @@ class FrameworkAdapter(ABC):
 
     @abstractmethod
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether a tensor requires gradients; given `requires`, set it and return the tensor."""
+        """Tell whether a tensor requires gradients, or set that and return the tensor."""
 
     @abstractmethod
     def compute_gradient(self, *args: Any, **kwargs: Any) -> Any:

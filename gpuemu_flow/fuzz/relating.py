@@ -166,7 +166,8 @@ class Relater:
     def weigh(self, passing: Sequence[Case]) -> None:
         """Drop the relations that already known passing cases contradict, without running one.
 
-        An op that never writes the end of a dim is wrong for every size but 1.
+        For example, an op that never writes the end of a dim fails at every size above 1: one
+        passing case with such a size contradicts the relation.
         """
         plain = [
             dict(case.dims)

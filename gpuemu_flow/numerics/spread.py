@@ -201,8 +201,8 @@ class Spread:
         terms : int
             Largest number of terms of a sum.
         usual : float
-            The largest |x|, or 1: S need not be accounted for up to this, since an intermediate
-            result may well be as large.
+            The largest |x|, or 1. The part of S up to it needs no other evidence, since an
+            intermediate result may well be as large.
         weak : bool
             S is at least `usual` or the largest result, whichever is smaller.
         safety : float
