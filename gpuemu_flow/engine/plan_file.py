@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterable
 
-from gpuemu_flow.engine.states import OBSERVED_STAGES
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.inputs import plan
 from gpuemu_flow.inputs.environment import NUMERIC_PACKAGES
@@ -31,18 +30,22 @@ def save_plan(workspace: Workspace, summary: str) -> None:
     if not is_whole(level, strict=mode == STRICT):
         return
     entries = workspace.snapshot.files.entries
-    files = {str(workspace.root / path): stamp for path, (stamp, _) in entries.items()}
-    absent = [str(workspace.root / path) for path in workspace.snapshot.basis.absent]
+    root, join = str(workspace.root), os.path.join
+    files = {join(root, path): stamp for path, (stamp, _) in entries.items()}
+    absent = [join(root, path) for path in workspace.snapshot.basis.absent]
     for name, digest in workspace.snapshot.basis.config:
         stamp = stamp_of(name)
         if digest and stamp is not None:
             files[name] = stamp
         else:
             absent.append(name)
+    graph = workspace.graph
+    # The outline tells which tasks may have such packages; the others are not parsed for that.
+    wavering = (graph.tasks[name] for name, outline in graph.outlines.items() if outline.wavers)
     unseen = {
         package
-        for spec in workspace.graph.tasks.values()
-        if spec.stage not in OBSERVED_STAGES
+        for spec in wavering
+        if spec.stage not in stages.OBSERVED
         for package in spec.packages
     }
     for path in (*_package_files(), *filter(None, map(_record_file, sorted(unseen)))):
@@ -104,7 +107,9 @@ def _take_manifests(workspace: Workspace, files: dict[str, Stamp]) -> dict[str, 
 
 def _shares_workers(workspace: Workspace) -> bool:
     """Tell whether one of the first ops runs in workers of the server without settings."""
-    ops = (spec.settings for spec in workspace.graph.tasks.values() if spec.stage == stages.OP)
+    graph = workspace.graph
+    names = (name for name, outline in graph.outlines.items() if outline.stage == stages.OP)
+    ops = (graph.tasks[name].settings for name in names)
     return any(
         not (op["env"] or op["env_names"] or op["framework"])
         and not (op["sandbox"] or {}).get("strict")

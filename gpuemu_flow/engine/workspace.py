@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.config.find import find_config
 from gpuemu_flow.config.target_options import TargetOptions, as_options, chosen_options
 from gpuemu_flow.engine.renames import MovedNames, moved_names, renamed_tasks, take_over
-from gpuemu_flow.engine.states import OBSERVED_STAGES, TaskStates
+from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.graph import snapshot
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.graph.overrides import Overrides
@@ -193,17 +193,18 @@ class Workspace:
         Only tasks that read or write a changed file, or were not current before, are looked at.
         """
         states = self.states(triggers)
-        changed = self.snapshot.files.refresh(sorted(self.snapshot.files.entries))
-        moved_sets = self.snapshot.observed.changed(self.inputs)
+        files, current = self.snapshot.files, self.snapshot.current
+        changed = files.refresh(list(files.entries))
+        with files.as_refreshed():
+            moved_sets = self.snapshot.observed.changed(self.inputs)
         touched = {
             name
-            for name, spec in self.graph.tasks.items()
-            if name not in self.snapshot.current
-            or states.manifest(spec.target) in changed
-            or not changed.isdisjoint(spec.sources)
+            for name, outline in self.graph.outlines.items()
+            if name not in current
+            or outline.wavers
             or name in moved_sets
-            or spec.outputs  # somebody may have edited or deleted one of them
-            or (spec.packages and spec.stage not in OBSERVED_STAGES)  # which may be upgraded
+            or states.manifest(outline.target) in changed
+            or not changed.isdisjoint(outline.sources)
         }
         suspects = {n for t in touched for n in (t, *self.graph.readers(t))}
         self.snapshot.current -= suspects
