@@ -284,14 +284,16 @@ class Workspace:
         if any((self.root / path).exists() for path in known.basis.absent):
             return False
         files = FileTable(self.root, dict(known.files.entries))
+        files.refresh(known.basis.imports)
         index = SourceIndex(self.root)
-        for path, (content, imports) in known.basis.imports.items():
-            now = files.digest(path)
-            if now == content:
-                continue
-            if now == ABSENT or index.imports_digest(self.root / path) != imports:
-                return False
-            known.basis.imports[path] = [now, imports]
+        with files.as_refreshed():
+            for path, (content, imports) in known.basis.imports.items():
+                now = files.digest(path)
+                if now == content:
+                    continue
+                if now == ABSENT or index.imports_digest(self.root / path) != imports:
+                    return False
+                known.basis.imports[path] = [now, imports]
         return True
 
     def _compile(self, old: Snapshot | None) -> Snapshot:

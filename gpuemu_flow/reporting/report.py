@@ -13,11 +13,6 @@ from gpuemu_flow.engine.session import RunOptions, RunOutcome
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.graph.graph import Graph, Outline, Skip
-from gpuemu_flow.reporting.passed_rows import PassedRows
-from gpuemu_flow.reporting.relocate import Relocator
-from gpuemu_flow.reporting.renamed_submissions import take_over_submissions
-from gpuemu_flow.reporting.submissions import submitted_results
-from gpuemu_flow.results.from_manifests import ReportBuilder
 from gpuemu_flow.results.model import (
     KernelResult,
     OpResult,
@@ -32,6 +27,7 @@ from gpuemu_flow.types import Json, Verdict
 _BUILDS = (stages.BUILD, stages.CODE, stages.RULE)
 
 if TYPE_CHECKING:
+    from gpuemu_flow.results.from_manifests import ReportBuilder
     from gpuemu_flow.runners.pool import Pool
 
 
@@ -56,14 +52,13 @@ def run_and_report(
         shown = outcome if asked is None else replace(outcome, options=asked)
         reports.append(build_report(workspace, shown, keep=True))
 
-    outcome = session.run(
-        workspace,
-        options,
-        listener,
-        pool,
-        conclude,
-        prepare=lambda: take_over_submissions(workspace),
-    )
+    def prepare() -> None:
+        if workspace.moved_names.new:
+            from gpuemu_flow.reporting import renamed_submissions  # noqa: PLC0415 - seldom needed
+
+            renamed_submissions.take_over_submissions(workspace)
+
+    outcome = session.run(workspace, options, listener, pool, conclude, prepare=prepare)
     return outcome, reports[0]
 
 
@@ -109,6 +104,10 @@ def build_report(
     keep : bool
         Keep results that passed for later reports; only for those who hold the run lock.
     """
+    # Until the edited op has been called, nobody needs what reads results.
+    from gpuemu_flow.reporting.passed_rows import PassedRows  # noqa: PLC0415
+    from gpuemu_flow.reporting.submissions import submitted_results  # noqa: PLC0415
+
     graph = outcome.graph
     outlines = {n: o for n, o in graph.outlines.items() if n in outcome.selected}
     rows = PassedRows(workspace, outcome.status)
@@ -186,6 +185,9 @@ class _Reader:
     """
 
     def __init__(self, workspace: Workspace, outcome: RunOutcome) -> None:
+        from gpuemu_flow.reporting.relocate import Relocator  # noqa: PLC0415
+        from gpuemu_flow.results.from_manifests import ReportBuilder  # noqa: PLC0415
+
         self._states = workspace.states()
         self._selected = outcome.selected
         self._values: dict[str, Mapping[str, Json]] = {}
