@@ -75,10 +75,28 @@ def _answer() -> int:
         root = plan.find_workspace(os.getcwd())  # noqa: PTH109
         if root is not None:
             path = f"{root}/{plan.CACHE_NAME}/{plan.PLAN_NAME}"
-            summary = plan.up_to_date(path, os.environ)
+            summary, works = plan.look(path, os.environ)
             if summary is not None:
                 print(summary, flush=True)
                 os._exit(0)
+            if works:
+                return _run_with_early_server()
+    return _run_cli()
+
+
+def _run_with_early_server() -> int:
+    """Run the command line while the fork server that it will most likely need is starting."""
+    from gpuemu_flow.runners import early  # noqa: PLC0415 - seldom needed
+
+    early.start(os.environ)
+    try:
+        return _run_cli()
+    finally:
+        early.drop()
+
+
+def _run_cli() -> int:
+    """Run the command line, unless a cached answer holds, and return the exit code."""
     answer = _kept_answer()
     import gc  # noqa: PLC0415 - as everything that the fast path does without
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 def save_plan(workspace: Workspace, outcome: RunOutcome, report: RunReport) -> None:
     """Store the plan if every task of a plain ``run`` is current and every result passed."""
+    from gpuemu_flow.engine import plan_file  # noqa: PLC0415
     from gpuemu_flow.reports import text  # noqa: PLC0415
     from gpuemu_flow.results.model import STANDING  # noqa: PLC0415
 
@@ -20,4 +21,4 @@ def save_plan(workspace: Workspace, outcome: RunOutcome, report: RunReport) -> N
     sound = report.exit_code == 0 and len(standing) == len(report.problems)
     if sound and everything and workspace.has_plain_cases:
         lines = [text.up_to_date_line(report), *(text.printable(str(p)) for p in standing)]
-        workspace.save_plan("\n".join(lines))
+        plan_file.save_plan(workspace, "\n".join(lines))

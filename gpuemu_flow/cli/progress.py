@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from gpuemu_flow.cli.say import say
 from gpuemu_flow.engine.durations import Remaining
 from gpuemu_flow.engine.events import Listener, TaskEvent
-from gpuemu_flow.reports.text import printable
+from gpuemu_flow.plain_text import printable
 from gpuemu_flow.tasks.base import Progress
 
 

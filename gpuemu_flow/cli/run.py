@@ -23,9 +23,10 @@ from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
     from gpuemu_flow.cli.options import ExecutorOptions
-    from gpuemu_flow.engine.session import RunOptions
+    from gpuemu_flow.engine.session import RunOptions, RunOutcome
     from gpuemu_flow.engine.shards import Shard
     from gpuemu_flow.engine.workspace import Workspace
+    from gpuemu_flow.results.model import RunReport
 
 _MOST_CASES = 1_000_000  # as `config.tables_ops.MAX_CASES`, whose import would cost the help text
 
@@ -98,12 +99,7 @@ def run(
     from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
     from gpuemu_flow.engine import session  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
-    from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415
     from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
-    from gpuemu_flow.reporting import history  # noqa: PLC0415
-    from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
-    from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
 
     if force or forcerun:
         executor.check_forced()
@@ -130,44 +126,69 @@ def run(
     )
     workspace = Workspace(overrides=overrides)
     options = options.under(workspace.target)
-    style = text.Style(wants_color())
     if summary:
         _show_summary(workspace, options, output_format)
         return
     if dry_run or explain:
-        plan = session.run(workspace, options)
-        statuses = plan.ordered_status()
-        if output_format == "json" and dry_run:
-            say(json_writer.dumps(json_writer.plan_to_json(statuses, plan.reasons)))
-        else:
-            say(
-                workspace_text.render_plan(
-                    plan.ordered_status(), plan.reasons, style, explain=explain
-                ),
-                err=output_format == "json",
-            )
+        _show_plan(workspace, options, output_format, explain=explain, alone=dry_run)
         if dry_run:
             return
         options = replace(options, dry_run=False)
+    from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
+
     with (
         executor.open_cluster(session.count_jobs(workspace, options)) as cluster,
         make_listener(live=wants_color() and output_format == "text") as listener,
     ):
         options = replace(options, elsewhere=cluster)
         outcome, report = run_and_report(workspace, options, listener)
+        # What comes after the run is imported then: until an edited op is called, nobody needs it.
+        from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
+
         budget = cause_budget(workspace, confirm=confirm)
         report = with_causes(workspace, report, budget=budget, announce=say_looking)
+    _conclude(workspace, outcome, report)
+    _show_report(workspace, report, output_format)
+    raise SystemExit(report.exit_code)
+
+
+def _conclude(workspace: Workspace, outcome: RunOutcome, report: RunReport) -> None:
+    """Record what a run found for later commands."""
+    from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415
+    from gpuemu_flow.reporting import history  # noqa: PLC0415
+
     for problem in record_run(workspace, report):
         say(str(problem), err=True)
     if outcome.executed:
         history.append(workspace.cache, report)
     save_plan(workspace, outcome, report)
+
+
+def _show_report(workspace: Workspace, report: RunReport, output_format: str) -> None:
+    from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
+
     if output_format == "json":
         say(json_writer.dumps(json_writer.run_to_json(report)))
-    else:
-        warn = workspace.settings.warn_threshold
-        say(text.render_run(report, style, warn_threshold=warn))
-    raise SystemExit(report.exit_code)
+        return
+    warn = workspace.settings.warn_threshold
+    say(text.render_run(report, text.Style(wants_color()), warn_threshold=warn))
+
+
+def _show_plan(
+    workspace: Workspace, options: RunOptions, output_format: str, *, explain: bool, alone: bool
+) -> None:
+    """Show which tasks would run; `alone` if nothing else is printed."""
+    from gpuemu_flow.engine import session  # noqa: PLC0415
+    from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
+
+    plan = session.run(workspace, options)
+    statuses = plan.ordered_status()
+    if output_format == "json" and alone:
+        say(json_writer.dumps(json_writer.plan_to_json(statuses, plan.reasons)))
+        return
+    style = text.Style(wants_color())
+    shown = workspace_text.render_plan(statuses, plan.reasons, style, explain=explain)
+    say(shown, err=output_format == "json")
 
 
 def _show_summary(workspace: Workspace, options: RunOptions, output_format: str) -> None:

@@ -54,11 +54,11 @@ class Elsewhere(Protocol):
 def units_of(graph: Graph, todo: set[str]) -> list[Unit]:
     """Return the ops that other machines can run: those that need nothing built first."""
     found = []
-    for name, spec in graph.tasks.items():
-        if spec.stage != stages.COMPARE or name not in todo:
+    for name, outline in graph.outlines.items():
+        if outline.stage != stages.COMPARE or name not in todo:
             continue
-        if all(graph.tasks[each].stage in FAR_STAGES for each in graph.upstream([name])):
-            found.append(Unit(spec.subject, spec.dtype))
+        if all(graph.outlines[each].stage in FAR_STAGES for each in graph.upstream([name])):
+            found.append(Unit(outline.subject, outline.dtype))
     return found
 
 
@@ -72,7 +72,7 @@ def far_results(
     workspace's cache. Yields the tasks whose workers died, with the reason: they must not run here
     either.
     """
-    units = units_of(workspace.graph, todo)
+    units = [] if elsewhere is None else units_of(workspace.graph, todo)
     if elsewhere is None or not units:
         yield {}
         return

@@ -31,7 +31,7 @@ from gpuemu_flow.store.atomic import FAILING_ERRNOS, disk_problem
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.store.private_files import PrivateFolder
-from gpuemu_flow.tasks import compare, diff, generate, run_op, run_reference, stages
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import Interrupted, NotKept, StageContext, StageResult, TaskSpec
 from gpuemu_flow.types import Json, Verdict
 
@@ -47,7 +47,37 @@ def _consists_of(parts: KeyParts) -> dict[str, str]:
     return {**parts.code, **made, **as_inputs(hidden_by(parts.input))}
 
 
-# The stages of kernels bring all lint rules: they are imported when a kernel is in the graph.
+# A stage is imported when one of its tasks runs: most edits need few, kernels bring all lint rules.
+def _generate(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
+    from gpuemu_flow.tasks import generate  # noqa: PLC0415
+
+    return generate.run(spec, context, parts)
+
+
+def _op(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
+    from gpuemu_flow.tasks import run_op  # noqa: PLC0415
+
+    return run_op.run(spec, context, _consists_of(parts))
+
+
+def _reference(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
+    from gpuemu_flow.tasks import run_reference  # noqa: PLC0415
+
+    return run_reference.run(spec, context, _consists_of(parts))
+
+
+def _compare(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
+    from gpuemu_flow.tasks import compare  # noqa: PLC0415
+
+    return compare.run(spec, context, _consists_of(parts))
+
+
+def _diff(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageResult:
+    from gpuemu_flow.tasks import diff  # noqa: PLC0415
+
+    return diff.run(spec, context)
+
+
 def _build(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     from gpuemu_flow.tasks import build_kernel  # noqa: PLC0415
 
@@ -79,13 +109,11 @@ def _kernel_diff(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageRes
 
 
 ACTIONS: Mapping[str, Action] = {
-    stages.GENERATE: generate.run,
-    stages.OP: lambda spec, context, parts: run_op.run(spec, context, _consists_of(parts)),
-    stages.REFERENCE: lambda spec, context, parts: run_reference.run(
-        spec, context, _consists_of(parts)
-    ),
-    stages.COMPARE: lambda spec, context, parts: compare.run(spec, context, _consists_of(parts)),
-    stages.DIFF: lambda spec, context, _: diff.run(spec, context),
+    stages.GENERATE: _generate,
+    stages.OP: _op,
+    stages.REFERENCE: _reference,
+    stages.COMPARE: _compare,
+    stages.DIFF: _diff,
     stages.BUILD: _build,
     stages.RULE: _rule,
     stages.CODE: _code,

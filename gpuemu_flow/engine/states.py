@@ -26,10 +26,6 @@ from gpuemu_flow.tasks.base import TaskSpec, output_state
 from gpuemu_flow.types import Json
 
 RECORD_VERSION = 2
-OBSERVED_STAGES = (
-    stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE, stages.RULE,
-)  # fmt: skip
-"""Stages that run programs of the user's."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +122,7 @@ class TaskStates:
 
     def parts(self, spec: TaskSpec) -> KeyParts:
         """Collect everything that presently decides whether `spec` must run."""
-        record = self.record(spec.name) if spec.stage in OBSERVED_STAGES else None
+        record = self.record(spec.name) if spec.stage in stages.OBSERVED else None
         static = self.static_parts(spec)
         if record is None:
             return static

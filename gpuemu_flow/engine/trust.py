@@ -75,9 +75,9 @@ def require_trust(
     if workspace.trusted:
         return
     root = workspace.root
-    sources = {path for spec in workspace.graph.tasks.values() for path in spec.sources}
-    files = [workspace.config_path, *(root / path for path in sorted(sources))]
-    foreign = foreign_owners(root, files, own_users(environ))
+    sources = {path for outline in workspace.graph.outlines.values() for path in outline.sources}
+    files = [str(workspace.config_path), *(os.path.join(root, p) for p in sorted(sources))]  # noqa: PTH118
+    foreign = foreign_owners(str(root), files, own_users(environ))
     if not foreign:
         workspace.trusted = True
         return
@@ -105,20 +105,28 @@ def own_users(environ: Mapping[str, str]) -> frozenset[int]:
     return frozenset(found)
 
 
-def foreign_owners(root: Path, files: Iterable[Path], own: frozenset[int]) -> dict[Path, int]:
+def foreign_owners(root: str, files: Iterable[str], own: frozenset[int]) -> dict[str, int]:
     """Map those of the workspace's folder and files that belong to others to their owners.
 
     Both the owner of a link and the owner of its target count.
     """
-    found: dict[Path, int] = {}
+    found: dict[str, int] = {}
     for path in (root, *files):
-        for look in (path.lstat, path.stat):
-            with contextlib.suppress(OSError):
-                status = look()
-                # In a shared folder such as /tmp only what lies in it says whose it is.
-                sticky = path == root and status.st_mode & stat.S_ISVTX
-                if status.st_uid not in own and not sticky:
-                    found[path] = status.st_uid
+        for status in _statuses(path):
+            # In a shared folder such as /tmp only what lies in it says whose it is.
+            sticky = path == root and status.st_mode & stat.S_ISVTX
+            if status.st_uid not in own and not sticky:
+                found[path] = status.st_uid
+    return found
+
+
+def _statuses(path: str) -> list[os.stat_result]:
+    """Return the status of a file, and of the target of a link; none if it is gone."""
+    found = []
+    with contextlib.suppress(OSError):
+        found.append(os.lstat(path))
+        if stat.S_ISLNK(found[0].st_mode):
+            found.append(os.stat(path))  # noqa: PTH116 - as often as there are sources
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -13,20 +12,19 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.config.find import find_config
 from gpuemu_flow.config.target_options import TargetOptions, as_options, chosen_options
 from gpuemu_flow.engine.renames import MovedNames, moved_names, renamed_tasks, take_over
-from gpuemu_flow.engine.states import OBSERVED_STAGES, TaskStates
+from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.graph import snapshot
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.graph.overrides import Overrides
 from gpuemu_flow.graph.snapshot import Basis, Settings, Snapshot
 from gpuemu_flow.inputs import own_code, plan
 from gpuemu_flow.inputs.discovery import Discovery
-from gpuemu_flow.inputs.environment import NUMERIC_PACKAGES, fingerprint
-from gpuemu_flow.inputs.files import ABSENT, FileTable, Stamp, stamp_of
-from gpuemu_flow.inputs.globs import glob_files, glob_folders
+from gpuemu_flow.inputs.environment import fingerprint
+from gpuemu_flow.inputs.files import ABSENT, FileTable, Stamp
+from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.observed_sets import ObservedSets
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.runners.sandbox.level import level_for
-from gpuemu_flow.runners.sandbox.spec import STRICT, is_whole
 from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.config.model import Config
 
 SNAPSHOT_NAME = "graph.json"
+_OPS_LOOKED_AT = 3
 
 
 class Workspace:
@@ -73,7 +72,7 @@ class Workspace:
         self.target = TargetOptions()
         self.config_path = find_config(start or Path.cwd(), environ)
         self.root = self.config_path.parent.resolve()
-        self._identity = plan.identity(self._environ, str(self._plan_path.parent))
+        self.identity = plan.identity(self._environ, str(self.plan_path.parent))
         self._config: Config | None = None
         self._own_folders: tuple[Path, ...] = ()
         self.environment = fingerprint()
@@ -83,8 +82,8 @@ class Workspace:
         self.moved_names = MovedNames()
         self.cache = WorkspaceCache(self.root / plan.CACHE_NAME)
         known = snapshot.load(self._snapshot_path, self.root, self.cache.set_aside)
-        if plan.is_damaged(str(self._plan_path)):
-            self.cache.set_aside(self._plan_path, "damaged plan")
+        if plan.is_damaged(str(self.plan_path)):
+            self.cache.set_aside(self.plan_path, "damaged plan")
         try:
             if known is not None and not self._names_own_cache(known):
                 known = None
@@ -113,7 +112,8 @@ class Workspace:
         return self.root / plan.CACHE_NAME / SNAPSHOT_NAME
 
     @property
-    def _plan_path(self) -> Path:
+    def plan_path(self) -> Path:
+        """Return the file by which the next plain ``run`` answers at once."""
         return self.root / plan.CACHE_NAME / plan.PLAN_NAME
 
     @property
@@ -193,17 +193,18 @@ class Workspace:
         Only tasks that read or write a changed file, or were not current before, are looked at.
         """
         states = self.states(triggers)
-        changed = self.snapshot.files.refresh(sorted(self.snapshot.files.entries))
-        moved_sets = self.snapshot.observed.changed(self.inputs)
+        files, current = self.snapshot.files, self.snapshot.current
+        changed = files.refresh(list(files.entries))
+        with files.as_refreshed():
+            moved_sets = self.snapshot.observed.changed(self.inputs)
         touched = {
             name
-            for name, spec in self.graph.tasks.items()
-            if name not in self.snapshot.current
-            or states.manifest(spec.target) in changed
-            or not changed.isdisjoint(spec.sources)
+            for name, outline in self.graph.outlines.items()
+            if name not in current
+            or outline.wavers
             or name in moved_sets
-            or spec.outputs  # somebody may have edited or deleted one of them
-            or (spec.packages and spec.stage not in OBSERVED_STAGES)  # which may be upgraded
+            or states.manifest(outline.target) in changed
+            or not changed.isdisjoint(outline.sources)
         }
         suspects = {n for t in touched for n in (t, *self.graph.readers(t))}
         self.snapshot.current -= suspects
@@ -232,111 +233,16 @@ class Workspace:
         sampled = self._overrides.ci in self.settings.samplings
         return own == Overrides() and self.settings.drawn_seed is None and not sampled
 
-    def save_plan(self, summary: str) -> None:
-        """Store the plan by which the next plain ``run`` answers at once if nothing changed.
-
-        Call it only for a workspace whose tasks are all current and whose results all passed. No
-        plan is stored if the sandbox lacks a part: results without it must not be reused on a
-        system that has it.
-        """
-        level, mode = self.snapshot.basis.sandbox, self.settings.sandbox
-        if not is_whole(level, strict=mode == STRICT):
-            return
-        entries = self.snapshot.files.entries
-        files = {str(self.root / path): stamp for path, (stamp, _) in entries.items()}
-        absent = [str(self.root / path) for path in self.snapshot.basis.absent]
-        for name, digest in self.snapshot.basis.config:
-            stamp = stamp_of(name)
-            if digest and stamp is not None:
-                files[name] = stamp
-            else:
-                absent.append(name)
-        unseen = {
-            package
-            for spec in self.graph.tasks.values()
-            if spec.stage not in OBSERVED_STAGES
-            for package in spec.packages
-        }
-        for path in (*_package_files(), *filter(None, map(_record_file, sorted(unseen)))):
-            stamp = stamp_of(path)
-            if stamp is not None:
-                files[path] = stamp
-        needed = self.snapshot.observed.needed(self.inputs)
-        absent += needed.absent
-        kernels = self.snapshot.basis.kernels
-        tools = () if kernels is None else kernels.tool_files
-        seen = {path: None if stamp is None else tuple(stamp) for path, stamp in tools}
-        seen.update(self.watched)
-        absent += [path for path, stamp in seen.items() if stamp is None]
-        files.update({path: stamp for path, stamp in seen.items() if stamp is not None})
-        folders, links = dict(needed.folders), {**needed.links, **dict(self.snapshot.basis.links)}
-        for pattern, _ in self.snapshot.basis.globs:
-            for folder in glob_folders(self.root, pattern):
-                stamp = stamp_of(folder)
-                if stamp is not None:
-                    folders[str(folder)] = stamp
-                else:
-                    absent.append(str(folder))
-        own = self._take_manifests(files)
-        if own is None:
-            return
-        self._settle((*files.values(), *folders.values(), *own.values()))
-        content = plan.render(
-            identity_text=self._identity,
-            summary=summary,
-            files=files,
-            absent=absent,
-            folders=folders,
-            links=links,
-            variables=needed.variables,
-            looks={**dict(self.snapshot.basis.looks), **needed.looks},
-            own=own,
-        )
-        if content is not None:
-            PrivateFolder(self._plan_path.parent).write(self._plan_path, content)
-
-    def _take_manifests(self, files: dict[str, Stamp]) -> dict[str, Stamp] | None:
-        """Move the manifests of tasks out of `files`, and return the folders that hold them.
-
-        They are half of all files that a plan would name. A manifest is only ever replaced as a
-        whole, which changes its folder's stamp. The folder of these folders counts, too: a link in
-        its place is refused by the full program. Return None if a manifest was replaced meanwhile.
-        """
-        within = f"{self.cache.manifests}{os.sep}"
-        manifests = [path for path in files if path.startswith(within)]
-        places = {os.path.dirname(path) for path in manifests}  # noqa: PTH120 - hot
-        if places:
-            places.add(str(self.cache.manifests))
-        own = {f: stamp for f in places if (stamp := stamp_of(f)) is not None}
-        # Behind the folders' stamps: else a manifest could be replaced between the two looks.
-        return None if any(stamp_of(path) != files.pop(path) for path in manifests) else own
-
     def drop_plan(self) -> None:
         """Delete the plan, so that the next plain ``run`` checks everything itself."""
-        PrivateFolder(self._plan_path.parent).remove(self._plan_path)
-
-    def _settle(self, stamps: Iterable[plan.Stamp]) -> None:
-        """Wait until the file system's clock has passed the newest stamp.
-
-        A file changed twice within one tick of that clock (4 ms is common) would look unchanged.
-        """
-        newest = max((s for stamp in stamps for s in stamp[:2]), default=0)
-        probe = self.cache.staging / f"clock-{os.getpid()}"
-        try:
-            for _ in range(100):
-                self.cache.files.touch(probe)
-                if probe.stat().st_mtime_ns > newest:
-                    break
-                time.sleep(0.001)
-        finally:
-            self.cache.files.remove(probe)
+        PrivateFolder(self.plan_path.parent).remove(self.plan_path)
 
     def _still_holds(self, known: Snapshot) -> bool:
         """Tell whether a compiled graph is the one that compiling now would give."""
         basis = known.basis
         return bool(
             known.settings.drawn_seed is None
-            and basis.variables == self._identity
+            and basis.variables == self.identity
             and all(_digest(Path(path)) == digest for path, digest in basis.config)
             and basis.overrides == self._changes_under(known.settings)
             and basis.own_code == own_code.digest(known.files)
@@ -378,14 +284,16 @@ class Workspace:
         if any((self.root / path).exists() for path in known.basis.absent):
             return False
         files = FileTable(self.root, dict(known.files.entries))
+        files.refresh(known.basis.imports)
         index = SourceIndex(self.root)
-        for path, (content, imports) in known.basis.imports.items():
-            now = files.digest(path)
-            if now == content:
-                continue
-            if now == ABSENT or index.imports_digest(self.root / path) != imports:
-                return False
-            known.basis.imports[path] = [now, imports]
+        with files.as_refreshed():
+            for path, (content, imports) in known.basis.imports.items():
+                now = files.digest(path)
+                if now == content:
+                    continue
+                if now == ABSENT or index.imports_digest(self.root / path) != imports:
+                    return False
+                known.basis.imports[path] = [now, imports]
         return True
 
     def _compile(self, old: Snapshot | None) -> Snapshot:
@@ -417,7 +325,7 @@ class Workspace:
             own_code=version,
             links=[(path, target) for path, target in links_on_the_way(config)],
             environment=self.environment,
-            variables=self._identity,
+            variables=self.identity,
             sandbox=compiler.fence.level,
             config=[[str(f.path), f.digest] for f in (*config.files, *config.looked_into)],
             globs=[(pattern, glob_files(self.root, pattern)) for pattern in globs],
@@ -473,26 +381,3 @@ def _digest(path: Path) -> str:
 
 def _scanned(index: SourceIndex, path: Path) -> list[str]:
     return [index.content_digest(path), index.imports_digest(path)]
-
-
-def _package_files() -> list[str]:
-    """Return the files that change when a package behind all results is reinstalled."""
-    import importlib.util  # noqa: PLC0415
-
-    found = []
-    for name in NUMERIC_PACKAGES:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.origin:
-            found.append(spec.origin)
-    return found
-
-
-def _record_file(package: str) -> str:
-    """Return the file that each installation of a package rewrites; empty if there is none."""
-    import importlib.metadata  # noqa: PLC0415
-
-    try:
-        files = importlib.metadata.distribution(package).files or ()
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        return ""
-    return next((str(file.locate()) for file in files if file.name == "RECORD"), "")

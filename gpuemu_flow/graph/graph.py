@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean, nearest
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.tasks.base import TaskSpec
-from gpuemu_flow.types import Json
+from gpuemu_flow.tasks.stages import OBSERVED
 
 _WILDCARDS = frozenset("*?[")
 STAGES = ("generate", "op", "reference", "compare", "build", "code", "lint", "diff")
@@ -22,6 +23,44 @@ class Skip:
     op: str
     dtype: str
     reason: str
+
+
+class Outline(NamedTuple):
+    """The part of a task by which those are found that a change may concern.
+
+    Attributes
+    ----------
+    stage, subject, dtype, target : str
+        As those of the `TaskSpec`.
+    sources : sequence of str
+    reads : sequence of str
+        Names of the tasks whose manifests it reads, in the order of its inputs.
+    wavers : bool
+        Something besides files and observed inputs may make it stale, so that it is always looked
+        at: outputs in the workspace, which somebody may have edited or deleted; packages of a
+        program that is not observed, which may be upgraded.
+    """
+
+    stage: str
+    subject: str
+    dtype: str
+    target: str
+    sources: Sequence[str]
+    reads: Sequence[str]
+    wavers: bool
+
+    @classmethod
+    def of(cls, spec: TaskSpec) -> Outline:
+        """Return the outline of a task."""
+        return cls(
+            spec.stage,
+            spec.subject,
+            spec.dtype,
+            spec.target,
+            spec.sources,
+            [source.task for source in spec.inputs],
+            bool(spec.outputs) or bool(spec.packages and spec.stage not in OBSERVED),
+        )
 
 
 @dataclass(frozen=True)
@@ -40,25 +79,18 @@ class Graph:
     tasks: Mapping[str, TaskSpec]
     groups: Mapping[str, tuple[str, ...]]
     skips: tuple[Skip, ...] = ()
-    _readers: dict[str, list[str]] = field(default_factory=dict, repr=False)
+    _readers: dict[str, list[str]] = field(default_factory=dict, repr=False, compare=False)
+    _outlines: dict[str, Outline] = field(default_factory=dict, repr=False, compare=False)
 
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
-        return {
-            "tasks": [spec.to_json() for spec in self.tasks.values()],
-            "groups": {name: list(members) for name, members in self.groups.items()},
-            "skips": [[s.op, s.dtype, s.reason] for s in self.skips],
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> Graph:
-        """Rebuild from the result of `to_json`."""
-        specs = [TaskSpec.from_json(t) for t in data["tasks"]]
-        return cls(
-            {spec.name: spec for spec in specs},
-            {name: tuple(members) for name, members in data["groups"].items()},
-            tuple(Skip(*s) for s in data["skips"]),
-        )
+    @property
+    def outlines(self) -> Mapping[str, Outline]:
+        """Return the outline of each task, in the order of `tasks`."""
+        stored: Mapping[str, Outline] | None = getattr(self.tasks, "outlines", None)
+        if stored is not None:
+            return stored
+        if not self._outlines:
+            self._outlines.update((name, Outline.of(spec)) for name, spec in self.tasks.items())
+        return self._outlines
 
     def names(self) -> list[str]:
         """Return the groups for people: ops, stages and targets, but not each stage of each op."""
@@ -71,9 +103,9 @@ class Graph:
     def readers(self, task: str) -> list[str]:
         """Return the names of the tasks that read `task`'s manifest."""
         if not self._readers:
-            for spec in self.tasks.values():
-                for source in spec.inputs:
-                    self._readers.setdefault(source.task, []).append(spec.name)
+            for name, outline in self.outlines.items():
+                for source in outline.reads:
+                    self._readers.setdefault(source, []).append(name)
         return self._readers.get(task, [])
 
     def downstream(self, names: Iterable[str]) -> set[str]:
@@ -82,7 +114,10 @@ class Graph:
 
     def upstream(self, names: Iterable[str]) -> set[str]:
         """Return `names` and every task that one of them depends on."""
-        return _reached(names, lambda name: (source.task for source in self.tasks[name].inputs))
+        outlines, found = self.outlines, set(names)
+        if len(found) == len(outlines):
+            return found
+        return _reached(found, lambda name: outlines[name].reads)
 
     def select(self, words: Iterable[str], dtypes: Iterable[str] = ()) -> set[str]:
         """Return the tasks that the words of a command line name, without their dependencies.

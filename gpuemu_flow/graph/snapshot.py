@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, field
 from pathlib import Path
 
 from gpuemu_flow import __version__
 from gpuemu_flow.config.target_options import Target
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.graph import task_file
 from gpuemu_flow.graph.graph import Graph
-from gpuemu_flow.inputs.files import FileTable
+from gpuemu_flow.inputs.files import FileTable, Stamp
 from gpuemu_flow.inputs.observed_sets import ObservedSets
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.cache import OtherFormatError, seal, unseal
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.types import Json
 
-FORMAT = 13
+FORMAT = 14
+TASKS_SUFFIX = ".tasks"
+_DIGITS = 32
 
 
 @dataclass(frozen=True)
@@ -180,6 +185,8 @@ class Snapshot:
         read or write changed.
     observed : ObservedSets
         Inputs that the tasks' programs were seen to use.
+    graph_digest : str
+        Digest of the graph as it is stored; empty before it is.
     """
 
     graph: Graph
@@ -188,22 +195,47 @@ class Snapshot:
     files: FileTable
     current: set[str] = field(default_factory=set)
     observed: ObservedSets = field(default_factory=ObservedSets)
+    graph_digest: str = ""
 
 
 def save(path: Path, snapshot: Snapshot) -> None:
-    """Write a snapshot, whole or not at all."""
-    entries = {p: [list(stamp), digest] for p, (stamp, digest) in snapshot.files.entries.items()}
-    content = {
+    """Write a snapshot, whole or not at all.
+
+    The graph lies in a file of its own, which only another graph replaces. It is written first, and
+    older ones are removed last, so that the snapshot names one that is there whenever this process
+    dies. A reader that finds none, or one of other content, compiles the graph anew.
+    """
+    with _without_collecting():
+        _save(path, snapshot)
+
+
+def _save(path: Path, snapshot: Snapshot) -> None:
+    folder = PrivateFolder(path.parent)
+    digest = snapshot.graph_digest
+    if not digest or not tasks_path(path, digest).exists():
+        content = task_file.render(snapshot.graph)
+        digest = snapshot.graph_digest = task_file.digest_of(content)
+        folder.write(tasks_path(path, digest), content)
+    names = snapshot.graph.tasks
+    root = {
         "format": FORMAT,
         "tool": __version__,
-        "graph": snapshot.graph.to_json(),
+        "tasks": digest,
         "settings": snapshot.settings.to_json(),
         "basis": snapshot.basis.to_json(),
-        "files": entries,
-        "current": sorted(snapshot.current),
+        "files": _columns(snapshot.files.entries),
+        "stale": [name for name in names if name not in snapshot.current],
         "observed": snapshot.observed.to_json(),
     }
-    PrivateFolder(path.parent).write(path, seal(content))
+    folder.write(path, seal(root))
+    for old in folder.list_files(path.parent, TASKS_SUFFIX):
+        if old != tasks_path(path, digest):
+            folder.remove(old)
+
+
+def tasks_path(path: Path, digest: str) -> Path:
+    """Return the file of the tasks that a snapshot names."""
+    return path.with_name(f"{path.stem}-{digest[:_DIGITS]}{TASKS_SUFFIX}")
 
 
 def load(
@@ -217,31 +249,59 @@ def load(
     set_aside : callable
         Called with a damaged file and the reason.
     """
+    with _without_collecting():
+        return _load(path, root, set_aside)
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Look for no garbage meanwhile: many objects are made, and none of them is any."""
+    collecting = gc.isenabled()
+    gc.disable()
     try:
-        data = PrivateFolder(path.parent).read(path)
-    except OSError:
-        return None
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _load(path: Path, root: Path, set_aside: Callable[[Path, str], None]) -> Snapshot | None:
+    folder, read = PrivateFolder(path.parent), path
     try:
-        content = unseal(data)
+        content = unseal(folder.read(path))
         if content["format"] != FORMAT or content["tool"] != __version__:
             return None
+        digest = str(content["tasks"])
+        read = tasks_path(path, digest)
+        graph = task_file.parse(folder.read(read), digest)
+        read = path
         return Snapshot(
-            Graph.from_json(content["graph"]),
+            graph,
             Settings.from_json(content["settings"]),
             Basis.from_json(content["basis"]),
             FileTable(root, _entries(content["files"])),
-            set(content["current"]),
+            set(graph.tasks).difference(content["stale"]),
             ObservedSets.from_json(content["observed"]),
+            digest,
         )
-    except OtherFormatError:
+    except (OSError, OtherFormatError):
         return None
-    except (ValueError, KeyError, TypeError) as error:
-        set_aside(path, f"damaged graph: {error}")
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        set_aside(read, f"damaged graph: {error}")
         return None
 
 
-def _entries(data: Mapping[str, Json]) -> dict[str, tuple[tuple[int, int, int, int], str]]:
+def _columns(entries: Mapping[str, tuple[Stamp, str]]) -> dict[str, Json]:
+    """Return the table of files as columns, which are parsed faster than a list of rows."""
+    stamps = [stamp for stamp, _ in entries.values()]
     return {
-        path: ((int(s[0]), int(s[1]), int(s[2]), int(s[3])), str(digest))
-        for path, (s, digest) in data.items()
+        "paths": list(entries),
+        "digests": [digest for _, digest in entries.values()],
+        "stamps": [list(column) for column in zip(*stamps, strict=True)],
     }
+
+
+def _entries(columns: Mapping[str, Json]) -> dict[str, tuple[Stamp, str]]:
+    stamps = zip(*columns["stamps"], strict=True)
+    rows = zip(stamps, columns["digests"], strict=True)
+    return dict(zip(columns["paths"], rows, strict=True))

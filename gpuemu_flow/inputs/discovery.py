@@ -37,6 +37,13 @@ _NOT_LISTED = re.compile(r"__pycache__|\.gpuemu-cache")
 _NO_MODULES = re.compile(r"__pycache__|\.#.*|#.*#|.*~|.*\.sw[a-p]|4913|\.gpuemu-cache")
 """Names that editors and interpreters make beside sources, which are no modules."""
 
+KINDS = {
+    "file": "files", "link": "links", "missing": "missed", "folder": "listed",
+    "modules": "modules", "sizes": "sized", "look": "looked", "package": "packages",
+    "python": "pythons", "variable": "variables",
+}  # fmt: skip
+"""Words for inputs in parts of keys, each with the part of `Discovered` that holds their names."""
+
 
 @dataclass(frozen=True)
 class _Installed:
@@ -213,25 +220,13 @@ class Discovery:
         )
 
     def _parts(self, names: Discovered) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for kind, members in (
-            ("file", names.files),
-            ("link", names.links),
-            ("missing", names.missed),
-            ("folder", names.listed),
-            ("modules", names.modules),
-            ("sizes", names.sized),
-            ("look", names.looked),
-            ("package", names.packages),
-            ("python", names.pythons),
-            ("variable", names.variables),
-        ):
-            for member in sorted(members):
-                shown = member.rpartition("|")[2] if kind == "package" else member
-                name = f"{kind} {shown}"
-                state = self._state(kind, member)
-                found[name] = f"{found[name]}, {state}" if name in found else state
-        return found
+        return {
+            f"{kind} {shown}": self.state(kind, members) for kind, shown, members in grouped(names)
+        }
+
+    def state(self, kind: str, members: Iterable[str]) -> str:
+        """Return the present state of one input, which several members may stand for."""
+        return ", ".join(self._state(kind, member) for member in members)
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
@@ -388,6 +383,22 @@ class Discovery:
         if folder not in self._stdlibs:
             self._stdlibs[folder] = os.path.isfile(f"{folder}/os.py")  # noqa: PTH113
         return folder if self._stdlibs[folder] else ""
+
+
+def grouped(names: Discovered) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """List the inputs of a set as parts of keys name them: kind, name, and members of that kind.
+
+    Only installations of one package in several places have a name in common.
+    """
+    for kind, part in KINDS.items():
+        members = sorted(getattr(names, part))
+        if kind != "package":
+            yield from ((kind, member, (member,)) for member in members)
+            continue
+        places: dict[str, list[str]] = {}
+        for member in members:
+            places.setdefault(member.rpartition("|")[2], []).append(member)
+        yield from ((kind, shown, tuple(found)) for shown, found in places.items())
 
 
 _STATES = {

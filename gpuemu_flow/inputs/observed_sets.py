@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import field
+from typing import NamedTuple
 
-from gpuemu_flow.inputs.discovery import Discovery, sizes_in
+from gpuemu_flow.inputs.discovery import KINDS, Discovery, grouped, sizes_in
 from gpuemu_flow.inputs.files import Stamp, stamp_of
 from gpuemu_flow.inputs.plan import look_of
 from gpuemu_flow.quick_dataclass import dataclass
@@ -39,46 +41,113 @@ class Needed:
     looks: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass
+class _Fact(NamedTuple):
+    """One input in the state that it had: kind, members of that kind, state."""
+
+    kind: str
+    members: tuple[str, ...]
+    state: str
+
+
+_UNKNOWN = _Fact("", (), "")
+"""Stands in a set whose states are not those of its names: it counts as changed."""
+
+
 class ObservedSets:
-    """Sets of inputs, each stored once, with their state when the tasks were current.
+    """Sets of inputs with their states when the tasks were current.
+
+    Thousands of programs share most of their inputs. So each input in one state is kept once, is
+    looked at once, and a set is the numbers of such facts.
 
     Attributes
     ----------
-    sets : dict of str to (Discovered, dict)
-        Sets and states by a digest of both.
     task_sets : dict of str to str
         Task to a key of `sets`.
     """
 
-    sets: dict[str, tuple[Discovered, dict[str, str]]] = field(default_factory=dict)
-    task_sets: dict[str, str] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.task_sets: dict[str, str] = {}
+        self._facts: dict[_Fact, int] = {}
+        self._members: dict[str, tuple[int, ...]] = {}
+        self._untracked: dict[str, frozenset[str]] = {}
+
+    @property
+    def sets(self) -> dict[str, tuple[Discovered, dict[str, str]]]:
+        """Return all sets and their states, by a digest of both."""
+        return {key: (self._names([key]), self._parts(key)) for key in self._members}
 
     def record(self, task: str, names: Discovered, parts: Mapping[str, str]) -> None:
         """Record the inputs of a task, with the states that its key contains."""
         key = digest_json([names.to_json(), dict(parts)])
-        self.sets[key] = names, dict(parts)
         self.task_sets[task] = key
+        if key in self._members:
+            return
+        states = dict(parts)
+        facts = [
+            _Fact(kind, members, states.pop(f"{kind} {shown}"))
+            if f"{kind} {shown}" in states
+            else _UNKNOWN
+            for kind, shown, members in grouped(names)
+        ]
+        if states:
+            facts.append(_UNKNOWN)
+        numbers = (self._facts.setdefault(fact, len(self._facts)) for fact in facts)
+        self._members[key] = tuple(sorted(numbers))
+        if names.untracked:
+            self._untracked[key] = names.untracked
 
-    def of(self, tasks: Iterable[str]) -> ObservedSets:
+    def of(self, tasks: Container[str]) -> ObservedSets:
         """Select the sets of these tasks."""
-        kept = {task: self.task_sets[task] for task in tasks if task in self.task_sets}
-        return ObservedSets({key: self.sets[key] for key in set(kept.values())}, kept)
+        found = ObservedSets()
+        found._facts = dict(self._facts)
+        found.task_sets = {task: key for task, key in self.task_sets.items() if task in tasks}
+        for key in set(found.task_sets.values()):
+            found._members[key] = self._members[key]
+            if key in self._untracked:
+                found._untracked[key] = self._untracked[key]
+        return found
 
     def names(self, tasks: Iterable[str]) -> Discovered:
         """Return all inputs that these tasks were seen to use."""
-        found = Discovered()
-        for key in {self.task_sets[task] for task in tasks if task in self.task_sets}:
-            found |= self.sets[key][0]
-        return found
+        return self._names({self.task_sets[task] for task in tasks if task in self.task_sets})
+
+    def untracked(self, task: str) -> frozenset[str]:
+        """Return the reasons why a task may have used more than was seen."""
+        return self._untracked.get(self.task_sets.get(task, ""), frozenset())
+
+    def _names(self, keys: Collection[str]) -> Discovered:
+        facts = list(self._facts)
+        kinds: dict[str, set[str]] = {}
+        for number in set().union(*map(self._members.__getitem__, keys)):
+            fact = facts[number]
+            if fact is not _UNKNOWN and fact.kind:
+                kinds.setdefault(KINDS[fact.kind], set()).update(fact.members)
+        untracked = frozenset[str]().union(*(self._untracked.get(key, ()) for key in keys))
+        found = {kind: frozenset(members) for kind, members in kinds.items()}
+        return Discovered(**found, untracked=untracked)
+
+    def _parts(self, key: str) -> dict[str, str]:
+        facts, numbers = list(self._facts), self._members[key]
+        states = {(f.kind, f.members): f.state for f in map(facts.__getitem__, numbers)}
+        return {
+            f"{kind} {shown}": states[kind, members]
+            for kind, shown, members in grouped(self._names([key]))
+        }
 
     def changed(self, lookup: Discovery) -> set[str]:
         """Return the tasks with an input whose state differs from the recorded one."""
+        used = set().union(*self._members.values())
         with lookup.at_once():
             moved = {
-                key for key, (names, parts) in self.sets.items() if lookup.parts(names) != parts
+                number
+                for number, fact in enumerate(self._facts)
+                if number in used
+                and (not fact.kind or lookup.state(fact.kind, fact.members) != fact.state)
             }
-        return {task for task, key in self.task_sets.items() if key in moved}
+        if not moved:
+            return set()
+        hit = {key for key, numbers in self._members.items() if not moved.isdisjoint(numbers)}
+        return {task for task, key in self.task_sets.items() if key in hit}
 
     def needed(self, lookup: Discovery) -> Needed:
         """Collect the facts that the plan needs besides the files whose digests the lookup took."""
@@ -117,20 +186,36 @@ class ObservedSets:
         return found
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON, each text once: thousands of programs share most of their inputs."""
+        """Return plain JSON, with each text and each block of shared facts once."""
         texts: dict[str, int] = {}
-
-        def number(text: str) -> int:
-            return texts.setdefault(text, len(texts))
-
-        sets = {
-            key: [
-                {kind: [*map(number, members)] for kind, members in names.to_json().items()},
-                [number(text) for part in parts.items() for text in part],
-            ]
-            for key, (names, parts) in self.sets.items()
+        keys = list(self._members)
+        used = sorted(set().union(*self._members.values()))
+        places = {number: place for place, number in enumerate(used)}
+        all_facts = list(self._facts)
+        facts = [
+            [texts.setdefault(text, len(texts)) for text in (fact.kind, fact.state, *fact.members)]
+            for fact in map(all_facts.__getitem__, used)
+        ]
+        common = Counter(itertools.chain.from_iterable(self._members.values()))
+        shared = {number for number, count in common.items() if count > len(keys) // 2}
+        blocks: dict[tuple[int, ...], int] = {}
+        sets = []
+        for numbers in self._members.values():
+            block = tuple(places[n] for n in numbers if n in shared)
+            sets.append([
+                blocks.setdefault(block, len(blocks)),
+                *(places[n] for n in numbers if n not in shared),
+            ])  # fmt: skip
+        numbers_of = {key: number for number, key in enumerate(keys)}
+        return {
+            "texts": list(texts),
+            "facts": facts,
+            "blocks": list(map(list, blocks)),
+            "keys": keys,
+            "sets": sets,
+            "untracked": {key: sorted(reasons) for key, reasons in self._untracked.items()},
+            "tasks": {task: numbers_of[key] for task, key in self.task_sets.items()},
         }
-        return {"texts": list(texts), "sets": sets, "tasks": dict(self.task_sets)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> ObservedSets:
@@ -141,25 +226,33 @@ class ObservedSets:
         KeyError, TypeError, ValueError
             The data have another form.
         """
-        texts = data["texts"]
+        try:
+            return cls._from_json(data)
+        except IndexError:
+            raise ValueError("a number of nothing") from None
+
+    @classmethod
+    def _from_json(cls, data: Mapping[str, Json]) -> ObservedSets:
+        texts, keys = data["texts"], data["keys"]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("a text is none")
-
-        def text_of(number: Json) -> str:
-            if not isinstance(number, int) or not 0 <= number < len(texts):
-                raise ValueError("a text is missing")
-            return str(texts[number])
-
-        sets = {}
-        for key, (kinds, parts) in data["sets"].items():
-            names = {kind: [*map(text_of, numbers)] for kind, numbers in kinds.items()}
-            flat = [*map(text_of, parts)]
-            states = dict(zip(flat[::2], flat[1::2], strict=True))
-            sets[key] = Discovered.from_json(names), states
-        tasks = {str(task): str(key) for task, key in data["tasks"].items()}
-        if not set(tasks.values()) <= set(sets):
-            raise ValueError("a task without its set of inputs")
-        return cls(sets, tasks)
+        found = cls()
+        for kind, state, *members in data["facts"]:
+            fact = _Fact(texts[kind], tuple([texts[n] for n in members]), texts[state])
+            found._facts[fact] = len(found._facts)
+        count = len(found._facts)
+        if count != len(data["facts"]):
+            raise ValueError("a fact occurs twice")
+        blocks = [tuple(block) for block in data["blocks"]]
+        for key, (block, *numbers) in zip(keys, data["sets"], strict=True):
+            found._members[key] = (*blocks[block], *numbers)
+        last = max(map(max, filter(None, found._members.values())), default=-1)
+        least = min(map(min, filter(None, found._members.values())), default=0)
+        if last >= count or least < 0:
+            raise ValueError("a fact is missing")
+        found._untracked = {key: frozenset(why) for key, why in data["untracked"].items()}
+        found.task_sets = {task: keys[number] for task, number in data["tasks"].items()}
+        return found
 
 
 def _look(found: Needed, path: str, seen: str) -> None:

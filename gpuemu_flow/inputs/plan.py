@@ -49,6 +49,8 @@ WORKER_DEFAULTS = {
     "PYTHONHASHSEED": "0",
 }
 """Defaults of variables that the environment leaves unset; the same as in `runners.process`."""
+_WORKERS = "workers shared"
+"""A line of a plan: most programs run in workers of one fork server without settings."""
 _FEW = 4
 _BITS = 16
 
@@ -153,6 +155,7 @@ def render(
     variables: "Mapping[str, str] | None" = None,
     looks: "Mapping[str, str] | None" = None,
     own: "Mapping[str, Stamp] | None" = None,
+    workers: bool = False,
 ) -> bytes | None:
     """Return the content of the plan file.
 
@@ -177,6 +180,8 @@ def render(
         configuration expects.
     own : mapping of absolute path to stamp
         Folders of the cache, of which none may be a link.
+    workers : bool
+        Programs run in workers that share a fork server without settings.
 
     Returns
     -------
@@ -189,6 +194,7 @@ def render(
         folder, _, name = path.rpartition("/")
         by_folder.setdefault(folder, {})[name] = stamp
     lines = [f"identity {identity_text}", f"summary {_quote(summary)}"]
+    lines += [_WORKERS] if workers else []
     lines += [f"absent {path}" for path in sorted(absent)]
     lines += ["\t".join((f"folder {path}", *map(str, s))) for path, s in sorted(folders.items())]
     lines += ["\t".join((f"own {path}", *map(str, s))) for path, s in sorted(own.items())]
@@ -219,10 +225,34 @@ def render(
 
 def up_to_date(plan_path: str, environ: "Mapping[str, str]") -> str | None:
     """Return the summary to print if the plan is intact and nothing changed; else None."""
+    return look(plan_path, environ)[0]
+
+
+def look(plan_path: str, environ: "Mapping[str, str]") -> tuple[str | None, bool]:
+    """Find out whether anything changed since the last clean run.
+
+    Returns
+    -------
+    summary : str or None
+        Text to print if the plan is intact and nothing changed.
+    works : bool
+        Something of this workspace changed, so that its programs will most likely run, in workers
+        that share a fork server.
+    """
     try:
-        return _summary_if_up_to_date(plan_path, read(plan_path), environ)
+        data = read(plan_path)
     except OSError:
-        return None
+        return None, False
+    summary = _summary_if_up_to_date(plan_path, data, environ)
+    return summary, summary is None and _expects_workers(plan_path, data, environ)
+
+
+def _expects_workers(plan_path: str, data: bytes, environ: "Mapping[str, str]") -> bool:
+    """Tell whether a plan is of this workspace and process, and names workers for its programs."""
+    head = data.partition(b"\n")[2].partition(b"\f")[0].split(b"\n")
+    folder = os.path.realpath(os.path.dirname(plan_path))  # noqa: PTH120
+    mine = f"identity {identity(dict(environ), folder)}".encode("utf-8", "surrogateescape")
+    return head[0] == mine and _WORKERS.encode() in head
 
 
 def digest_if_up_to_date(plan_path: str, environ: "Mapping[str, str]") -> str:
@@ -315,6 +345,8 @@ def holds(line: str, environ: "Mapping[str, str]") -> bool:
     OSError, ValueError
         Also in cases where it is not true.
     """
+    if line == _WORKERS:
+        return True
     kind, _, rest = line.partition(" ")
     if kind == "absent":
         return not os.path.lexists(rest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,11 +12,7 @@ from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.session import RunOptions, RunOutcome
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.graph.graph import Skip
-from gpuemu_flow.reporting.relocate import Relocator
-from gpuemu_flow.reporting.renamed_submissions import take_over_submissions
-from gpuemu_flow.reporting.submissions import submitted_results
-from gpuemu_flow.results.from_manifests import ReportBuilder
+from gpuemu_flow.graph.graph import Graph, Outline, Skip
 from gpuemu_flow.results.model import (
     KernelResult,
     OpResult,
@@ -31,6 +27,7 @@ from gpuemu_flow.types import Json, Verdict
 _BUILDS = (stages.BUILD, stages.CODE, stages.RULE)
 
 if TYPE_CHECKING:
+    from gpuemu_flow.results.from_manifests import ReportBuilder
     from gpuemu_flow.runners.pool import Pool
 
 
@@ -53,16 +50,15 @@ def run_and_report(
 
     def conclude(outcome: RunOutcome) -> None:
         shown = outcome if asked is None else replace(outcome, options=asked)
-        reports.append(build_report(workspace, shown))
+        reports.append(build_report(workspace, shown, keep=True))
 
-    outcome = session.run(
-        workspace,
-        options,
-        listener,
-        pool,
-        conclude,
-        prepare=lambda: take_over_submissions(workspace),
-    )
+    def prepare() -> None:
+        if workspace.moved_names.new:
+            from gpuemu_flow.reporting import renamed_submissions  # noqa: PLC0415 - seldom needed
+
+            renamed_submissions.take_over_submissions(workspace)
+
+    outcome = session.run(workspace, options, listener, pool, conclude, prepare=prepare)
     return outcome, reports[0]
 
 
@@ -93,7 +89,11 @@ def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
 
 
 def build_report(
-    workspace: Workspace, outcome: RunOutcome, *, broken: Collection[str] = ()
+    workspace: Workspace,
+    outcome: RunOutcome,
+    *,
+    broken: Collection[str] = (),
+    keep: bool = False,
 ) -> RunReport:
     """Read the manifests of the selected tasks into one report.
 
@@ -101,27 +101,36 @@ def build_report(
     ----------
     broken : collection of str
         Tasks whose run made no target, if `outcome` does not list them.
+    keep : bool
+        Keep results that passed for later reports; only for those who hold the run lock.
     """
+    # Until the edited op has been called, nobody needs what reads results.
+    from gpuemu_flow.reporting.passed_rows import PassedRows  # noqa: PLC0415
+    from gpuemu_flow.reporting.submissions import submitted_results  # noqa: PLC0415
+
     graph = outcome.graph
-    states = workspace.states()
-    selected = [graph.tasks[name] for name in graph.tasks if name in outcome.selected]
-    records = {}
-    for spec in selected:
-        record = states.record(spec.name)
-        if record is not None:
-            records[spec.name] = record.values
-    relocate = Relocator(workspace)
-    builder = ReportBuilder(workspace.cache, graph.tasks, outcome.status, records, relocate)
+    outlines = {n: o for n, o in graph.outlines.items() if n in outcome.selected}
+    rows = PassedRows(workspace, outcome.status)
+    reader = _Reader(workspace, outcome)
     results: list[OpResult] = []
-    for spec in selected:
-        if spec.stage == "compare":
-            result = builder.op_result(spec)
-            unfinished = spec.name in broken or _is_unfinished(outcome, spec.name)
+    for name, outline in outlines.items():
+        if outline.stage != stages.COMPARE:
+            continue
+        unfinished = name in broken or _is_unfinished(outcome, name)
+        result = None if unfinished else rows.get(name, outline)
+        if result is None:
+            before = rows.before(outline)
+            result = reader.result(graph.tasks[name])
             if result is not None and not unfinished:
-                results.append(result)
-            elif not outcome.interrupted or spec.name in broken:
-                reason = "its tasks did not finish; see the problems"
-                results.append(OpResult(spec.subject, spec.dtype, Verdict.ERROR, reason=reason))
+                rows.learn(name, outline, before, result)
+        if result is not None and not unfinished:
+            results.append(result)
+        elif not outcome.interrupted or name in broken:
+            reason = "its tasks did not finish; see the problems"
+            results.append(OpResult(outline.subject, outline.dtype, Verdict.ERROR, reason=reason))
+    if keep:
+        rows.save()
+    builder = reader.builder
     kernels, kernel_problems = _kernels(builder, outcome, broken)
     skips = _selected_skips(workspace, outcome)
     submitted = submitted_results(workspace, [skip for skip in skips if skip.dtype])
@@ -149,43 +158,85 @@ def build_report(
         problems=(
             *workspace.settings.warnings,
             *outcome.problems,
+            *rows.problems,
             *kernel_problems,
-            *_undeclared(selected, records),
+            *_undeclared(graph, outlines, reader),
             *untracked_inputs(workspace, outcome.selected),
             *(problem for result in results for problem in result.weaknesses()),
         ),
-        changes=tuple(builder.changes(s for s in selected if s.stage == "diff")),
+        changes=tuple(builder.changes(_diffs(graph, outlines, outcome))),
         duration_s=outcome.duration_s,
         interrupted=outcome.interrupted,
         kernels=tuple(kernels),
         drawn_seed=workspace.settings.drawn_seed,
-        build_only=bool(selected) and not skips and all(s.stage in _BUILDS for s in selected),
-        nothing_due=outcome.options.may_be_nothing and not selected and not skips,
+        build_only=bool(outlines)
+        and not skips
+        and all(outline.stage in _BUILDS for outline in outlines.values()),
+        nothing_due=outcome.options.may_be_nothing and not outlines and not skips,
     )
 
 
-def _undeclared(
-    specs: Iterable[TaskSpec], records: Mapping[str, Mapping[str, Json]]
-) -> list[Problem]:
+class _Reader:
+    """Reads the results of tasks from their manifests, and with them the records that these need.
+
+    Attributes
+    ----------
+    builder : ReportBuilder
+    """
+
+    def __init__(self, workspace: Workspace, outcome: RunOutcome) -> None:
+        from gpuemu_flow.reporting.relocate import Relocator  # noqa: PLC0415
+        from gpuemu_flow.results.from_manifests import ReportBuilder  # noqa: PLC0415
+
+        self._states = workspace.states()
+        self._selected = outcome.selected
+        self._values: dict[str, Mapping[str, Json]] = {}
+        tasks, relocate = outcome.graph.tasks, Relocator(workspace)
+        self.builder = ReportBuilder(workspace.cache, tasks, outcome.status, self._values, relocate)
+
+    def result(self, compare: TaskSpec) -> OpResult | None:
+        """Return the result of a comparison, as `ReportBuilder.op_result` does."""
+        for name in (compare.name, *(source.task for source in compare.inputs)):
+            self.values(name)
+        return self.builder.op_result(compare)
+
+    def values(self, name: str) -> Mapping[str, Json]:
+        """Return the values for reports in a selected task's record; empty if it has none."""
+        if name not in self._values:
+            record = self._states.record(name) if name in self._selected else None
+            self._values[name] = {} if record is None else record.values
+        return self._values[name]
+
+
+def _undeclared(graph: Graph, outlines: Mapping[str, Outline], reader: _Reader) -> list[Problem]:
     """Return a warning for each rule that wrote more than it declares."""
     found = []
-    for spec in specs:
-        names = records.get(spec.name, {}).get("undeclared") if spec.stage == stages.RULE else None
+    for name, outline in outlines.items():
+        names = reader.values(name).get("undeclared") if outline.stage == stages.RULE else None
         if names:
             from gpuemu_flow.tasks.build_rule import undeclared_problem  # noqa: PLC0415
 
-            found.append(undeclared_problem(spec, names))
+            found.append(undeclared_problem(graph.tasks[name], names))
     return found
+
+
+def _diffs(
+    graph: Graph, outlines: Mapping[str, Outline], outcome: RunOutcome
+) -> Iterator[TaskSpec]:
+    """Yield the tasks of this run that told results from earlier ones."""
+    for name, outline in outlines.items():
+        if outline.stage == stages.DIFF and outcome.status.get(name) in ("ran", "restored"):
+            yield graph.tasks[name]
 
 
 def untracked_inputs(workspace: Workspace, tasks: Iterable[str]) -> list[Problem]:
     """Return a warning for each program that may have used more inputs than were observed."""
     chosen, observed = set(tasks), workspace.snapshot.observed
     found: dict[tuple[str, str, str], None] = {}
-    for name, spec in workspace.graph.tasks.items():
-        if name in chosen and spec.stage in (stages.OP, stages.REFERENCE):
-            reasons = sorted(observed.names([name]).untracked)
-            found.update(dict.fromkeys((spec.stage, spec.subject, reason) for reason in reasons))
+    for name, outline in workspace.graph.outlines.items():
+        if outline.stage in (stages.OP, stages.REFERENCE) and name in chosen:
+            for reason in sorted(observed.untracked(name)):
+                found[outline.stage, outline.subject, reason] = None
     return [
         Problem(
             "untracked-inputs",
@@ -227,10 +278,12 @@ def _kernels(
     """Return the lints of the selected kernels, with equal problems of architectures once."""
     results: list[KernelResult] = []
     problems: dict[Problem, None] = {}
-    for name, spec in outcome.graph.tasks.items():
-        if name in outcome.selected and spec.stage == stages.BUILD:
+    for name, outline in outcome.graph.outlines.items():
+        if outline.stage not in (stages.BUILD, stages.LINT) or name not in outcome.selected:
+            continue
+        spec = outcome.graph.tasks[name]
+        if spec.stage == stages.BUILD:
             problems.update(dict.fromkeys(builder.build_problems(spec)))
-        if name not in outcome.selected or spec.stage != stages.LINT:
             continue
         unfinished = name in broken or _is_unfinished(outcome, name)
         found = None if unfinished else builder.kernel_result(spec)

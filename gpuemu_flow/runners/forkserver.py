@@ -299,6 +299,8 @@ def main() -> NoReturn:
     gc.disable()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # From here on there are files to remove, and the closed socket ends this process.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ForkServer(control).run()
 
 

@@ -9,19 +9,15 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import gpuemu_flow
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
-from gpuemu_flow.let_through import USER_CACHE, let_through, user_cache_of
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners import channel, memfd
+from gpuemu_flow.runners import channel, early, memfd
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.preloadable import framework_of, identity
 from gpuemu_flow.runners.sandbox.spec import Sandbox, has_cgroup
@@ -33,15 +29,13 @@ if TYPE_CHECKING:
 
 START_SECONDS = 60.0
 PRELOAD_SECONDS = 120.0
-_SERVER_MODULE = "gpuemu_flow.runners.forkserver"
 _DYING_SECONDS = 2.0
 _SEND_SECONDS = struct.pack("ll", 30, 0)  # struct timeval
 _SLICE = 0.1  # seconds between looks at a cancel event
 _PATIENCE = 1.0  # seconds of silence after which processes are let go on that may be stopped
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 # Read when an interpreter or its libraries start, so that setting them in a fork has no effect.
-_STARTUP_VARIABLES = (*_THREAD_VARIABLES, "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
+_STARTUP_VARIABLES = (*early.THREAD_VARIABLES, "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
                       "PYTHONHASHSEED", "PYTHONPATH", "PYTHONOPTIMIZE", "PYTHONUTF8")  # fmt: skip
 _STARTUP_PREFIXES = ("LD_", "DYLD_", "MALLOC_", "GLIBC_", "OPENBLAS_", "MKL_", "OMP_", "KMP_",
                      "NPY_")  # fmt: skip
@@ -54,15 +48,6 @@ def startup_environment(env: Mapping[str, str]) -> dict[str, str]:
         for name, value in sorted(env.items())
         if name in _STARTUP_VARIABLES or name.startswith(_STARTUP_PREFIXES)
     }
-
-
-def _own_part() -> dict[str, str]:
-    """Return the part of this process's environment that reaches every worker."""
-    kept = let_through(os.environ)
-    home = os.environ.get("HOME", "")
-    if home:
-        kept["HOME"] = home  # for what is installed there; a program's is its scratch folder
-    return {**kept, USER_CACHE: user_cache_of(os.environ)}
 
 
 class ServerDiedError(Exception):
@@ -374,29 +359,25 @@ class ServerHandle:
         self, env: Mapping[str, str], around: Sequence[str] = (), framework: str = ""
     ) -> None:
         self._patience = START_SECONDS + (PRELOAD_SECONDS if framework else 0.0)
-        package_root = str(Path(gpuemu_flow.__file__).parent.parent)
-        one_thread = dict.fromkeys(_THREAD_VARIABLES, "1")
-        environment = {**one_thread, "PYTHONHASHSEED": "0", **_own_part(), **env}
-        self._control, peer = socket.socketpair()
         self._lock = threading.Lock()
         self._workers: list[WorkerProcess] = []
+        environment = early.server_environment(os.environ, env)
+        started = None if around or framework else early.take(environment)
+        self._process: subprocess.Popen[bytes] | early.EarlyServer
+        if started is not None:
+            self._process = started
+            self._control, self._stderr = socket.socket(fileno=started.control), started.stderr
+            return
+        self._control, peer = socket.socketpair()
         self._stderr = memfd.create("forkserver-stderr")
         with peer:
-            # From the package's own root, so that -m finds this package and no workspace module.
             self._process = subprocess.Popen(
-                [
-                    *around,
-                    sys.executable,
-                    "-m",
-                    _SERVER_MODULE,
-                    str(peer.fileno()),
-                    *filter(None, [framework]),
-                ],
+                [*around, *early.server_command(peer.fileno(), framework)],
                 pass_fds=[peer.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
-                cwd=package_root,
+                cwd=early.PACKAGE_ROOT,
                 env=environment,
                 start_new_session=True,
             )

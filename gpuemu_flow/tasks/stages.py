@@ -21,6 +21,9 @@ VERSIONS: dict[str, int] = {
 SHARED = frozenset({GENERATE, OP, REFERENCE, COMPARE, BUILD, RULE})
 """Stages that run programs, and whose results machines share."""
 
+OBSERVED = frozenset({GENERATE, OP, REFERENCE, COMPARE, RULE})
+"""Stages that run programs of the user's."""
+
 
 def is_made(role: str) -> bool:
     """Tell whether a manifest of this role describes the compiled or built code of a program."""

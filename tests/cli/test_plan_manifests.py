@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini
 
+from gpuemu_flow.engine import plan_file
 from gpuemu_flow.engine.workspace import Workspace
 
 
@@ -84,10 +85,10 @@ def test_no_plan_is_kept_where_a_manifest_was_replaced_meanwhile(checked_mini: M
     checked_mini.command("run")
     workspace = Workspace(checked_mini.root, environ={"HOME": str(checked_mini.root)})
     plan_of(checked_mini).unlink()
-    workspace.save_plan("as it is")
+    plan_file.save_plan(workspace, "as it is")
     assert plan_of(checked_mini).exists()
     plan_of(checked_mini).unlink()
     replaced(manifest_of(checked_mini))
-    workspace.save_plan("replaced")
+    plan_file.save_plan(workspace, "replaced")
     assert not plan_of(checked_mini).exists()
     workspace.cache.close()

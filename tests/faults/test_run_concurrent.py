@@ -158,11 +158,11 @@ def test_a_report_is_made_before_another_process_may_change_what_it_reads(
 ) -> None:
     held = []
 
-    def looked_at(workspace: Workspace, outcome: RunOutcome) -> RunReport:
+    def looked_at(workspace: Workspace, outcome: RunOutcome, *, keep: bool) -> RunReport:
         with workspace.cache.lock_path.open() as file, pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         held.append(True)
-        return build_report(workspace, outcome)
+        return build_report(workspace, outcome, keep=keep)
 
     monkeypatch.setattr("gpuemu_flow.reporting.report.build_report", looked_at)
     workspace = Workspace(mini.root, environ=mini.environment())

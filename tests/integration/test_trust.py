@@ -130,16 +130,21 @@ def test_owners(shared: Path) -> None:
     theirs.touch()
     os.chown(theirs, STRANGER, -1)
     (shared / "link").symlink_to(theirs)
+
+    def owners(folder: Path, files: list[Path], own: frozenset[int]) -> dict[Path, int]:
+        found = foreign_owners(str(folder), map(str, files), own)
+        return {Path(path): owner for path, owner in found.items()}
+
     own = own_users({})
-    assert foreign_owners(shared, [mine], own) == {}
-    assert foreign_owners(shared, [mine, theirs], own) == {theirs: STRANGER}
-    assert foreign_owners(shared, [shared / "link"], own) == {shared / "link": STRANGER}
-    assert foreign_owners(shared, [shared / "gone"], own) == {}
-    assert foreign_owners(shared, [theirs], own_users({"SUDO_UID": str(STRANGER)})) == {}
+    assert owners(shared, [mine], own) == {}
+    assert owners(shared, [mine, theirs], own) == {theirs: STRANGER}
+    assert owners(shared, [shared / "link"], own) == {shared / "link": STRANGER}
+    assert owners(shared, [shared / "gone"], own) == {}
+    assert owners(shared, [theirs], own_users({"SUDO_UID": str(STRANGER)})) == {}
     os.chown(shared, STRANGER, -1)
-    assert foreign_owners(shared, [], own) == {}, "a shared folder says nothing of its files"
+    assert owners(shared, [], own) == {}, "a shared folder says nothing of its files"
     shared.chmod(0o755)
-    assert foreign_owners(shared, [], own) == {shared: STRANGER}
+    assert owners(shared, [], own) == {shared: STRANGER}
 
 
 def test_the_file_of_a_workspace_cannot_grant_itself_paths_outside(mini: Mini) -> None:

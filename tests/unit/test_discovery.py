@@ -18,9 +18,10 @@ from gpuemu_flow.inputs.files import FileTable
 from gpuemu_flow.inputs.observed_sets import ObservedSets
 from gpuemu_flow.observed import Given, Observation
 from gpuemu_flow.reports.observed_text import observed_line
-from gpuemu_flow.runners import process, variables
+from gpuemu_flow.runners import early, variables
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.discovered import MAX_SETS, Discovered, KnownInputs, SeenInputs
+from gpuemu_flow.store.keys import digest_bytes
 
 SECRET = "hunter2"
 
@@ -189,6 +190,66 @@ def test_a_distribution_is_found_by_what_it_lists(root: Path) -> None:
     assert installed.owner(str(root / "site/foo/hand_made.py")) is not None, "installed since"
 
 
+def test_a_set_whose_states_are_not_those_of_its_names_counts_as_changed(root: Path) -> None:
+    look = discovery(root)
+    names = look.discover(seen(root, "op.py", "current/op.py"), Given())
+    parts = look.parts(names)
+    sound = ObservedSets()
+    sound.record("op:a", names, parts)
+    assert sound.changed(look) == set()
+    (name, *_) = parts
+    for others in (
+        {},
+        {**parts, "file beside": "1"},
+        {n: s for n, s in parts.items() if n != name},
+    ):
+        sets = ObservedSets()
+        sets.record("op:a", names, parts)
+        sets.record("op:b", names, others)
+        assert sets.changed(look) == {"op:b"}
+        assert ObservedSets.from_json(sets.to_json()).changed(look) == {"op:b"}
+
+
+def test_sets_share_inputs_and_not_their_states(root: Path) -> None:
+    look = discovery(root)
+    names = look.discover(seen(root, "op.py", "current/op.py"), Given())
+    sets = ObservedSets()
+    sets.record("op:before", names, look.parts(names))
+    (root / "op.py").write_text("another\n")
+    sets.record("op:after", names, look.parts(names))
+    again = ObservedSets.from_json(sets.to_json())
+    assert again.changed(look) == {"op:before"}
+    assert again.of(["op:before"]).task_sets.keys() == {"op:before"}
+    assert again.of(["op:before"]).sets == {
+        key: found for key, found in sets.sets.items() if key == sets.task_sets["op:before"]
+    }
+
+
+def test_an_untracked_input_stays_with_its_task(root: Path) -> None:
+    sets = ObservedSets()
+    sets.record("op:blind", Discovered(untracked=frozenset({"who knows"})), {})
+    sets.record("op:a", Discovered(), {})
+    again = ObservedSets.from_json(sets.to_json())
+    assert (again.untracked("op:blind"), again.untracked("op:a")) == ({"who knows"}, frozenset())
+    assert again.of(["op:blind"]).untracked("op:blind") == {"who knows"}
+    assert again.untracked("op:unknown") == frozenset()
+    assert again.names(["op:blind"]).untracked == {"who knows"}
+
+
+def test_a_table_that_was_just_refreshed_is_not_looked_up_again(root: Path) -> None:
+    files = FileTable(root)
+    before = files.digest("op.py")
+    with files.as_refreshed():
+        (root / "op.py").write_text("another\n")
+        (root / "new.py").write_text("new\n")
+        assert files.digest("op.py") == before
+        assert files.digest("new.py") == digest_bytes(b"new\n")
+    assert files.digest("op.py") == digest_bytes(b"another\n")
+    (root / "op.py").write_text("once more\n")
+    (root / "new.py").unlink()
+    assert files.refresh(["op.py", "new.py", "never.py"]) == {"op.py", "new.py"}
+
+
 def test_damaged_sets_are_refused(root: Path) -> None:
     look, sets = discovery(root), ObservedSets()
     names = look.discover(seen(root, "op.py", "current/op.py"), Given())
@@ -247,7 +308,7 @@ def test_the_interpreter_counts_by_its_executable(root: Path) -> None:
 def test_what_workers_are_given_by_default_is_no_change(root: Path) -> None:
     names = Discovered(variables=frozenset({*plan.WORKER_DEFAULTS, "*"}))
     assert discovery(root).parts(names) == discovery(root, **plan.WORKER_DEFAULTS).parts(names)
-    given = {"PYTHONHASHSEED", *process._THREAD_VARIABLES}
+    given = {"PYTHONHASHSEED", *early.THREAD_VARIABLES}
     assert set(plan.WORKER_DEFAULTS) == given
     assert plan.VOLATILE == variables.NEVER | variables.OF_TERMINAL
 

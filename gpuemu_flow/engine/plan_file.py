@@ -1,0 +1,157 @@
+"""Store the plan by which the next plain ``run`` answers at once if nothing changed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterable
+
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.inputs import plan
+from gpuemu_flow.inputs.environment import NUMERIC_PACKAGES
+from gpuemu_flow.inputs.files import Stamp, stamp_of
+from gpuemu_flow.inputs.globs import glob_folders
+from gpuemu_flow.runners.sandbox.spec import STRICT, is_whole
+from gpuemu_flow.store.private_files import PrivateFolder
+from gpuemu_flow.tasks import stages
+
+_OPS_LOOKED_AT = 3
+
+
+def save_plan(workspace: Workspace, summary: str) -> None:
+    """Store the plan by which the next plain ``run`` answers at once if nothing changed.
+
+    Call it only for a workspace whose tasks are all current and whose results all passed. No
+    plan is stored if the sandbox lacks a part: results without it must not be reused on a
+    system that has it.
+    """
+    level, mode = workspace.snapshot.basis.sandbox, workspace.settings.sandbox
+    if not is_whole(level, strict=mode == STRICT):
+        return
+    entries = workspace.snapshot.files.entries
+    root, join = str(workspace.root), os.path.join
+    files = {join(root, path): stamp for path, (stamp, _) in entries.items()}
+    absent = [join(root, path) for path in workspace.snapshot.basis.absent]
+    for name, digest in workspace.snapshot.basis.config:
+        stamp = stamp_of(name)
+        if digest and stamp is not None:
+            files[name] = stamp
+        else:
+            absent.append(name)
+    graph = workspace.graph
+    # The outline tells which tasks may have such packages; the others are not parsed for that.
+    wavering = (graph.tasks[name] for name, outline in graph.outlines.items() if outline.wavers)
+    unseen = {
+        package
+        for spec in wavering
+        if spec.stage not in stages.OBSERVED
+        for package in spec.packages
+    }
+    for path in (*_package_files(), *filter(None, map(_record_file, sorted(unseen)))):
+        stamp = stamp_of(path)
+        if stamp is not None:
+            files[path] = stamp
+    needed = workspace.snapshot.observed.needed(workspace.inputs)
+    absent += needed.absent
+    kernels = workspace.snapshot.basis.kernels
+    tools = () if kernels is None else kernels.tool_files
+    seen = {path: None if stamp is None else tuple(stamp) for path, stamp in tools}
+    seen.update(workspace.watched)
+    absent += [path for path, stamp in seen.items() if stamp is None]
+    files.update({path: stamp for path, stamp in seen.items() if stamp is not None})
+    folders, links = dict(needed.folders), {**needed.links, **dict(workspace.snapshot.basis.links)}
+    for pattern, _ in workspace.snapshot.basis.globs:
+        for folder in glob_folders(workspace.root, pattern):
+            stamp = stamp_of(folder)
+            if stamp is not None:
+                folders[str(folder)] = stamp
+            else:
+                absent.append(str(folder))
+    own = _take_manifests(workspace, files)
+    if own is None:
+        return
+    _settle(workspace, (*files.values(), *folders.values(), *own.values()))
+    content = plan.render(
+        identity_text=workspace.identity,
+        summary=summary,
+        files=files,
+        absent=absent,
+        folders=folders,
+        links=links,
+        variables=needed.variables,
+        looks={**dict(workspace.snapshot.basis.looks), **needed.looks},
+        own=own,
+        workers=_shares_workers(workspace),
+    )
+    if content is not None:
+        PrivateFolder(workspace.plan_path.parent).write(workspace.plan_path, content)
+
+
+def _take_manifests(workspace: Workspace, files: dict[str, Stamp]) -> dict[str, Stamp] | None:
+    """Move the manifests of tasks out of `files`, and return the folders that hold them.
+
+    They are half of all files that a plan would name. A manifest is only ever replaced as a
+    whole, which changes its folder's stamp. The folder of these folders counts, too: a link in
+    its place is refused by the full program. Return None if a manifest was replaced meanwhile.
+    """
+    within = f"{workspace.cache.manifests}{os.sep}"
+    manifests = [path for path in files if path.startswith(within)]
+    places = {os.path.dirname(path) for path in manifests}  # noqa: PTH120 - hot
+    if places:
+        places.add(str(workspace.cache.manifests))
+    own = {f: stamp for f in places if (stamp := stamp_of(f)) is not None}
+    # Behind the folders' stamps: else a manifest could be replaced between the two looks.
+    return None if any(stamp_of(path) != files.pop(path) for path in manifests) else own
+
+
+def _shares_workers(workspace: Workspace) -> bool:
+    """Tell whether one of the first ops runs in workers of the server without settings."""
+    graph = workspace.graph
+    names = (name for name, outline in graph.outlines.items() if outline.stage == stages.OP)
+    ops = (graph.tasks[name].settings for name in names)
+    return any(
+        not (op["env"] or op["env_names"] or op["framework"])
+        and not (op["sandbox"] or {}).get("strict")
+        for op in itertools.islice(ops, _OPS_LOOKED_AT)
+    )
+
+
+def _settle(workspace: Workspace, stamps: Iterable[plan.Stamp]) -> None:
+    """Wait until the file system's clock has passed the newest stamp.
+
+    A file changed twice within one tick of that clock (4 ms is common) would look unchanged.
+    """
+    newest = max((s for stamp in stamps for s in stamp[:2]), default=0)
+    probe = workspace.cache.staging / f"clock-{os.getpid()}"
+    try:
+        for _ in range(100):
+            workspace.cache.files.touch(probe)
+            if probe.stat().st_mtime_ns > newest:
+                break
+            time.sleep(0.001)
+    finally:
+        workspace.cache.files.remove(probe)
+
+
+def _package_files() -> list[str]:
+    """Return the files that change when a package behind all results is reinstalled."""
+    import importlib.util  # noqa: PLC0415
+
+    found = []
+    for name in NUMERIC_PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin:
+            found.append(spec.origin)
+    return found
+
+
+def _record_file(package: str) -> str:
+    """Return the file that each installation of a package rewrites; empty if there is none."""
+    import importlib.metadata  # noqa: PLC0415
+
+    try:
+        files = importlib.metadata.distribution(package).files or ()
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return ""
+    return next((str(file.locate()) for file in files if file.name == "RECORD"), "")

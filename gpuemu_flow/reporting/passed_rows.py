@@ -1,0 +1,135 @@
+"""The results of comparisons that passed, kept so that a report need not read each manifest again.
+
+A row counts for the very manifest that it was read from, which its digest tells, and for the graph
+in which that was. Results that did not pass are read anew each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.graph.graph import Outline
+from gpuemu_flow.judging.summary import WORST
+from gpuemu_flow.results.model import OpResult
+from gpuemu_flow.store.cache import OtherFormatError, seal, unseal
+from gpuemu_flow.types import Json, Verdict, number_from_json, number_to_json
+
+NAME = "passed.json"
+VERSION = 1
+_NUMBERS = frozenset(WORST)
+_LEFT_OUT = frozenset({
+    "op", "dtype", "verdict", "cached", "failures", "passing", "causes", "absence",
+})  # fmt: skip
+_FIELDS = tuple(field.name for field in fields(OpResult) if field.name not in _LEFT_OUT)
+
+
+class PassedRows:
+    """Rows of one workspace's present graph.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    status : mapping of str to str
+        The run's action for each task.
+
+    Attributes
+    ----------
+    problems : tuple of Problem
+        Damage of the file that holds them.
+    """
+
+    def __init__(self, workspace: Workspace, status: Mapping[str, str]) -> None:
+        self._files = workspace.snapshot.files
+        self._cache = workspace.cache
+        self._manifest = workspace.states().manifest
+        self._graph = workspace.snapshot.graph_digest
+        self._status = status
+        known = len(self._cache.problems)
+        self._rows = self._load()
+        self._outdated = False
+        self.problems = tuple(self._cache.problems[known:])
+
+    def get(self, name: str, outline: Outline) -> OpResult | None:
+        """Return the result of a comparison of which nothing ran; None if there is no row for it.
+
+        Parameters
+        ----------
+        name : str
+            The comparison's task.
+        outline : Outline
+            Of that task.
+        """
+        row = self._rows.get(name)
+        if row is None or any(self._status.get(n) != "current" for n in (name, *outline.reads)):
+            return None
+        digest, *values = row
+        if not digest or self._digest(outline) != digest:
+            return None
+        try:
+            return _result(outline, values)
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def before(self, outline: Outline) -> str:
+        """Return the digest of the manifest that is about to be read."""
+        return self._digest(outline)
+
+    def learn(self, name: str, outline: Outline, before: str, result: OpResult) -> None:
+        """Keep a result that was read from a manifest, if it passed.
+
+        Parameters
+        ----------
+        before : str
+            What `before` returned.
+        """
+        passed = result.verdict is Verdict.PASSED and not result.failures
+        if passed and before and self._digest(outline) == before:
+            row = [before, *_values(result)]
+            if self._rows.get(name) != row:
+                self._rows[name] = row
+                self._outdated = True
+
+    def save(self) -> None:
+        """Write what was learnt; call it under the run lock.
+
+        Raises
+        ------
+        StoreError
+        """
+        if self._outdated and self._graph:
+            content = {"version": VERSION, "graph": self._graph, "rows": self._rows}
+            self._cache.files.write(self._cache.folder / NAME, seal(content))
+
+    def _digest(self, outline: Outline) -> str:
+        return self._files.digest(self._manifest(outline.target))
+
+    def _load(self) -> dict[str, list[Json]]:
+        try:
+            content = unseal(self._cache.files.read(self._cache.folder / NAME))
+            if content["version"] == VERSION and content["graph"] == self._graph and self._graph:
+                return {str(name): list(row) for name, row in content["rows"].items()}
+        except (OSError, OtherFormatError):
+            pass
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self._cache.set_aside(self._cache.folder / NAME, f"damaged results: {error}")
+        return {}
+
+
+def _values(result: OpResult) -> list[Json]:
+    found = {name: getattr(result, name) for name in _FIELDS}
+    found.update((name, number_to_json(found[name])) for name in _NUMBERS)
+    found.update((name, list(found[name])) for name in ("loose", "kept_finite"))
+    found["constant"] = [list(pair) for pair in result.constant]
+    return list(found.values())
+
+
+def _result(outline: Outline, values: list[Json]) -> OpResult:
+    more = dict(zip(_FIELDS, values, strict=True))
+    for name in _NUMBERS:
+        more[name] = number_from_json(more[name])
+    more["loose"], more["kept_finite"] = tuple(more["loose"]), tuple(more["kept_finite"])
+    more["constant"] = tuple((str(name), value) for name, value in more["constant"])
+    verdict = Verdict.PASSED
+    return OpResult(outline.subject, outline.dtype, verdict, cached=True, **more)
