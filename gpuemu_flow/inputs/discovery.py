@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from gpuemu_flow.inputs import own_code
 from gpuemu_flow.inputs.distributions import Distributions, Looked
+from gpuemu_flow.inputs.file_clock import FileClock
 from gpuemu_flow.inputs.files import ABSENT, FileTable
 from gpuemu_flow.inputs.links import has_link, links_of
 from gpuemu_flow.inputs.plan import ALL_VARIABLES, look_of, variable_digest
@@ -24,7 +24,6 @@ from gpuemu_flow.observed import Given, Observation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.private_files import PrivateFolder
 
 _STDLIB = re.compile(r"(.*/lib(?:64)?/python3\.\d+t?)(?:/(?!site-packages/|dist-packages/).*|$)")
 _PYC = re.compile(r"(.*)/__pycache__/([^/]+?)\.[^/.]+(?:\.opt-\d)?\.pyc")
@@ -32,7 +31,6 @@ _NO_FILES = ("/dev/", "/proc/", "/sys/")
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - files as any other
 _INSTALLED = re.compile(r"(?:\A|/)(?:site|dist)-packages(?:/|\Z)")
 _MOST_LOOKS = 16
-_numbers = itertools.count()
 _NOT_LISTED = re.compile(r"__pycache__|\.gpuemu-cache")
 _NO_MODULES = re.compile(r"__pycache__|\.#.*|#.*#|.*~|.*\.sw[a-p]|4913|\.gpuemu-cache")
 """Names that editors and interpreters make beside sources, which are no modules."""
@@ -66,7 +64,7 @@ class Discovery:
     ignored : iterable of Path
         Folders that are the tool's own: the cache.
     staging : Path, optional
-        Folder for a temporary file, whose time of change gives the file system's time.
+        Folder for the file of a `FileClock`.
     """
 
     def __init__(
@@ -81,7 +79,7 @@ class Discovery:
         self._environ = environ
         self._root = str(files.root)
         self._ignored = tuple(f"{path}/" for path in ignored)
-        self._staging = staging
+        self._clock = FileClock(staging) if staging is not None else None
         self._distributions = Distributions()
         self._stdlibs: dict[str, bool] = {}
         self._settled: SettledFacts[_Installed] = SettledFacts()
@@ -321,6 +319,8 @@ class Discovery:
             return self._moved(names, since)
         known = self._look_at(names).moved
         if since not in known:
+            if len(known) >= _MOST_LOOKS:
+                known.clear()
             known[since] = self._moved(names, since)
         return list(known[since])
 
@@ -345,13 +345,7 @@ class Discovery:
 
     def now(self) -> int:
         """Return the file system's time in ns."""
-        if self._staging is None:
-            return 0
-        probe = self._staging / f"now-{os.getpid()}-{next(_numbers)}"
-        files = PrivateFolder(self._staging.parent)
-        time_ns = files.touch(probe)
-        files.remove(probe)
-        return time_ns
+        return 0 if self._clock is None else self._clock.now()
 
     def path(self, member: str) -> str:
         """Return the absolute path of a member of a set."""
