@@ -1,4 +1,4 @@
-"""How a command line, or code in it, may name a file."""
+"""Command lines, and code in them, that name a file or import it."""
 
 from __future__ import annotations
 
