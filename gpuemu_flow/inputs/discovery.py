@@ -144,18 +144,16 @@ class Discovery:
         )
 
     def _unknown(
-        self, paths: Iterable[str], packages: set[str], pythons: set[str]
-    ) -> Iterator[str]:
-        """Add what is known of installed files, and yield the others."""
-        self._settled.look_again()
-        for path in paths:
-            known = self._settled.get(path)
-            if known is None:
-                yield path
-            elif known.package:
-                packages.add(known.package)
+        self, paths: frozenset[str], packages: set[str], pythons: set[str]
+    ) -> frozenset[str]:
+        """Add what is known of installed files, and return the others."""
+        known, facts = self._settled.known(paths)
+        for fact in facts:
+            if fact.package:
+                packages.add(fact.package)
             else:
-                pythons.add(known.python)
+                pythons.add(fact.python)
+        return paths - known
 
     def _keep(self, path: str, stdlib: str, owner: tuple[str, str] | None) -> None:
         """Cache the result for an installed file, which every worker loads again."""
@@ -317,12 +315,29 @@ class Discovery:
         """
         if _is_listing(names):
             return self._moved(names, since)
-        known = self._look_at(names).moved
+        look = self._look_at(names)
+        known = look.moved
         if since not in known:
             if len(known) >= _MOST_LOOKS:
                 known.clear()
-            known[since] = self._moved(names, since)
+            known[since] = self._moved_by(names, since, look.unchanged)
         return list(known[since])
+
+    def _moved_by(self, names: Discovered, since: int, unchanged: Unchanged) -> list[str]:
+        """Return what `_moved` would, from a look whose paths are as they were then."""
+        times, link_times = unchanged.times(), unchanged.link_times()
+        exist = unchanged.existing()
+        found = [name for name in names.files if times.get(self.path(name), -1) >= since]
+        found += [name for name in names.links if link_times.get(self.path(name), -1) >= since]
+        found += [name for name in names.missed if self.path(name) in exist]
+        found += [name for name in names.looked if self.path(name) not in exist]
+        found += [
+            member
+            for member in names.packages
+            for record in self.records(member)
+            if times.get(record, -1) >= since
+        ]
+        return sorted(found)
 
     def _moved(self, names: Discovered, since: int) -> list[str]:
         found = []

@@ -71,6 +71,18 @@ class Unchanged:
             dict(variables),
         )
 
+    def times(self) -> dict[str, int]:
+        """Return the time of change, in ns, of each file that was followed and exists."""
+        return {path: seen[0] for path, seen in self.followed if seen is not None}
+
+    def link_times(self) -> dict[str, int]:
+        """Return the time of change, in ns, of each path in `links` that exists."""
+        return {path: seen[0] for path, seen in self.links if seen is not None}
+
+    def existing(self) -> set[str]:
+        """Return those paths in `modes` that lead to something."""
+        return {path for path, mode in self.modes if mode != -1}
+
     def holds(self, variables: Mapping[str, str]) -> bool:
         """Tell whether all paths, and all variables, are as they were."""
         for path, seen in self.followed:

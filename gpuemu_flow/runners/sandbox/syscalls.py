@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NoReturn
 
 PROCESSOR = platform.machine() if sys.platform == "linux" else ""
@@ -16,6 +17,7 @@ _SECCOMP = {"x86_64": 317, "aarch64": 277}
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
 
 
+@cache
 def library() -> Any:
     """Load the C library; raise OSError or AttributeError if it lacks a needed function."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -43,6 +45,7 @@ def fail() -> NoReturn:
     raise OSError(number_of_error, os.strerror(number_of_error))
 
 
+@cache
 def adds_rules(libc: Any) -> Callable[[int, int, int, bytes, int], int]:
     """Return `LANDLOCK_ADD` as a function that converts its arguments as fast as ctypes can.
 
