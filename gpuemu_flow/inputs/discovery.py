@@ -38,10 +38,11 @@ _NO_MODULES = re.compile(r"__pycache__|\.#.*|#.*#|.*~|.*\.sw[a-p]|4913|\.gpuemu-
 
 @dataclass(frozen=True)
 class _Installed:
-    """The part of `Discovered` for an installed file: of a package, or of Python's library."""
+    """The part of `Discovered` for a file of a package, of Python's library, or of neither."""
 
     package: str = ""
     python: str = ""
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Discovery:
         self._files = files
         self._environ = environ
         self._root = str(files.root)
+        self._inside = self._root.rstrip("/") + "/"
         self._ignored = tuple(f"{path}/" for path in ignored)
         self._clock = FileClock(staging) if staging is not None else None
         self._distributions = Distributions()
@@ -108,7 +110,7 @@ class Discovery:
         linked: dict[str, bool] = {}
         looked = Looked()
         with self._lock:
-            for path in map(_source_of, self._unknown(seen.files, packages, pythons)):
+            for path in map(_source_of, self._unknown(seen.files, files, packages, pythons)):
                 if self._is_ours(path):
                     continue
                 linked_to = has_link(path, linked)
@@ -123,7 +125,7 @@ class Discovery:
                 else:
                     files.add(self._encode(path))
                 if not linked_to:
-                    self._keep(path, stdlib, owner)
+                    self._keep(path, stdlib, owner, looked)
         for path in seen.missed | seen.looked:
             if not self._is_ours(path) and has_link(path, linked):
                 links.update(map(self._encode, links_of(path)))
@@ -144,18 +146,20 @@ class Discovery:
         )
 
     def _unknown(
-        self, paths: frozenset[str], packages: set[str], pythons: set[str]
+        self, paths: frozenset[str], files: set[str], packages: set[str], pythons: set[str]
     ) -> frozenset[str]:
         """Add what is known of installed files, and return the others."""
         known, facts = self._settled.known(paths)
         for fact in facts:
             if fact.package:
                 packages.add(fact.package)
-            else:
+            elif fact.python:
                 pythons.add(fact.python)
+            else:
+                files.add(fact.file)
         return paths - known
 
-    def _keep(self, path: str, stdlib: str, owner: tuple[str, str] | None) -> None:
+    def _keep(self, path: str, stdlib: str, owner: tuple[str, str] | None, looked: Looked) -> None:
         """Cache the result for an installed file, which every worker loads again."""
         if stdlib:
             self._settled.keep(path, _Installed(python=self._encode(stdlib)))
@@ -164,6 +168,8 @@ class Discovery:
             if records:
                 package = f"{self._encode(owner[0])}|{owner[1]}"
                 self._settled.keep(path, _Installed(package), records)
+        elif not path.startswith(self._inside) and looked.has_no_site(path):
+            self._settled.keep(path, _Installed(file=self._encode(path)))
 
     def _others(self, paths: frozenset[str]) -> frozenset[str]:
         """Return the members of a set that are paths, except those of this tool and of Python."""
@@ -364,7 +370,8 @@ class Discovery:
 
     def path(self, member: str) -> str:
         """Return the absolute path of a member of a set."""
-        return os.path.join(self._root, self.key(member))  # noqa: PTH118 - hot
+        key = self.key(member)
+        return key if key.startswith("/") else self._inside + key
 
     def _encode(self, path: str) -> str:
         for prefix, token in self._prefixes:
