@@ -419,9 +419,8 @@ class Executor:
 
     def _unchanged(self, spec: TaskSpec, parts: KeyParts, begun: int) -> bool:
         names = Discovered(files=frozenset(spec.sources))
-        return self._states.static_parts(
-            spec
-        ).code == parts.code and not self._context.inputs.moved(names, begun)
+        same = self._states.code(spec) == parts.code
+        return same and not self._context.inputs.moved(names, begun)
 
     def interrupt(self) -> None:
         """Stop running tasks and start no more; may be called from any thread."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from gpuemu_flow.quick_dataclass import dataclass
 
@@ -34,6 +35,14 @@ def _mode(path: str) -> int:
         return -1
 
 
+def _raw(variables: Mapping[str, str]) -> dict[Any, Any]:
+    """Return a copy of an environment, that of this process as the bytes that it holds.
+
+    `os.environ` decodes all of them at each look.
+    """
+    return dict(getattr(variables, "_data", variables))
+
+
 @dataclass(frozen=True)
 class Unchanged:
     """The state of paths and variables at one time; made by `Unchanged.now`."""
@@ -41,7 +50,7 @@ class Unchanged:
     followed: tuple[tuple[str, _Look | None], ...]
     links: tuple[tuple[str, _Look | None], ...]
     modes: tuple[tuple[str, int], ...]
-    variables: Mapping[str, str]
+    variables: Mapping[Any, Any]
 
     @classmethod
     def now(
@@ -68,7 +77,7 @@ class Unchanged:
             tuple((path, _status(path)) for path in dict.fromkeys(followed)),
             tuple((path, _link_status(path)) for path in dict.fromkeys(links)),
             tuple((path, _mode(path)) for path in dict.fromkeys(modes)),
-            dict(variables),
+            _raw(variables),
         )
 
     def times(self) -> dict[str, int]:
@@ -94,4 +103,4 @@ class Unchanged:
         for path, mode in self.modes:
             if _mode(path) != mode:
                 return False
-        return dict(variables) == self.variables
+        return _raw(variables) == self.variables

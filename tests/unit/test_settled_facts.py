@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.inputs import settled
+from gpuemu_flow.inputs.files import stamp_of
 from gpuemu_flow.inputs.settled import SettledFacts
 
 MANY = 100
@@ -17,8 +18,14 @@ MANY = 100
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder of files that count as old."""
+    """Return a folder of files that count as old, below folders that no other test changes."""
     monkeypatch.setattr(settled, "is_settled", lambda *_: True)
+    inside = str(tmp_path)
+    monkeypatch.setattr(
+        settled,
+        "stamp_of",
+        lambda path: stamp_of(path) if path.startswith(inside) else (0, 0, 0, 0),
+    )
     for n in range(MANY):
         path = tmp_path / f"site/package_{n % 5}/deep/module_{n}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
