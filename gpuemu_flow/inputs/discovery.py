@@ -330,7 +330,7 @@ class Discovery:
         return list(known[since])
 
     def _moved_by(self, names: Discovered, since: int, unchanged: Unchanged) -> list[str]:
-        """Return what `_moved` would, from a look whose paths are as they were then."""
+        """Return the inputs that were written to since a time, by a look that still holds."""
         times, link_times = unchanged.times(), unchanged.link_times()
         exist = unchanged.existing()
         found = [name for name in names.files if times.get(self.path(name), -1) >= since]
