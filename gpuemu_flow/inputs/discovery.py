@@ -7,18 +7,20 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from gpuemu_flow.inputs import own_code
 from gpuemu_flow.inputs.distributions import Distributions, Looked
 from gpuemu_flow.inputs.file_clock import FileClock
 from gpuemu_flow.inputs.files import ABSENT, FileTable
 from gpuemu_flow.inputs.links import has_link, links_of
+from gpuemu_flow.inputs.listings import entries_in, modules_in, sizes_in
 from gpuemu_flow.inputs.plan import ALL_VARIABLES, look_of, variable_digest
 from gpuemu_flow.inputs.settled import SettledFacts
-from gpuemu_flow.inputs.unchanged import Unchanged
+from gpuemu_flow.inputs.unchanged import Unchanged, raw
 from gpuemu_flow.let_through import is_general, is_named
 from gpuemu_flow.observed import Given, Observation
 from gpuemu_flow.quick_dataclass import dataclass
@@ -31,9 +33,6 @@ _NO_FILES = ("/dev/", "/proc/", "/sys/")
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - files as any other
 _INSTALLED = re.compile(r"(?:\A|/)(?:site|dist)-packages(?:/|\Z)")
 _MOST_LOOKS = 16
-_NOT_LISTED = re.compile(r"__pycache__|\.gpuemu-cache")
-_NO_MODULES = re.compile(r"__pycache__|\.#.*|#.*#|.*~|.*\.sw[a-p]|4913|\.gpuemu-cache")
-"""Names that editors and interpreters make beside sources, which are no modules."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +79,7 @@ class Discovery:
         self._environ = environ
         self._root = str(files.root)
         self._inside = self._root.rstrip("/") + "/"
+        self._digested: tuple[dict[Any, Any], dict[str, str]] = {}, {}
         self._ignored = tuple(f"{path}/" for path in ignored)
         self._clock = FileClock(staging) if staging is not None else None
         self._distributions = Distributions()
@@ -296,7 +296,13 @@ class Discovery:
         return digest_json([self._files.digest(path) for path in self.interpreters(member)])
 
     def _variable(self, name: str) -> str:
-        return variable_digest(self._environ, name)
+        now = raw(self._environ)
+        if now != self._digested[0]:
+            self._digested = now, {}
+        known = self._digested[1]
+        if name not in known:
+            known[name] = variable_digest(self._environ, name)
+        return known[name]
 
     def records(self, member: str) -> list[str]:
         """Return the RECORD files of a member of `Discovered.packages`."""
@@ -438,61 +444,6 @@ def _is_listing(names: Discovered) -> bool:
 
 def _listing(entries: frozenset[str] | None) -> str:
     return ABSENT if entries is None else digest_json(sorted(entries))
-
-
-def entries_in(folder: str) -> frozenset[str] | None:
-    """Return the names in a folder, each with its kind; None if there is no folder.
-
-    Bytecode of sources and our own cache are left out: they come and go.
-    """
-    return _entries(folder, _NOT_LISTED)
-
-
-def modules_in(folder: str) -> frozenset[str] | None:
-    """List a folder as `entries_in` does, without names that editors make beside sources."""
-    return _entries(folder, _NO_MODULES)
-
-
-def is_listed(name: str, *, modules: bool) -> bool:
-    """Tell whether `entries_in`, or `modules_in`, lists an entry of that name."""
-    return not (_NO_MODULES if modules else _NOT_LISTED).fullmatch(name)
-
-
-def _entries(folder: str, left_out: re.Pattern[str]) -> frozenset[str] | None:
-    try:
-        with os.scandir(folder) as entries:
-            return frozenset(
-                f"{entry.name}{_kind(entry)}"
-                for entry in entries
-                if not left_out.fullmatch(entry.name)
-            )
-    except OSError:
-        return None
-
-
-def _kind(entry: os.DirEntry[str]) -> str:
-    if entry.is_symlink():
-        return "@"
-    return "" if entry.is_file() else "/" if entry.is_dir() else "|"
-
-
-def sizes_in(folder: str) -> dict[str, str] | None:
-    """Map each entry of a folder to its kind, mode and size; None if there is no folder."""
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if not _NOT_LISTED.fullmatch(entry.name)]
-    except OSError:
-        return None
-    return {name: look_of(f"{folder}/{name}", size=True) for name in names}
-
-
-SHOWN: dict[str, Callable[[str], object]] = {
-    "listed": entries_in,
-    "modules": modules_in,
-    "sized": sizes_in,
-    "looked": look_of,
-}
-"""Functions that look at a path, by the part of `Discovered` whose entries they check."""
 
 
 def _source_of(path: str) -> str:

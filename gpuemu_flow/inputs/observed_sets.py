@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 
-from gpuemu_flow.inputs.discovery import Discovery, sizes_in
+from gpuemu_flow.inputs.discovery import Discovery
 from gpuemu_flow.inputs.files import Stamp, stamp_of
+from gpuemu_flow.inputs.listings import sizes_in
 from gpuemu_flow.inputs.plan import look_of
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered

@@ -35,7 +35,7 @@ def _mode(path: str) -> int:
         return -1
 
 
-def _raw(variables: Mapping[str, str]) -> dict[Any, Any]:
+def raw(variables: Mapping[str, str]) -> dict[Any, Any]:
     """Return a copy of an environment, that of this process as the bytes that it holds.
 
     `os.environ` decodes all of them at each look.
@@ -77,7 +77,7 @@ class Unchanged:
             tuple((path, _status(path)) for path in dict.fromkeys(followed)),
             tuple((path, _link_status(path)) for path in dict.fromkeys(links)),
             tuple((path, _mode(path)) for path in dict.fromkeys(modes)),
-            _raw(variables),
+            raw(variables),
         )
 
     def times(self) -> dict[str, int]:
@@ -103,4 +103,4 @@ class Unchanged:
         for path, mode in self.modes:
             if _mode(path) != mode:
                 return False
-        return _raw(variables) == self.variables
+        return raw(variables) == self.variables
