@@ -97,4 +97,6 @@ def user_cache_of(environ: "Mapping[str, str]") -> str:
 def named(environ: "Mapping[str, str]", names: "Iterable[str]") -> dict[str, str]:
     """Return the variables of an environment that the names of a configuration cover."""
     known = tuple(names)
+    if not known:
+        return {}
     return {name: value for name, value in environ.items() if is_named(name, known)}

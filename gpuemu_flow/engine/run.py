@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import io
 import queue
 import time
@@ -234,6 +235,21 @@ class _Failed(TaskFailed):  # type: ignore[misc]  # doit has no types
         self.flow_problems = problems
 
 
+class _Action:
+    """A task's action. doit asks each for its arguments, and would derive them at each run."""
+
+    __signature__ = inspect.Signature()
+
+    def __init__(
+        self, act: Callable[[TaskSpec], dict[str, Json] | _Failed], spec: TaskSpec
+    ) -> None:
+        self._act = act
+        self._spec = spec
+
+    def __call__(self) -> dict[str, Json] | _Failed:
+        return self._act(self._spec)
+
+
 def _written_meanwhile(names: Discovered, moved: Sequence[str]) -> Discovered:
     reasons = {f"{name} is written to whenever it runs" for name in moved}
     return replace(names, untracked=names.untracked | reasons)
@@ -325,7 +341,7 @@ class Executor:
         spec = self._graph.tasks[name]
         return Task(
             name,
-            [functools.partial(self._act, spec)],
+            [_Action(self._act, spec)],
             targets=[spec.target],
             file_dep=[i.path for i in spec.inputs if i.task in names],
             task_dep=self._before(spec, names),
@@ -431,9 +447,8 @@ class Executor:
 
     def _unchanged(self, spec: TaskSpec, parts: KeyParts, begun: int) -> bool:
         names = Discovered(files=frozenset(spec.sources))
-        return self._states.static_parts(
-            spec
-        ).code == parts.code and not self._context.inputs.moved(names, begun)
+        same = self._states.code(spec) == parts.code
+        return same and not self._context.inputs.moved(names, begun)
 
     def interrupt(self) -> None:
         """Stop running tasks and start no more; may be called from any thread."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from functools import cached_property
 
-from gpuemu_flow.inputs.discovery import is_listed
+from gpuemu_flow.inputs.listings import is_listed
 from gpuemu_flow.inputs.observed_sets import ObservedSets
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered

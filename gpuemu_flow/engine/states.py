@@ -135,7 +135,7 @@ class TaskStates:
         hidden = [] if judge is None else revealed(judge.discovered, spec.known, self._files.root)
         return KeyParts(
             stage=f"{spec.stage}/{spec.version}",
-            code={path: self._files.digest(path) for path in spec.sources},
+            code=self.code(spec),
             params=spec.params.to_json(),
             input={
                 i.role: self._files.digest(self.manifest(i.path))
@@ -145,6 +145,10 @@ class TaskStates:
             | as_inputs(hidden),
             env={**self._environment, **self.packages(spec)} if runs_program else {},
         )
+
+    def code(self, spec: TaskSpec) -> dict[str, str]:
+        """Return the present digest of each of a task's sources."""
+        return {path: self._files.digest(path) for path in spec.sources}
 
     def packages(self, spec: TaskSpec) -> dict[str, str]:
         """Return the present versions of the packages that a task's sources import."""

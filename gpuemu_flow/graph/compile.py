@@ -202,7 +202,9 @@ class Compiler:
             )
             cases = _reads(stages.GENERATE, made)
             kept_away = self._kept_from.off_limits(op, program)
-            fence: dict[str, Any] = {"sandbox": self._kept_from.key(self.fence, op, program)}
+            fence: dict[str, Any] = {
+                "sandbox": self._kept_from.key(self.fence, op, program, kept_away)
+            }
             judge = "" if self._is_one(op, program) else f"{stages.REFERENCE}:{op.name}:{dtype}"
             known = self._kept_from.known(op, program) if judge else ()
             ran, expected = (
@@ -426,6 +428,8 @@ class Compiler:
 
     def _generators(self, op: OpConfig, program: ProgramRef) -> dict[str, Json]:
         """Return the functions that generate inputs, with the op's own restrictions."""
+        if not op.generators:
+            return {}
         kept_away = self._kept_from.off_limits(op, program, *op.generators.values())
         made = {
             label: self._program(
@@ -433,7 +437,7 @@ class Compiler:
             )
             for label, ref in op.generators.items()
         }
-        return {"generators": made} if made else {}
+        return {"generators": made}
 
     def _add_targets(self, targets: Mapping[str, tuple[str, ...]]) -> None:
         """Collect the user's own names; the loader has refused unknown members and cycles."""

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from gpuemu_flow.inputs import own_code
 from gpuemu_flow.inputs.distributions import Distributions, Looked
+from gpuemu_flow.inputs.file_clock import FileClock
 from gpuemu_flow.inputs.files import ABSENT, FileTable
 from gpuemu_flow.inputs.links import has_link, links_of
+from gpuemu_flow.inputs.listings import entries_in, modules_in, sizes_in
 from gpuemu_flow.inputs.plan import ALL_VARIABLES, look_of, variable_digest
 from gpuemu_flow.inputs.settled import SettledFacts
-from gpuemu_flow.inputs.unchanged import Unchanged
+from gpuemu_flow.inputs.unchanged import Unchanged, raw
 from gpuemu_flow.let_through import is_general, is_named
 from gpuemu_flow.observed import Given, Observation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.private_files import PrivateFolder
 
 _STDLIB = re.compile(r"(.*/lib(?:64)?/python3\.\d+t?)(?:/(?!site-packages/|dist-packages/).*|$)")
 _PYC = re.compile(r"(.*)/__pycache__/([^/]+?)\.[^/.]+(?:\.opt-\d)?\.pyc")
@@ -32,10 +33,6 @@ _NO_FILES = ("/dev/", "/proc/", "/sys/")
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - files as any other
 _INSTALLED = re.compile(r"(?:\A|/)(?:site|dist)-packages(?:/|\Z)")
 _MOST_LOOKS = 16
-_numbers = itertools.count()
-_NOT_LISTED = re.compile(r"__pycache__|\.gpuemu-cache")
-_NO_MODULES = re.compile(r"__pycache__|\.#.*|#.*#|.*~|.*\.sw[a-p]|4913|\.gpuemu-cache")
-"""Names that editors and interpreters make beside sources, which are no modules."""
 
 KINDS = {
     "file": "files", "link": "links", "missing": "missed", "folder": "listed",
@@ -47,10 +44,11 @@ KINDS = {
 
 @dataclass(frozen=True)
 class _Installed:
-    """The part of `Discovered` for an installed file: of a package, or of Python's library."""
+    """The part of `Discovered` for a file of a package, of Python's library, or of neither."""
 
     package: str = ""
     python: str = ""
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class Discovery:
     ignored : iterable of Path
         Folders that are the tool's own: the cache.
     staging : Path, optional
-        Folder for a temporary file, whose time of change gives the file system's time.
+        Folder for the file of a `FileClock`.
     """
 
     def __init__(
@@ -87,8 +85,10 @@ class Discovery:
         self._files = files
         self._environ = environ
         self._root = str(files.root)
+        self._inside = self._root.rstrip("/") + "/"
+        self._digested: tuple[dict[Any, Any], dict[str, str]] = {}, {}
         self._ignored = tuple(f"{path}/" for path in ignored)
-        self._staging = staging
+        self._clock = FileClock(staging) if staging is not None else None
         self._distributions = Distributions()
         self._stdlibs: dict[str, bool] = {}
         self._settled: SettledFacts[_Installed] = SettledFacts()
@@ -117,7 +117,7 @@ class Discovery:
         linked: dict[str, bool] = {}
         looked = Looked()
         with self._lock:
-            for path in map(_source_of, self._unknown(seen.files, packages, pythons)):
+            for path in map(_source_of, self._unknown(seen.files, files, packages, pythons)):
                 if self._is_ours(path):
                     continue
                 linked_to = has_link(path, linked)
@@ -132,7 +132,7 @@ class Discovery:
                 else:
                     files.add(self._encode(path))
                 if not linked_to:
-                    self._keep(path, stdlib, owner)
+                    self._keep(path, stdlib, owner, looked)
         for path in seen.missed | seen.looked:
             if not self._is_ours(path) and has_link(path, linked):
                 links.update(map(self._encode, links_of(path)))
@@ -153,20 +153,20 @@ class Discovery:
         )
 
     def _unknown(
-        self, paths: Iterable[str], packages: set[str], pythons: set[str]
-    ) -> Iterator[str]:
-        """Add what is known of installed files, and yield the others."""
-        self._settled.look_again()
-        for path in paths:
-            known = self._settled.get(path)
-            if known is None:
-                yield path
-            elif known.package:
-                packages.add(known.package)
+        self, paths: frozenset[str], files: set[str], packages: set[str], pythons: set[str]
+    ) -> frozenset[str]:
+        """Add what is known of installed files, and return the others."""
+        known, facts = self._settled.known(paths)
+        for fact in facts:
+            if fact.package:
+                packages.add(fact.package)
+            elif fact.python:
+                pythons.add(fact.python)
             else:
-                pythons.add(known.python)
+                files.add(fact.file)
+        return paths - known
 
-    def _keep(self, path: str, stdlib: str, owner: tuple[str, str] | None) -> None:
+    def _keep(self, path: str, stdlib: str, owner: tuple[str, str] | None, looked: Looked) -> None:
         """Cache the result for an installed file, which every worker loads again."""
         if stdlib:
             self._settled.keep(path, _Installed(python=self._encode(stdlib)))
@@ -175,6 +175,8 @@ class Discovery:
             if records:
                 package = f"{self._encode(owner[0])}|{owner[1]}"
                 self._settled.keep(path, _Installed(package), records)
+        elif not path.startswith(self._inside) and looked.has_no_site(path):
+            self._settled.keep(path, _Installed(file=self._encode(path)))
 
     def _others(self, paths: frozenset[str]) -> frozenset[str]:
         """Return the members of a set that are paths, except those of this tool and of Python."""
@@ -289,7 +291,13 @@ class Discovery:
         return digest_json([self._files.digest(path) for path in self.interpreters(member)])
 
     def _variable(self, name: str) -> str:
-        return variable_digest(self._environ, name)
+        now = raw(self._environ)
+        if now != self._digested[0]:
+            self._digested = now, {}
+        known = self._digested[1]
+        if name not in known:
+            known[name] = variable_digest(self._environ, name)
+        return known[name]
 
     def records(self, member: str) -> list[str]:
         """Return the RECORD files of a member of `Discovered.packages`."""
@@ -314,10 +322,29 @@ class Discovery:
         """
         if _is_listing(names):
             return self._moved(names, since)
-        known = self._look_at(names).moved
+        look = self._look_at(names)
+        known = look.moved
         if since not in known:
-            known[since] = self._moved(names, since)
+            if len(known) >= _MOST_LOOKS:
+                known.clear()
+            known[since] = self._moved_by(names, since, look.unchanged)
         return list(known[since])
+
+    def _moved_by(self, names: Discovered, since: int, unchanged: Unchanged) -> list[str]:
+        """Return the inputs that were written to since a time, by a look that still holds."""
+        times, link_times = unchanged.times(), unchanged.link_times()
+        exist = unchanged.existing()
+        found = [name for name in names.files if times.get(self.path(name), -1) >= since]
+        found += [name for name in names.links if link_times.get(self.path(name), -1) >= since]
+        found += [name for name in names.missed if self.path(name) in exist]
+        found += [name for name in names.looked if self.path(name) not in exist]
+        found += [
+            member
+            for member in names.packages
+            for record in self.records(member)
+            if times.get(record, -1) >= since
+        ]
+        return sorted(found)
 
     def _moved(self, names: Discovered, since: int) -> list[str]:
         found = []
@@ -340,17 +367,12 @@ class Discovery:
 
     def now(self) -> int:
         """Return the file system's time in ns."""
-        if self._staging is None:
-            return 0
-        probe = self._staging / f"now-{os.getpid()}-{next(_numbers)}"
-        files = PrivateFolder(self._staging.parent)
-        time_ns = files.touch(probe)
-        files.remove(probe)
-        return time_ns
+        return 0 if self._clock is None else self._clock.now()
 
     def path(self, member: str) -> str:
         """Return the absolute path of a member of a set."""
-        return os.path.join(self._root, self.key(member))  # noqa: PTH118 - hot
+        key = self.key(member)
+        return key if key.startswith("/") else self._inside + key
 
     def _encode(self, path: str) -> str:
         for prefix, token in self._prefixes:
@@ -433,61 +455,6 @@ def _is_listing(names: Discovered) -> bool:
 
 def _listing(entries: frozenset[str] | None) -> str:
     return ABSENT if entries is None else digest_json(sorted(entries))
-
-
-def entries_in(folder: str) -> frozenset[str] | None:
-    """Return the names in a folder, each with its kind; None if there is no folder.
-
-    Bytecode of sources and our own cache are left out: they come and go.
-    """
-    return _entries(folder, _NOT_LISTED)
-
-
-def modules_in(folder: str) -> frozenset[str] | None:
-    """List a folder as `entries_in` does, without names that editors make beside sources."""
-    return _entries(folder, _NO_MODULES)
-
-
-def is_listed(name: str, *, modules: bool) -> bool:
-    """Tell whether `entries_in`, or `modules_in`, lists an entry of that name."""
-    return not (_NO_MODULES if modules else _NOT_LISTED).fullmatch(name)
-
-
-def _entries(folder: str, left_out: re.Pattern[str]) -> frozenset[str] | None:
-    try:
-        with os.scandir(folder) as entries:
-            return frozenset(
-                f"{entry.name}{_kind(entry)}"
-                for entry in entries
-                if not left_out.fullmatch(entry.name)
-            )
-    except OSError:
-        return None
-
-
-def _kind(entry: os.DirEntry[str]) -> str:
-    if entry.is_symlink():
-        return "@"
-    return "" if entry.is_file() else "/" if entry.is_dir() else "|"
-
-
-def sizes_in(folder: str) -> dict[str, str] | None:
-    """Map each entry of a folder to its kind, mode and size; None if there is no folder."""
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if not _NOT_LISTED.fullmatch(entry.name)]
-    except OSError:
-        return None
-    return {name: look_of(f"{folder}/{name}", size=True) for name in names}
-
-
-SHOWN: dict[str, Callable[[str], object]] = {
-    "listed": entries_in,
-    "modules": modules_in,
-    "sized": sizes_in,
-    "looked": look_of,
-}
-"""Functions that look at a path, by the part of `Discovered` whose entries they check."""
 
 
 def _source_of(path: str) -> str:

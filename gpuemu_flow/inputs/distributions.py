@@ -58,6 +58,15 @@ class Looked:
     sites: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     records: dict[str, _Record] = field(default_factory=dict)
 
+    def has_no_site(self, path: str) -> bool:
+        """Tell whether no folder above a file, whose owner was looked for, has distributions."""
+        folder, slash, _ = path.rpartition("/")
+        while slash and folder:
+            if self.sites.get(folder) != {}:
+                return False
+            folder, slash, _ = folder.rpartition("/")
+        return True
+
 
 class Distributions:
     """Finds distributions in any folder that holds ``*.dist-info/RECORD``.

@@ -56,7 +56,9 @@ class KeptFrom:
             root=self._root,
         )
 
-    def key(self, fence: Fence, op: OpConfig, program: ProgramRef) -> dict[str, Json]:
+    def key(
+        self, fence: Fence, op: OpConfig, program: ProgramRef, kept_away: OffLimits
+    ) -> dict[str, Json]:
         """Return the part of the sandbox that belongs to the op's key.
 
         An op's cached result must not be used if the op read a file that only now belongs to the
@@ -66,7 +68,7 @@ class KeptFrom:
         if key["level"] == OFF:
             return key
         alone = self._alone(op, program)
-        own = fence.own_apart(self.off_limits(op, program), self.own(op, program))
+        own = fence.own_apart(kept_away, self.own(op, program))
         return {
             **key,
             **({"hidden": list(alone)} if alone else {}),

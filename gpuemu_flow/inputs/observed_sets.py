@@ -9,8 +9,9 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import field
 from typing import NamedTuple
 
-from gpuemu_flow.inputs.discovery import KINDS, Discovery, grouped, sizes_in
+from gpuemu_flow.inputs.discovery import KINDS, Discovery, grouped
 from gpuemu_flow.inputs.files import Stamp, stamp_of
+from gpuemu_flow.inputs.listings import sizes_in
 from gpuemu_flow.inputs.plan import look_of
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered

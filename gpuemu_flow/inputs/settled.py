@@ -6,8 +6,22 @@ import time
 from typing import Generic, TypeVar
 
 from gpuemu_flow.inputs.files import Stamp, is_settled, stamp_of
+from gpuemu_flow.quick_dataclass import dataclass
 
 T = TypeVar("T")
+_FEWEST, _MOST_GROUPS = 32, 4
+
+
+@dataclass(frozen=True)
+class _Group(Generic[T]):
+    """Facts about many paths, with everything that must be unchanged for all of them to hold."""
+
+    paths: frozenset[str]
+    facts: tuple[T, ...]
+    stamps: tuple[tuple[str, Stamp], ...]
+
+    def holds(self) -> bool:
+        return all(stamp_of(path) == stamp for path, stamp in self.stamps)
 
 
 class SettledFacts(Generic[T]):
@@ -24,11 +38,53 @@ class SettledFacts(Generic[T]):
         self._now = 0
         self._same: dict[str, bool] = {}
         self._ways: dict[str, bool] = {}
+        self._groups: list[_Group[T]] = []
 
     def look_again(self) -> None:
         """Begin a scan of many paths, during which each folder is looked at only once."""
         self._same, self._ways = {}, {}
         self._now = time.time_ns()
+
+    def known(self, paths: frozenset[str]) -> tuple[frozenset[str], tuple[T, ...]]:
+        """Begin a scan as `look_again` does, and return all cached facts about some paths.
+
+        What every worker loads comes again and again, and is checked as one.
+
+        Returns
+        -------
+        tuple
+            The paths with a fact that is surely valid, and these facts, each once.
+        """
+        self.look_again()
+        groups = [g for g in self._groups if g.paths <= paths and g.holds()]
+        group = max(groups, key=lambda g: len(g.paths), default=_Group[T](frozenset(), (), ()))
+        facts = dict.fromkeys(group.facts)
+        found = []
+        for path in paths - group.paths:
+            fact = self.get(path)
+            if fact is not None:
+                found.append(path)
+                facts[fact] = None
+        if not found:
+            return group.paths, tuple(facts)
+        together = group.paths.union(found)
+        if len(found) >= _FEWEST:
+            self._group(together, tuple(facts))
+        return together, tuple(facts)
+
+    def _group(self, paths: frozenset[str], facts: tuple[T, ...]) -> None:
+        """Keep facts that hold, to be checked together from now on."""
+        if not all(path in self._facts for path in paths):
+            return  # a folder that changed meanwhile ended them
+        places = {file for path in paths for file in self._facts[path][1]}
+        for path in paths:
+            folder = path
+            while folder and (folder := folder.rpartition("/")[0]) not in places:
+                places.add(folder)
+        stamps = {place or "/": self._stamps.get(place or "/") for place in places}
+        held = tuple((place, stamp) for place, stamp in stamps.items() if stamp is not None)
+        if len(held) == len(stamps):
+            self._groups = [_Group(paths, facts, held), *self._groups][:_MOST_GROUPS]
 
     def get(self, path: str) -> T | None:
         """Return the cached fact about a path; None if there is none that is surely valid."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from gpuemu_flow.quick_dataclass import dataclass
 
@@ -34,6 +35,14 @@ def _mode(path: str) -> int:
         return -1
 
 
+def raw(variables: Mapping[str, str]) -> dict[Any, Any]:
+    """Return a copy of an environment, that of this process as the bytes that it holds.
+
+    `os.environ` decodes all of them at each look.
+    """
+    return dict(getattr(variables, "_data", variables))
+
+
 @dataclass(frozen=True)
 class Unchanged:
     """The state of paths and variables at one time; made by `Unchanged.now`."""
@@ -41,7 +50,7 @@ class Unchanged:
     followed: tuple[tuple[str, _Look | None], ...]
     links: tuple[tuple[str, _Look | None], ...]
     modes: tuple[tuple[str, int], ...]
-    variables: Mapping[str, str]
+    variables: Mapping[Any, Any]
 
     @classmethod
     def now(
@@ -68,8 +77,20 @@ class Unchanged:
             tuple((path, _status(path)) for path in dict.fromkeys(followed)),
             tuple((path, _link_status(path)) for path in dict.fromkeys(links)),
             tuple((path, _mode(path)) for path in dict.fromkeys(modes)),
-            dict(variables),
+            raw(variables),
         )
+
+    def times(self) -> dict[str, int]:
+        """Return the time of change, in ns, of each file that was followed and exists."""
+        return {path: seen[0] for path, seen in self.followed if seen is not None}
+
+    def link_times(self) -> dict[str, int]:
+        """Return the time of change, in ns, of each path in `links` that exists."""
+        return {path: seen[0] for path, seen in self.links if seen is not None}
+
+    def existing(self) -> set[str]:
+        """Return those paths in `modes` that lead to something."""
+        return {path for path, mode in self.modes if mode != -1}
 
     def holds(self, variables: Mapping[str, str]) -> bool:
         """Tell whether all paths, and all variables, are as they were."""
@@ -82,4 +103,4 @@ class Unchanged:
         for path, mode in self.modes:
             if _mode(path) != mode:
                 return False
-        return dict(variables) == self.variables
+        return raw(variables) == self.variables

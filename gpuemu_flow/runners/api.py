@@ -29,6 +29,7 @@ _TUPLES = (
     "input_names", "argv", "output_names", "mutates", "forbid", "forbidden", "read_only",
     "optional", "env_names",
 )  # fmt: skip
+_MAPPINGS = ("kwargs", "env", "masks", "scalars", "groups")
 
 
 @dataclass(frozen=True)
@@ -186,9 +187,13 @@ class Program:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
-        out = asdict(self)
+        out = dict(vars(self))
         for name in _TUPLES:
             out[name] = list(out[name])
+        for name in _MAPPINGS:
+            out[name] = dict(out[name])
+        if self.sandbox is not None:
+            out["sandbox"] = dict(vars(self.sandbox))
         del out["gradients"]
         return {**out, "gradients": self.gradients.to_json()} if self.gradients else out
 

@@ -295,6 +295,7 @@ def main() -> NoReturn:
         _preload(sys.argv[2], control)
     observe.base_records()
     integrity.prepare()
+    enter.prepare()
     gc.collect()
     gc.disable()
     gc.freeze()

@@ -30,6 +30,7 @@ from typing import Any, NoReturn
 from gpuemu_flow.runners.api import Program, RunError
 from gpuemu_flow.runners.diagnose import shown_path
 from gpuemu_flow.runners.imports import is_workspace_path
+from gpuemu_flow.runners.mentions import Mentions, module_name
 from gpuemu_flow.runners.plain_paths import lexists, realpath
 from gpuemu_flow.runners.stand_in import StandIn, StandInFinder
 
@@ -66,8 +67,8 @@ class Guard:
         self._folders = tuple(path for path in paths if Path(path).is_dir())
         self._files = frozenset(paths) - set(self._folders)
         self._read_only = frozenset(map(realpath, program.read_only))
-        self._names = frozenset(map(_module_name, self._files))
-        self._mentions = [(path, _mentions(path, program.root)) for path in paths]
+        self._names = frozenset(map(module_name, self._files))
+        self._mentions = [(path, Mentions(path, program.root)) for path in paths]
         self._record = mmap.mmap(-1, _RECORD_BYTES)  # shared with children that are forked
         self._exempt = 0
 
@@ -238,8 +239,8 @@ class Guard:
 
     def _on_program(self, *arguments: object) -> None:
         words = [_text(word) for argument in arguments[:2] for word in _flat(argument)]
-        for path, pattern in self._mentions:
-            if any(pattern.search(word) for word in words):
+        for path, mentions in self._mentions:
+            if any(map(mentions.in_word, words)):
                 self.refuse("starts a program on", path)
         for option, word in pairwise(words):
             if option == "-m" and self.stands_in_for(word):
@@ -248,23 +249,6 @@ class Guard:
 
 def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder + os.sep)
-
-
-def _module_name(path: str) -> str:
-    """Return the last part of the module name of a file."""
-    file = Path(path)
-    return file.parent.name if file.stem == "__init__" else file.stem
-
-
-def _mentions(path: str, root: str) -> re.Pattern[str]:
-    """Tell whether a command line, or code in it, may name a file or import it."""
-    absolute, within = re.escape(path), re.escape(shown_path(path, root))
-    forms = [rf"(?<![\w.-])(?:{absolute}|{within})(?![\w-])"]
-    if path.endswith(".py"):
-        name = re.escape(Path(path).name)
-        forms.append(rf"(?:(?<![\w./-])|(?<![\w.])\./){name}(?!\w)")
-        forms.append(rf"(?:import|from|run_module)\b[^;\n]*\b{re.escape(_module_name(path))}\b")
-    return re.compile("|".join(forms))
 
 
 def _flat(argument: object) -> Iterable[object]:

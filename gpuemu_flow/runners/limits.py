@@ -74,7 +74,7 @@ def _lower(kind: int, value: int) -> None:
 
 def limit_memory(extra: int | None) -> bool:
     """Limit the growth of the address space to `extra` bytes; return False if that failed."""
-    used = address_space()
+    used = None if extra is None else address_space()
     if extra is None or used is None:
         return False
     _lower(resource.RLIMIT_AS, used + max(0, extra))

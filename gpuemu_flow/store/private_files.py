@@ -109,17 +109,17 @@ class PrivateFolder:
             ``cache-unsafe-entry``.
         """
         check_root(self.root)
-        folder = self.root
+        place = str(self.root)
         for part in path.relative_to(self.root).parts:
-            folder = folder / part
+            place = f"{place}/{part}"  # text, as a run asks for thousands of them
             try:
-                mode = folder.lstat().st_mode
+                mode = os.lstat(place).st_mode
             except FileNotFoundError:
                 return
             except OSError as error:
-                raise StoreError(disk_problem(error, folder)) from error
+                raise StoreError(disk_problem(error, place)) from error
             if not stat.S_ISDIR(mode):
-                raise unsafe_entry(folder, mode)
+                raise unsafe_entry(Path(place), mode)
 
     def make(self, path: Path) -> None:
         """Make a folder below the cache, and its missing parents, for this user alone.
@@ -135,9 +135,10 @@ class PrivateFolder:
                 self.root.parent.mkdir(parents=True, exist_ok=True)
                 _make_one(self.root)
             folder = self.root
-            for part in path.relative_to(self.root).parts:
-                folder = folder / part
-                _make_one(folder)
+            if not path.is_dir():
+                for part in path.relative_to(self.root).parts:
+                    folder = folder / part
+                    _make_one(folder)
 
     def check_file(self, path: Path) -> None:
         """Refuse a file that cannot be written without touching another one.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from import_graph import read_imports, source_files
 
-from gpuemu_flow.inputs import own_code, plan
+from gpuemu_flow.inputs import own_code, plan, settled
 from gpuemu_flow.inputs.discovery import Discovery
 from gpuemu_flow.inputs.distributions import Distributions
 from gpuemu_flow.inputs.files import FileTable
@@ -248,6 +248,31 @@ def test_a_table_that_was_just_refreshed_is_not_looked_up_again(root: Path) -> N
     (root / "op.py").write_text("once more\n")
     (root / "new.py").unlink()
     assert files.refresh(["op.py", "new.py", "never.py"]) == {"op.py", "new.py"}
+
+
+@pytest.mark.parametrize("looks", [1, 2, 3])
+def test_a_file_of_no_distribution_may_become_one_of_a_new_one(
+    looks: int, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settled, "is_settled", lambda *_: True)
+    library = tmp_path / "lib"
+    library.mkdir()
+    names = [str(library / f"part_{n}.so") for n in range(40)]
+    for name in names:
+        Path(name).touch()
+    look, all_of_them = discovery(root), Observation(files=frozenset(names))
+    for _ in range(looks):
+        assert look.discover(all_of_them, Given()).files == all_of_them.files
+    (library / "part-1.dist-info").mkdir()
+    (library / "part-1.dist-info/RECORD").write_text("part_7.so,,\n")
+    found = look.discover(all_of_them, Given())
+    assert found.packages == {f"{library}|part"}
+    assert found.files == all_of_them.files - {names[7]}
+    Path(names[8]).rename(library / "other.so")
+    Path(names[8]).symlink_to("other.so")
+    assert names[8] in look.discover(all_of_them, Given()).links
+    (library / "part-1.dist-info/RECORD").write_text("part_7.so,,\npart_9.so,,\n")
+    assert names[9] not in look.discover(all_of_them, Given()).files
 
 
 def test_damaged_sets_are_refused(root: Path) -> None:

@@ -134,6 +134,14 @@ def enter(sandbox: Sandbox, scratch: str, home: str) -> None:
         raise SandboxError(str(error)) from None
 
 
+def prepare() -> None:
+    """Make what every fence needs, for all processes forked from this one."""
+    with suppress(OSError, AttributeError):  # who is to be fenced meets the same error
+        syscalls.adds_rules(syscalls.library())
+        if syscalls.seccomp_number():
+            filters.program(syscalls.PROCESSOR)
+
+
 def make(path: str) -> None:
     """Make a missing writable path: a file if the name has a suffix (``op.log``), else a folder."""
     if os.path.splitext(path)[1]:  # noqa: PTH122

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import struct
+from functools import cache
 from typing import Any
 
 from gpuemu_flow.quick_dataclass import dataclass
@@ -98,6 +99,7 @@ def _on_argument(number: int, position: int, code: _Code) -> _Code:
     return [(_EQUAL, 0, len(body), number), *body]
 
 
+@cache
 def program(processor: str) -> bytes:
     """Return the filter program for a processor.
 

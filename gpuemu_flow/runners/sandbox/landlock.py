@@ -23,10 +23,12 @@ _SCOPES = 0b11  # abstract Unix sockets, signals
 _QUIETLY = 1  # what is denied goes into no log of the system
 _RULE = struct.Struct("<Qi")
 _PATH = 1
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
-READ = _READ_FILE | READ_DIR | _EXECUTE
+READ = _READ_FILE | _EXECUTE
+"""Of files; names in folders are `READ_DIR`."""
 WRITE = (
-    READ | _WRITE_FILE | _TRUNCATE | _REFER | _REMOVE_DIR | _REMOVE_FILE
+    READ | READ_DIR | _WRITE_FILE | _TRUNCATE | _REFER | _REMOVE_DIR | _REMOVE_FILE
     | _MAKE_DIR | _MAKE_REG | _MAKE_SOCK | _MAKE_FIFO | _MAKE_SYM
 )  # fmt: skip
 """All but the making of devices."""
@@ -68,27 +70,27 @@ class Ruleset:
         self._fd = syscalls.syscall(
             libc, syscalls.LANDLOCK_CREATE, ctypes.c_char_p(attributes), len(attributes), 0
         )
+        self._add = syscalls.adds_rules(libc)
 
     def allow(self, paths: Iterable[str], rights: int) -> None:
-        """Allow everything at or below each path; skip paths that do not exist or are links."""
+        """Allow everything at or below each path; skip paths that do not exist or are links.
+
+        There may be thousands: all other files of each folder in which one is hidden.
+        """
+        of_files = rights & self._handled & _OF_FILES
+        wide = rights & self._handled
         for path in paths:
             try:
-                fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+                fd = os.open(path, _LOOK)
             except OSError:
                 continue
-            try:
-                mode = os.fstat(fd).st_mode
-                if stat.S_ISLNK(mode):
-                    continue
-                here = rights & self._handled
-                if not stat.S_ISDIR(mode):
-                    here &= _OF_FILES
-                if here:
-                    rule = ctypes.c_char_p(_RULE.pack(here, fd))
-                    arguments = (self._fd, _PATH, rule, 0)
-                    syscalls.syscall(self._libc, syscalls.LANDLOCK_ADD, *arguments)
-            finally:
-                os.close(fd)
+            here = of_files
+            if wide != of_files and stat.S_ISDIR(os.fstat(fd).st_mode):
+                here = wide
+            # A rule for a link concerns the link alone, which nothing is read through.
+            if here and self._add(syscalls.LANDLOCK_ADD, self._fd, _PATH, _RULE.pack(here, fd), 0):
+                syscalls.fail()
+            os.close(fd)
 
     def enforce(self) -> None:
         """Enforce the list on this thread and what it starts; ``NO_NEW_PRIVS`` must be set before.

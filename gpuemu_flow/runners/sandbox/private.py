@@ -72,6 +72,7 @@ _VERSION_CONTROL = (".git", ".hg", ".svn", ".jj", ".bzr", ".sl")
 """Hold the sources of the reference once more."""
 _BACKUP_ENDS = ("~", ".bak", ".orig", ".old", ".save", ".rej", ".swp", ".tmp")
 _MOST_BYTES = 4096
+_FEW = 8
 
 
 def private_paths(root: str, home: str) -> Iterator[str]:
@@ -144,7 +145,9 @@ def copies_of(paths: Iterable[str], root: str) -> Iterator[str]:
 
 def _copies_beside(folder: str, names: Iterable[str]) -> Iterator[str]:
     """Yield backups and bytecode of files of a folder."""
-    there = _names_in(folder)
+    names = list(names)
+    # Of a folder of thousands, to ask for a few names costs less than to list it.
+    there = _names_in(folder) if len(names) > _FEW else frozenset[str]()
     for name in names:
         stem, suffix = os.path.splitext(name)  # noqa: PTH122
         for other in (

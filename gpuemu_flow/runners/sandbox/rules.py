@@ -199,29 +199,37 @@ class _Excluded:
         self.paths = resolved.union(_real_paths(paths))
         self._above = {above for path in self.paths for above in _above(path)}
 
-    def rest(self, start: str) -> Iterator[str]:
+    def rest(self, start: str) -> list[str]:
         """Return the largest paths at and below `start` that contain no excluded path."""
-        if any(path in self.paths for path in (start, *_above(start))):
-            return
-        yield from self._rest(start)
+        found: list[str] = []
+        if not any(path in self.paths for path in (start, *_above(start))):
+            self._add_rest(start, found)
+        return found
 
-    def without_own(self, start: str) -> Iterator[str]:
+    def without_own(self, start: str) -> list[str]:
         """Return `rest` for a path inside of an excluded folder."""
+        found: list[str] = []
         if start not in self.paths and any(path in self.paths for path in _above(start)):
-            yield from self._rest(start)
+            self._add_rest(start, found)
+        return found
 
-    def _rest(self, start: str) -> Iterator[str]:
+    def _add_rest(self, start: str, found: list[str]) -> None:
         if start not in self._above:
-            yield start
+            found.append(start)
             return
+        excluded, above = self.paths, self._above
         try:
             with os.scandir(start) as entries:
-                found = [e.path for e in entries if not e.is_symlink()]
+                below = [e.path for e in entries if not e.is_symlink()]
         except OSError:
             return
-        for path in found:
-            if path not in self.paths:
-                yield from self._rest(path)
+        for path in below:  # of thousands of files, mostly
+            if path in excluded:
+                continue
+            if path in above:
+                self._add_rest(path, found)
+            else:
+                found.append(path)
 
 
 def _above(path: str) -> Iterator[str]:

@@ -6,7 +6,9 @@ import ctypes
 import os
 import platform
 import sys
-from typing import Any
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NoReturn
 
 PROCESSOR = platform.machine() if sys.platform == "linux" else ""
 NO_NEW_PRIVS, DROP_FROM_BOUNDS = 38, 24  # prctl
@@ -15,6 +17,7 @@ _SECCOMP = {"x86_64": 317, "aarch64": 277}
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
 
 
+@cache
 def library() -> Any:
     """Load the C library; raise OSError or AttributeError if it lacks a needed function."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -32,9 +35,31 @@ def syscall(libc: Any, number: int, *arguments: Any) -> int:
     wide = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments]
     result = int(libc.syscall(ctypes.c_long(number), *wide))
     if result < 0:
-        number_of_error = ctypes.get_errno()
-        raise OSError(number_of_error, os.strerror(number_of_error))
+        fail()
     return result
+
+
+def fail() -> NoReturn:
+    """Raise the OSError that the last call of the C library left."""
+    number_of_error = ctypes.get_errno()
+    raise OSError(number_of_error, os.strerror(number_of_error))
+
+
+@cache
+def adds_rules(libc: Any) -> Callable[[int, int, int, bytes, int], int]:
+    """Return `LANDLOCK_ADD` as a function that converts its arguments as fast as ctypes can.
+
+    Returns
+    -------
+    callable
+        Takes number, ruleset, kind, rule and flags; returns 0, or -1 for what `fail` raises.
+    """
+    number, integer = ctypes.c_long, ctypes.c_int
+    types = (number, number, integer, integer, ctypes.c_char_p, ctypes.c_uint32)
+    made: Callable[[int, int, int, bytes, int], int] = ctypes.CFUNCTYPE(*types, use_errno=True)(
+        ("syscall", libc)
+    )
+    return made
 
 
 def prctl(libc: Any, option: int, value: int) -> None:

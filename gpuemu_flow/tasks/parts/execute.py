@@ -188,7 +188,7 @@ class _Batch:
         context, requests = self._context, self._requests
         place = {requests[n].case.index: n for n in missing}
         cached, fresh = len(self.found), 0
-        begun = context.inputs.now()
+        begun = self._begun
         names, shared = self._static, ""
 
         def on_observed(seen: Observation) -> None:
