@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.cases.generate import materialise, materialise_all
 from gpuemu_flow.judging import gradients
 from gpuemu_flow.judging.compare_functions import CompareFunctions
 from gpuemu_flow.judging.expected_store import Effort, load, stage
@@ -107,10 +107,11 @@ class JudgeService:
         """Make or take the inputs; return their places if the op needs them."""
         cases = [Case.from_json(case) for case in payload["cases"]]
         if payload["by_seed"]:
-            files = zip(cases, payload["known"], payload["stage"], strict=True)
+            made = materialise_all(cases)
+            files = zip(cases, made, payload["known"], payload["stage"], strict=True)
             self._items = [
-                _Item(case, materialise(case), known=known, stage=stage)
-                for case, known, stage in files
+                _Item(case, inputs, known=known, stage=stage)
+                for case, inputs, known, stage in files
             ]
         else:
             self._items = [_Item(cases[0], _copies(context.own, payload["slots"]))]
