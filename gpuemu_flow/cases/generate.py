@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -90,37 +90,42 @@ def materialise(case: Case, values: Mapping[str, Array] | None = None) -> dict[s
     return {spec.name: lay_out(_values(case, spec, values), spec.layout) for spec in case.inputs}
 
 
-def materialise_all(cases: Sequence[Case]) -> list[dict[str, Array]]:
-    """Return the inputs of several cases as `materialise` does, equally shaped ones drawn together.
+def materialise_each(cases: Sequence[Case]) -> Iterator[dict[str, Array]]:
+    """Yield the inputs of several cases as `materialise` returns them.
 
-    numpy's cost per call is most of what drawing 64 elements takes.
+    Small ones of one shape are drawn together, as numpy's cost per call is most of what drawing 64
+    elements takes. Large ones are made one after another, so that they are still in the processor's
+    cache when they are used.
     """
-    alike: dict[tuple[Any, ...], list[tuple[int, InputSpec, int]]] = {}
+    drawn = _drawn_alike(cases)
+    for number, case in enumerate(cases):
+        made = {}
+        for spec in case.inputs:
+            values = drawn.get((number, spec.position))
+            values = input_values(case, spec) if values is None else values
+            made[spec.name] = lay_out(values, spec.layout)
+        yield made
+
+
+def _drawn_alike(cases: Sequence[Case]) -> dict[tuple[int, int], Array]:
+    """Return values of inputs that several cases have alike, by numbers of case and input."""
+    alike: dict[tuple[Any, ...], list[tuple[int, InputSpec]]] = {}
     for number, case in enumerate(cases):
         for spec in case.inputs:
             if spec.rule is None and not spec.is_generated:
                 shape = _drawn_shape(spec)
                 if 0 < math.prod(shape) <= MOST_ALIKE:
                     key = (spec.strategy, shape, spec.dtype, *_range(spec))
-                    alike.setdefault(key, []).append((number, spec, _seed_of(case, spec)))
-    drawn: list[dict[str, Array]] = [{} for _ in cases]
-    for key, members in alike.items():
-        strategy, shape, dtype, low, high = key
-        seeds = [seed for _, _, seed in members]
+                    alike.setdefault(key, []).append((number, spec))
+    drawn: dict[tuple[int, int], Array] = {}
+    for (strategy, shape, dtype, low, high), members in alike.items():
+        seeds = [_seed_of(cases[number], spec) for number, spec in members]
         together = draw_alike(strategy, seeds, shape, dtype, low, high)
-        for place, (number, spec, seed) in enumerate(members):
+        for place, (number, spec) in enumerate(members):
             # A copy: each has memory of its own, which lies as it does when it is drawn alone.
             values = together[place, ...].copy()
-            drawn[number][spec.name] = _finished(values, spec, seed, low, high)
-    return [
-        {
-            spec.name: lay_out(
-                own[spec.name] if spec.name in own else input_values(case, spec), spec.layout
-            )
-            for spec in case.inputs
-        }
-        for case, own in zip(cases, drawn, strict=True)
-    ]
+            drawn[number, spec.position] = _finished(values, spec, seeds[place], low, high)
+    return drawn
 
 
 def materialise_guarded(

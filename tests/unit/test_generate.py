@@ -11,7 +11,7 @@ import pytest
 from gpuemu_flow.cases.generate import (
     decoy_case,
     materialise,
-    materialise_all,
+    materialise_each,
     materialise_guarded,
 )
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS, Dim, OpSchema, TensorDef
@@ -165,7 +165,7 @@ def test_equally_shaped_inputs_are_drawn_together_to_the_same_bits(dtype: str) -
     cases = plan_cases(
         schema, seed=5, dtype=dtype, count=400, strategies=STRATEGIES, layouts=LAYOUTS
     )
-    for case, together in zip(cases, materialise_all(cases), strict=True):
+    for case, together in zip(cases, materialise_each(cases), strict=True):
         alone = materialise(case)
         assert list(together) == list(alone)
         for name, array in alone.items():
@@ -184,6 +184,6 @@ def test_inputs_that_were_drawn_together_share_no_memory() -> None:
     cases = plan_cases(
         schema, seed=5, dtype="float32", count=60, strategies=["uniform"], layouts=LAYOUTS
     )
-    wholes = [whole_memory(array) for made in materialise_all(cases) for array in made.values()]
+    wholes = [whole_memory(array) for made in materialise_each(cases) for array in made.values()]
     for number, whole in enumerate(wholes):
         assert not any(np.shares_memory(whole, other) for other in wholes[number + 1 :])
