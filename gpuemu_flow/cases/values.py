@@ -147,6 +147,11 @@ class _Format:
         return np.clip(values, -self.limits.max, self.limits.max).astype(target)
 
 
+def _bits(values: Array) -> Array:
+    """Return values as unsigned integers: no branch depends on which of them change by chance."""
+    return values.view(np.dtype(f"u{values.itemsize}"))
+
+
 def _draw_floats(strategy: str, rows: ManyRows, dtype: str) -> Array:
     form = _Format(dtype, float_limits(dtype))
     if strategy == "special":
@@ -210,7 +215,7 @@ def _negative(rows: ManyRows, form: _Format) -> Array:
 
 def _sparse(rows: ManyRows, form: _Format) -> Array:
     values = _normal(rows, form)
-    np.copyto(values, 0.0, where=rows.sparse_zeros())
+    _bits(values)[...] *= ~rows.sparse_zeros()
     if rows.number > 1:
         values[np.arange(len(values)), rows.some_row()] = 0.0
     return values
@@ -245,7 +250,9 @@ def _extremes(rows: ManyRows, form: _Format) -> Array:
     exponents = rows.rngs.ranges(rows.count, -exponent, exponent)
     bits = rows.rngs.u64(rows.count)
     mantissas = (1 + (bits >> np.uint64(40)).astype(form.work) * 2.0**-24).astype(form.work)
-    mantissas[(bits & np.uint64(1)).astype(bool)] *= -1
+    _bits(mantissas)[...] ^= (bits << np.uint64(8 * mantissas.itemsize - 1)).astype(
+        _bits(mantissas).dtype
+    )
     values: Array = np.ldexp(mantissas, exponents.astype(np.intc)).reshape(rows.shape)
     half = limits.smallest_normal / 2
     positive = (limits.max, limits.smallest_normal, limits.smallest_subnormal, half, 1.0)
