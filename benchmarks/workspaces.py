@@ -14,6 +14,8 @@ TASKS_PER_OP = 5
 SEED = 1
 SOFTMAX_SHAPE = (8, 128, 512)
 SOFTMAX_TOLERANCE = (1e-6, 1e-4)  # absolute, relative
+SMALL_OP = "scale"
+SMALL_PROGRAMS = ("scale", "scale_reference")
 
 _OP = '''"""Op {n}: the length of a vector whose other leg is given."""
 
@@ -242,10 +244,31 @@ output = ["B", "M", "N"]
 """
 
 
+_SCALE = '''"""Multiplication by a number."""
+
+
+def {name}(x):
+    return x * 3
+'''
+
+_SCALE_OP = """
+[[ops]]
+name = "scale"
+op = "scale.py:scale"
+reference = "scale_reference.py:scale_reference"
+{tolerances}
+[ops.schema]
+dims = {{ B = [4], N = [16] }}
+inputs = {{ x = ["B", "N"] }}
+output = ["B", "N"]
+"""
+
+
 def write_softmax(folder: Path) -> None:
     """Softmax and its reference, as functions and as protocol scripts, and a configuration.
 
-    The op ``softmax`` has an explicit tolerance there, ``softmax_auto`` has not.
+    The op ``softmax`` has an explicit tolerance there, ``softmax_auto`` has not. Beside them stands
+    ``scale``, an op of small cases.
     """
     for name in ("softmax", "softmax_reference"):
         function = _SOFTMAX.format(name=name)
@@ -256,4 +279,7 @@ def write_softmax(folder: Path) -> None:
     parts = [_SOFTMAX_HEAD.format(seed=SEED)]
     for name, tolerances in (("softmax", explicit), ("softmax_auto", "")):
         parts.append(_SOFTMAX_OP.format(name=name, tolerances=tolerances, shape=SOFTMAX_SHAPE))
+    for name in SMALL_PROGRAMS:
+        (folder / f"{name}.py").write_text(_SCALE.format(name=name))
+    parts.append(_SCALE_OP.format(tolerances=explicit))
     (folder / "gpuemu.toml").write_text("".join(parts))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +12,16 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.given import given_values
 from gpuemu_flow.cases.ruled import draw_ruled, setting_of
-from gpuemu_flow.cases.values import draw, put_ends
+from gpuemu_flow.cases.values import draw, draw_alike, put_ends
 from gpuemu_flow.numerics.layouts import LaidOut, lay_out, lay_out_guarded, reduced_shape
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
-from gpuemu_flow.types import Case, InputSpec
+from gpuemu_flow.types import Case, InputSpec, Shape
 from gpuemu_flow.value_rules import ValueRule
 
 Array = NDArray[Any]
+
+MOST_ALIKE = 1024
+"""Elements of an input from which on drawing it costs more than calling numpy."""
 
 
 def input_values(case: Case, spec: InputSpec) -> Array:
@@ -34,20 +38,35 @@ def input_values(case: Case, spec: InputSpec) -> Array:
     """
     if spec.is_generated:
         return given_values(spec)
-    rng = SeededRng(case.seed).derive("data").derive(f"input_{spec.position}")
-    expanded = spec.layout == "expanded"
-    shape = reduced_shape(spec.shape) if expanded else spec.shape
+    seed = _seed_of(case, spec)
     if spec.rule is None:
-        low, high = spec.low, spec.high
-        values = draw(spec.strategy, rng, shape, spec.dtype, low, high)
-    else:
-        sizes, shapes = dict(case.dims), {each.name: each.shape for each in case.inputs}
-        setting = setting_of(replace(spec, shape=shape), rng, sizes, shapes)
-        values = draw_ruled(setting, spec.strategy, _compared(case, spec.rule))
-        low, high = setting.low, setting.high
+        values = draw(spec.strategy, SeededRng(seed), _drawn_shape(spec), spec.dtype, *_range(spec))
+        return _finished(values, spec, seed, *_range(spec))
+    sizes, shapes = dict(case.dims), {each.name: each.shape for each in case.inputs}
+    setting = setting_of(replace(spec, shape=_drawn_shape(spec)), SeededRng(seed), sizes, shapes)
+    values = draw_ruled(setting, spec.strategy, _compared(case, spec.rule))
+    return _finished(values, spec, seed, setting.low, setting.high)
+
+
+def _seed_of(case: Case, spec: InputSpec) -> int:
+    return derive_seed(derive_seed(case.seed, "data"), f"input_{spec.position}")
+
+
+def _drawn_shape(spec: InputSpec) -> Shape:
+    return reduced_shape(spec.shape) if spec.layout == "expanded" else spec.shape
+
+
+def _range(spec: InputSpec) -> tuple[float | None, float | None]:
+    return spec.low, spec.high
+
+
+def _finished(
+    values: Array, spec: InputSpec, seed: int, low: float | None, high: float | None
+) -> Array:
+    """Return drawn values with the ends of their range, repeated if the layout demands that."""
     if spec.ends:
-        put_ends(values, rng, spec.ends, low, high)
-    return np.broadcast_to(values, spec.shape) if expanded else values
+        put_ends(values, SeededRng(seed), spec.ends, low, high)
+    return np.broadcast_to(values, spec.shape) if spec.layout == "expanded" else values
 
 
 def _compared(case: Case, rule: ValueRule) -> dict[str, Array]:
@@ -69,6 +88,44 @@ def materialise(case: Case, values: Mapping[str, Array] | None = None) -> dict[s
         Values in the case's shapes and dtypes, used in place of those that its seed gives.
     """
     return {spec.name: lay_out(_values(case, spec, values), spec.layout) for spec in case.inputs}
+
+
+def materialise_each(cases: Sequence[Case]) -> Iterator[dict[str, Array]]:
+    """Yield the inputs of several cases as `materialise` returns them.
+
+    Small ones of one shape are drawn together, as numpy's cost per call is most of what drawing 64
+    elements takes. Large ones are made one after another, so that they are still in the processor's
+    cache when they are used.
+    """
+    drawn = _drawn_alike(cases)
+    for number, case in enumerate(cases):
+        made = {}
+        for spec in case.inputs:
+            values = drawn.get((number, spec.position))
+            values = input_values(case, spec) if values is None else values
+            made[spec.name] = lay_out(values, spec.layout)
+        yield made
+
+
+def _drawn_alike(cases: Sequence[Case]) -> dict[tuple[int, int], Array]:
+    """Return values of inputs that several cases have alike, by numbers of case and input."""
+    alike: dict[tuple[Any, ...], list[tuple[int, InputSpec]]] = {}
+    for number, case in enumerate(cases):
+        for spec in case.inputs:
+            if spec.rule is None and not spec.is_generated:
+                shape = _drawn_shape(spec)
+                if 0 < math.prod(shape) <= MOST_ALIKE:
+                    key = (spec.strategy, shape, spec.dtype, *_range(spec))
+                    alike.setdefault(key, []).append((number, spec))
+    drawn: dict[tuple[int, int], Array] = {}
+    for (strategy, shape, dtype, low, high), members in alike.items():
+        seeds = [_seed_of(cases[number], spec) for number, spec in members]
+        together = draw_alike(strategy, seeds, shape, dtype, low, high)
+        for place, (number, spec) in enumerate(members):
+            # A copy: each has memory of its own, which lies as it does when it is drawn alone.
+            values = together[place, ...].copy()
+            drawn[number, spec.position] = _finished(values, spec, seeds[place], low, high)
+    return drawn
 
 
 def materialise_guarded(

@@ -1,17 +1,19 @@
-"""The rows of a tensor that is being drawn, and the random choices that value strategies share."""
+"""The rows of tensors that are being drawn, and the random choices that value strategies share."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.numerics.rng_many import SeededStreams
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Shape
 
 Array = NDArray[Any]
+Element = TypeVar("Element", bound=np.generic)
 
 
 def pick(rng: SeededRng, palette: Array, shape: Shape) -> Array:
@@ -21,18 +23,123 @@ def pick(rng: SeededRng, palette: Array, shape: Shape) -> Array:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The size of a tensor, seen as rows along its last axis, and the generator of its values.
+class ManyRows:
+    """Size of tensors of one shape as rows (their last axis), and their generators.
+
+    Each array that a method returns has one more axis, the first, for the tensors.
 
     Attributes
     ----------
-    rng : SeededRng
-        Generator of the values; each structure below has a domain of its own.
+    rngs : SeededStreams
+        Generators of the values; each structure below has a domain of its own.
     number : int
         Rows, at least 1.
     count : int
         Elements, at least 1.
     """
+
+    rngs: SeededStreams
+    number: int
+    count: int
+
+    @property
+    def width(self) -> int:
+        """Return the number of elements of a row."""
+        return self.count // self.number
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return the numbers of tensors, of rows, and of elements in a row."""
+        return len(self.rngs), self.number, self.width
+
+    def _turns_from(self, kinds: int) -> NDArray[np.int64]:
+        """Return the kind of each tensor's first row."""
+        return self.rngs.derive("turns").gen_range(0, kinds)
+
+    def turns(self, kinds: int) -> NDArray[np.int64]:
+        """Give the rows the kinds 0 to `kinds` - 1 in rotation, starting at a random kind."""
+        start = self._turns_from(kinds)
+        return (np.arange(self.number, dtype=np.int64) + start[:, None]) % kinds
+
+    def every(self, kinds: int) -> NDArray[np.bool_]:
+        """Mark one row in `kinds`; of several rows, mark at least one and leave one unmarked."""
+        marked: NDArray[np.bool_] = self.turns(kinds) == 0
+        if 1 < self.number < kinds:
+            marked[~marked.any(axis=1), 0] = True
+        return marked
+
+    def some_row(self) -> NDArray[np.int64]:
+        """Return a random row."""
+        return self.rngs.derive("row").gen_range(0, self.number)
+
+    def random_columns(self) -> NDArray[np.int64]:
+        """Return a random position in each row."""
+        return self.rngs.derive("columns").ranges(self.number, 0, self.width)
+
+    def coin_flips(self) -> NDArray[np.bool_]:
+        """Mark about half of the elements at random."""
+        words = self.rngs.derive("flips").u64(-(-self.count // 64))
+        bits = np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, count=self.count)
+        return bits.view(np.bool_).reshape(self.shape)
+
+    def sparse_zeros(self) -> NDArray[np.bool_]:
+        """Mark about half of the elements, but in one row of eight all except a random one.
+
+        A row whose only unmarked element lies in its last tile shows whether that tile is read. Of
+        a single row the first element is marked and the last one is not: a bias that begins with 0
+        is a bias.
+        """
+        zeros = self.coin_flips()
+        if self.number > 1:
+            alone = self.every(8)
+            zeros[alone] = True
+            tensors, rows = np.nonzero(alone)
+            zeros[tensors, rows, self.random_columns()[alone]] = False
+        elif self.width > 1:
+            zeros[:, 0, 0], zeros[:, 0, -1] = True, False
+        return zeros
+
+    def few_values(self, palette: Array) -> Array:
+        """Draw rows that are constant, of two values, and of four values, in turn."""
+        rngs = self.rngs.derive("palette")
+        few = palette[rngs.shuffled(palette.size)[:, :4]]
+        values = np.empty(self.shape, palette.dtype)
+        starts = self._turns_from(3)
+        for start in sorted(set(starts.tolist())):
+            turns = (np.arange(self.number) + start) % 3
+            if self.number > 1 and not (turns == 0).any():
+                turns[0] = 0
+            constant, two, four = (turns == kind for kind in range(3))
+            some = np.flatnonzero(starts == start)
+            streams = rngs if some.size == len(starts) else rngs.some(some)
+            drawn = np.empty((some.size, *self.shape[1:]), palette.dtype)
+            chosen = streams.ranges(int(constant.sum()), 0, palette.size)
+            drawn[:, constant] = palette[chosen][..., None]
+            for rows, choice in ((two, few[some, :2]), (four, few[some])):
+                shape = (some.size, int(rows.sum()), self.width)
+                count = shape[1] * self.width
+                drawn[:, rows] = picked(streams, choice, count).reshape(shape)
+            values[some] = drawn
+        return values
+
+
+def picked(rngs: SeededStreams, palettes: Array, count: int) -> Array:
+    """Pick `count` elements of each stream's own palette, all palettes of one size."""
+    size = palettes.shape[1]
+    chosen = rngs.ranges(count, 0, size)
+    chosen += np.arange(0, len(rngs) * size, size)[:, None]
+    return palettes.take(chosen)
+
+
+def _only(many: NDArray[Element]) -> NDArray[Element]:
+    """Return the array of the only tensor."""
+    one: NDArray[Element] = many[0]
+    return one
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Size of a tensor as rows (its last axis), and its generator; see `ManyRows`."""
 
     rng: SeededRng
     number: int
@@ -48,61 +155,34 @@ class Rows:
         """Return the pair of the number of rows and the number of elements in a row."""
         return self.number, self.width
 
+    @property
+    def _alone(self) -> ManyRows:
+        return ManyRows(SeededStreams([self.rng.seed]), self.number, self.count)
+
     def turns(self, kinds: int) -> NDArray[np.int64]:
-        """Give the rows the kinds 0 to `kinds` - 1 in rotation, starting at a random kind."""
-        start = self.rng.derive("turns").gen_range(0, kinds)
-        return (np.arange(self.number, dtype=np.int64) + start) % kinds
+        """See `ManyRows.turns`."""
+        return _only(self._alone.turns(kinds))
 
     def every(self, kinds: int) -> NDArray[np.bool_]:
-        """Mark one row in `kinds`; of several rows, mark at least one and leave one unmarked."""
-        turns = self.turns(kinds)
-        marked: NDArray[np.bool_] = turns == 0
-        if not marked.any() and self.number > 1:
-            marked[0] = True
-        return marked
+        """See `ManyRows.every`."""
+        return _only(self._alone.every(kinds))
 
     def some_row(self) -> int:
-        """Return a random row."""
-        return self.rng.derive("row").gen_range(0, self.number)
+        """See `ManyRows.some_row`."""
+        return int(self._alone.some_row()[0])
 
     def random_columns(self) -> NDArray[np.int64]:
-        """Return a random position in each row."""
-        return self.rng.derive("columns").ranges(self.number, 0, self.width)
+        """See `ManyRows.random_columns`."""
+        return _only(self._alone.random_columns())
 
     def coin_flips(self) -> NDArray[np.bool_]:
-        """Mark about half of the elements at random."""
-        words = self.rng.derive("flips").u64(-(-self.count // 64))
-        bits = np.unpackbits(words.astype("<u8").view(np.uint8), count=self.count)
-        return bits.view(np.bool_).reshape(self.shape)
+        """See `ManyRows.coin_flips`."""
+        return _only(self._alone.coin_flips())
 
     def sparse_zeros(self) -> NDArray[np.bool_]:
-        """Mark about half of the elements, but in one row of eight all except a random one.
-
-        A row whose only unmarked element lies in its last tile shows whether that tile is read. Of
-        a single row the first element is marked and the last one is not: a bias that begins with 0
-        is a bias.
-        """
-        zeros = self.coin_flips()
-        if self.number > 1:
-            alone = np.flatnonzero(self.every(8))
-            zeros[alone] = True
-            zeros[alone, self.random_columns()[alone]] = False
-        elif self.width > 1:
-            zeros[0, 0], zeros[0, -1] = True, False
-        return zeros
+        """See `ManyRows.sparse_zeros`."""
+        return _only(self._alone.sparse_zeros())
 
     def few_values(self, palette: Array) -> Array:
-        """Draw rows that are constant, of two values, and of four values, in turn."""
-        rng = self.rng.derive("palette")
-        order = list(range(palette.size))
-        rng.shuffle(order)
-        few = palette[order[:4]]
-        values = np.empty(self.shape, palette.dtype)
-        turns = self.turns(3)
-        if self.number > 1 and not (turns == 0).any():
-            turns[0] = 0
-        constant, two, four = (turns == kind for kind in range(3))
-        values[constant] = pick(rng, palette, (int(constant.sum()), 1))
-        values[two] = pick(rng, few[:2], values[two].shape)
-        values[four] = pick(rng, few, values[four].shape)
-        return values
+        """See `ManyRows.few_values`."""
+        return _only(self._alone.few_values(palette))

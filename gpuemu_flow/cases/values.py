@@ -9,16 +9,17 @@ Integers and booleans: `integer_values`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.integer_values import draw_bools, draw_integers
-from gpuemu_flow.cases.rows import Rows, pick
+from gpuemu_flow.cases.rows import ManyRows, Rows
 from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.numerics.rng_many import SeededStreams
 from gpuemu_flow.numerics.uniform import fill_uniform
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, STRATEGIES, Shape
@@ -73,28 +74,58 @@ def draw(
     ValueError
         When there is no such strategy or dtype.
     """
+    drawn = draw_alike(strategy, [rng.seed], shape, dtype, low, high, nonfinite=nonfinite)
+    return drawn.reshape(shape)
+
+
+def draw_alike(
+    strategy: str,
+    seeds: Sequence[int],
+    shape: Shape,
+    dtype: str,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    nonfinite: bool | None = None,
+) -> Array:
+    """Draw the values of several tensors that differ in their seeds only, as `draw` does.
+
+    Returns
+    -------
+    ndarray, shape (len(seeds), *shape)
+    """
     if strategy not in STRATEGIES or dtype not in DTYPES:
         raise ValueError(f"there is no strategy {strategy!r} or no dtype {dtype!r}")
     kind = DTYPES[dtype].kind
     count = math.prod(shape)
     ranged = kind != "bool" and (low is not None or high is not None)
+    whole = (len(seeds), *shape)
     if count == 0:
-        return np.empty(shape, numpy_dtype(dtype))
+        return np.empty(whole, numpy_dtype(dtype))
     if strategy == "uniform" and not ranged:
-        return fill_uniform(rng, count, dtype).reshape(shape)
-    rows = Rows(rng.derive(strategy), count // max(shape[-1], 1) if shape else 1, count)
-    if kind == "bool":
-        values = draw_bools(strategy, rows)
-    elif kind != "float":
-        values = draw_integers(strategy, rows, numpy_dtype(dtype), low, high)
-    else:
-        drawn = _draw_floats(strategy, rows, dtype)
-        values = _into_range(drawn, low, high, dtype) if ranged else drawn
-        if nonfinite:
-            np.copyto(values, drawn, where=~np.isfinite(drawn.astype(np.float64)))
-        elif nonfinite is False:
-            values = _finite(values, dtype)
-    return values.reshape(shape)
+        return fill_uniform(SeededStreams(seeds), count, dtype).reshape(whole)
+    number = count // max(shape[-1], 1) if shape else 1
+    if kind != "float":
+        rngs = [SeededRng(seed).derive(strategy) for seed in seeds]
+        ones = [_draw_others(strategy, Rows(rng, number, count), dtype, low, high) for rng in rngs]
+        return np.stack(ones).reshape(whole)
+    rows = ManyRows(SeededStreams(seeds).derive(strategy), number, count)
+    drawn = _draw_floats(strategy, rows, dtype)
+    values = _into_range(drawn, low, high, dtype) if ranged else drawn
+    if nonfinite:
+        np.copyto(values, drawn, where=~np.isfinite(drawn.astype(np.float64)))
+    elif nonfinite is False:
+        values = _finite(values, dtype)
+    return values.reshape(whole)
+
+
+def _draw_others(
+    strategy: str, rows: Rows, dtype: str, low: float | None, high: float | None
+) -> Array:
+    """Draw the integers or booleans of one tensor."""
+    if DTYPES[dtype].kind == "bool":
+        return draw_bools(strategy, rows)
+    return draw_integers(strategy, rows, numpy_dtype(dtype), low, high)
 
 
 @dataclass(frozen=True)
@@ -116,93 +147,99 @@ class _Format:
         return np.clip(values, -self.limits.max, self.limits.max).astype(target)
 
 
-def _draw_floats(strategy: str, rows: Rows, dtype: str) -> Array:
+def _bits(values: Array) -> Array:
+    """Return values as unsigned integers: no branch depends on which of them change by chance."""
+    return values.view(np.dtype(f"u{values.itemsize}"))
+
+
+def _draw_floats(strategy: str, rows: ManyRows, dtype: str) -> Array:
     form = _Format(dtype, float_limits(dtype))
     if strategy == "special":
         return _special(rows, form)
     return form.rounded(_FLOATS[strategy](rows, form))
 
 
-def _uniform(rows: Rows, form: _Format, low: float, high: float) -> Array:
-    unit = rows.rng.f64(rows.count) if form.work is np.float64 else rows.rng.f32(rows.count)
+def _uniform(rows: ManyRows, form: _Format, low: float, high: float) -> Array:
+    unit = rows.rngs.f64(rows.count) if form.work is np.float64 else rows.rngs.f32(rows.count)
     unit *= high - low
     unit += low
     return unit.reshape(rows.shape)
 
 
-def _normal(rows: Rows, form: _Format) -> Array:
-    values: Array = rows.rng.normal_f32(rows.count)
+def _normal(rows: ManyRows, form: _Format) -> Array:
+    values: Array = rows.rngs.normal_f32(rows.count)
     if form.work is np.float64:
         # float32 normals are the same on every machine; the bits below them are uniform noise.
-        noise = rows.rng.derive("noise").f64(rows.count)
+        noise = rows.rngs.derive("noise").f64(rows.count)
         values = values * (1.0 + (noise - 0.5) * 2.0**-23)
     return values.reshape(rows.shape)
 
 
-def _small(rows: Rows, form: _Format) -> Array:
+def _small(rows: ManyRows, form: _Format) -> Array:
     bound = max(1e-3, 4 * form.limits.smallest_normal)  # float8_e4m3fn would have only zeros
     return _uniform(rows, form, -bound, bound)
 
 
-def _wide(rows: Rows, form: _Format) -> Array:
+def _wide(rows: ManyRows, form: _Format) -> Array:
     bound = min(1e3, form.limits.max)
     values = _uniform(rows, form, -bound, bound)
     _onto_halves(values, rows, bound)
     return values
 
 
-def _onto_halves(values: Array, rows: Rows, bound: float) -> None:
+def _onto_halves(values: Array, rows: ManyRows, bound: float) -> None:
     """Round half of the rows to half steps of an int8 quantiser of each row.
 
     The largest value of such a row is 127 steps, so that its scale is a power of two and a half
     step is exact: the direction in which it is rounded shows. The steps have several sizes, since
     the scale may be an input instead of following from the row.
     """
-    chosen = np.flatnonzero(rows.every(2))
+    chosen = rows.every(2)
     step = 2.0 ** math.floor(math.log2(bound / QUANTA))
-    first = rows.rng.derive("steps").gen_range(0, STEP_SIZES)
-    steps = np.ldexp(step, -((np.arange(chosen.size, dtype=np.intc) + first) % STEP_SIZES))
+    first = rows.rngs.derive("steps").gen_range(0, STEP_SIZES)
+    turns = (np.cumsum(chosen, axis=1) - 1 + first[:, None])[chosen]
+    steps = np.ldexp(step, -(turns % STEP_SIZES).astype(np.intc))
     halves = np.floor(values[chosen] * (QUANTA / bound))
     halves = np.clip(halves, -QUANTA, QUANTA - 1) + 0.5
-    places = np.arange(chosen.size), rows.random_columns()[chosen]
+    places = np.arange(len(halves)), rows.random_columns()[chosen]
     halves[places] = np.copysign(QUANTA, halves[places])
     values[chosen] = halves * steps[:, None]
 
 
-def _negative(rows: Rows, form: _Format) -> Array:
+def _negative(rows: ManyRows, form: _Format) -> Array:
     values = _uniform(rows, form, -10.0, -0.01)
     values[rows.every(3)] *= 0.2
     values[rows.every(3)] -= 100.0
     return values
 
 
-def _sparse(rows: Rows, form: _Format) -> Array:
+def _sparse(rows: ManyRows, form: _Format) -> Array:
     values = _normal(rows, form)
-    np.copyto(values, 0.0, where=rows.sparse_zeros())
+    _bits(values)[...] *= ~rows.sparse_zeros()
     if rows.number > 1:
-        values[rows.some_row()] = 0.0
+        values[np.arange(len(values)), rows.some_row()] = 0.0
     return values
 
 
-def _ties(rows: Rows, form: _Format) -> Array:
+def _ties(rows: ManyRows, form: _Format) -> Array:
     return rows.few_values(np.array(TIES, form.work))
 
 
-def _integers(rows: Rows, form: _Format) -> Array:
-    return rows.rng.ranges(rows.count, -8, 9).astype(form.work).reshape(rows.shape)
+def _integers(rows: ManyRows, form: _Format) -> Array:
+    return rows.rngs.ranges(rows.count, -8, 9).astype(form.work).reshape(rows.shape)
 
 
-def _offset(rows: Rows, form: _Format) -> Array:
-    mean = rows.rng.derive("mean").choice(MEANS)
-    ulp = form.limits.eps * 2.0 ** math.floor(math.log2(abs(mean)))
-    spreads = np.array([max(spread, 4 * ulp) for spread in SPREADS], form.work)
+def _offset(rows: ManyRows, form: _Format) -> Array:
+    means = rows.rngs.derive("mean").choice(MEANS)
+    ulps = [form.limits.eps * 2.0 ** math.floor(math.log2(abs(mean))) for mean in means]
+    spreads = np.array([[max(spread, 4 * ulp) for spread in SPREADS] for ulp in ulps], form.work)
     values = _normal(rows, form)
-    values *= spreads[rows.turns(len(spreads))][:, None]
-    values += form.work(mean)
+    values *= spreads[np.arange(len(means))[:, None], rows.turns(len(SPREADS))][..., None]
+    values += np.array(means, form.work)[:, None, None]
     return values
 
 
-def _extremes(rows: Rows, form: _Format) -> Array:
+def _extremes(rows: ManyRows, form: _Format) -> Array:
     """Draw alternating rows: limits of the dtype, and magnitudes up to the root of its largest.
 
     If the largest number overflows in float32 arithmetic when it is squared, it occurs only once: a
@@ -210,31 +247,48 @@ def _extremes(rows: Rows, form: _Format) -> Array:
     """
     limits = form.limits
     exponent = math.frexp(limits.max)[1] // 2 - 1
-    exponents = rows.rng.ranges(rows.count, -exponent, exponent)
-    bits = rows.rng.u64(rows.count)
+    exponents = rows.rngs.ranges(rows.count, -exponent, exponent)
+    bits = rows.rngs.u64(rows.count)
     mantissas = (1 + (bits >> np.uint64(40)).astype(form.work) * 2.0**-24).astype(form.work)
-    mantissas[(bits & np.uint64(1)).astype(bool)] *= -1
+    _bits(mantissas)[...] ^= (bits << np.uint64(8 * mantissas.itemsize - 1)).astype(
+        _bits(mantissas).dtype
+    )
     values: Array = np.ldexp(mantissas, exponents.astype(np.intc)).reshape(rows.shape)
     half = limits.smallest_normal / 2
     positive = (limits.max, limits.smallest_normal, limits.smallest_subnormal, half, 1.0)
     palette = np.array([*positive, *(-x for x in positive), 0.0, -0.0], form.work)
     raw = rows.every(2)
-    picked = np.zeros(rows.shape, form.work)
-    picked[raw] = pick(rows.rng.derive("raw"), palette, picked[raw].shape)
-    largest = np.abs(picked) == form.work(limits.max)
+    taken = np.zeros(rows.shape, form.work)
+    taken[raw] = _of_palette(rows, palette, raw)
+    largest = np.abs(taken) == form.work(limits.max)
     if limits.max > OVERFLOWS_SQUARED:
-        found = np.flatnonzero(largest)
-        if found.size:
-            largest.reshape(-1)[found[rows.rng.derive("largest").gen_range(0, found.size)]] = False
+        _unmark_one(largest.reshape(len(largest), -1), rows.rngs.derive("largest"))
         # The others stay the magnitudes that they are in the rows beside.
-        raw = raw[:, None] & ~largest
-        np.copyto(values, picked, where=raw)
+        np.copyto(values, taken, where=raw[..., None] & ~largest)
     else:
-        values[raw] = picked[raw]
+        values[raw] = taken[raw]
     return values
 
 
-def _special(rows: Rows, form: _Format) -> Array:
+def _of_palette(rows: ManyRows, palette: Array, chosen: NDArray[np.bool_]) -> Array:
+    """Pick elements of a palette for the chosen rows of all tensors, shape (rows, width)."""
+    numbers = chosen.sum(axis=1)
+    most = int(numbers.max())
+    places = rows.rngs.derive("raw").ranges(most * rows.width, 0, palette.size)
+    drawn: Array = palette[places].reshape(len(numbers), most, rows.width)
+    chosen_rows: Array = drawn[np.arange(most) < numbers[:, None]]
+    return chosen_rows
+
+
+def _unmark_one(marks: NDArray[np.bool_], rngs: SeededStreams) -> None:
+    """Remove one mark of each tensor that has any, chosen at random."""
+    for one, word in zip(marks, rngs.words(), strict=True):
+        places = np.flatnonzero(one)
+        if places.size:
+            one[places[word % places.size]] = False
+
+
+def _special(rows: ManyRows, form: _Format) -> Array:
     """Draw normal values with one kind of special number in each of about `SPECIAL_ROWS` rows.
 
     The kinds: a NaN, a +Inf, a -Inf, -0 in half of the row, -Inf in the whole row or in three whole
@@ -242,16 +296,35 @@ def _special(rows: Rows, form: _Format) -> Array:
     largest of them, what is their sum?). In a dtype without Inf its largest value stands for it.
     """
     values = form.rounded(_normal(rows, form))
-    limits = form.limits
-    infinity = math.inf if limits.has_inf else limits.max
     columns = rows.random_columns()
     flips = rows.coin_flips()
-    every = max(1, rows.number // SPECIAL_ROWS)
-    first = rows.rng.derive("first").gen_range(0, min(every, rows.number))
-    start = rows.rng.derive("kind").gen_range(0, SPECIAL_KINDS)
-    tall = rows.rng.derive("tall").gen_range(0, 2)
+    first = rows.rngs.derive("first").gen_range(0, min(_special_step(rows), rows.number)).tolist()
+    start = rows.rngs.derive("kind").gen_range(0, SPECIAL_KINDS).tolist()
+    tall = rows.rngs.derive("tall").gen_range(0, 2).tolist()
+    for tensor, one in enumerate(values):
+        begin = range(first[tensor], rows.number, _special_step(rows))
+        _put_special(one, begin, start[tensor], tall[tensor], columns[tensor], flips[tensor], form)
+    return values
+
+
+def _special_step(rows: ManyRows) -> int:
+    return max(1, rows.number // SPECIAL_ROWS)
+
+
+def _put_special(
+    values: Array,
+    chosen: range,
+    start: int,
+    tall: int,
+    columns: NDArray[np.int64],
+    flips: NDArray[np.bool_],
+    form: _Format,
+) -> None:
+    """Write special numbers into the chosen rows of one tensor, which has one row per row."""
+    limits = form.limits
+    infinity = math.inf if limits.has_inf else limits.max
     covered = -1
-    for turn, row in enumerate(range(first, rows.number, every)):
+    for turn, row in enumerate(chosen):
         if row <= covered:
             continue
         kind = (start + turn) % (SPECIAL_KINDS + 1) if turn else start  # the last stays as it is
@@ -271,11 +344,10 @@ def _special(rows: Rows, form: _Format) -> Array:
         elif kind == 5:
             mixed = (-infinity, infinity, math.nan if limits.has_nan else infinity)
             for step, value in enumerate(mixed):
-                values[row, (column * (step + 1) + step) % rows.width] = value
-    return values
+                values[row, (column * (step + 1) + step) % values.shape[1]] = value
 
 
-_FLOATS: dict[str, Callable[[Rows, _Format], Array]] = {
+_FLOATS: dict[str, Callable[[ManyRows, _Format], Array]] = {
     "uniform": lambda rows, form: _uniform(rows, form, -10.0, 10.0),
     "normal": _normal,
     "small": _small,

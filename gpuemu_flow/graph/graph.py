@@ -25,7 +25,7 @@ class Skip:
     reason: str
 
 
-class Outline(NamedTuple):
+class TaskOutline(NamedTuple):
     """The part of a task by which those are found that a change may concern.
 
     Attributes
@@ -50,7 +50,7 @@ class Outline(NamedTuple):
     wavers: bool
 
     @classmethod
-    def of(cls, spec: TaskSpec) -> Outline:
+    def of(cls, spec: TaskSpec) -> TaskOutline:
         """Return the outline of a task."""
         return cls(
             spec.stage,
@@ -80,16 +80,16 @@ class Graph:
     groups: Mapping[str, tuple[str, ...]]
     skips: tuple[Skip, ...] = ()
     _readers: dict[str, list[str]] = field(default_factory=dict, repr=False, compare=False)
-    _outlines: dict[str, Outline] = field(default_factory=dict, repr=False, compare=False)
+    _outlines: dict[str, TaskOutline] = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def outlines(self) -> Mapping[str, Outline]:
+    def outlines(self) -> Mapping[str, TaskOutline]:
         """Return the outline of each task, in the order of `tasks`."""
-        stored: Mapping[str, Outline] | None = getattr(self.tasks, "outlines", None)
+        stored: Mapping[str, TaskOutline] | None = getattr(self.tasks, "outlines", None)
         if stored is not None:
             return stored
         if not self._outlines:
-            self._outlines.update((name, Outline.of(spec)) for name, spec in self.tasks.items())
+            self._outlines.update((name, TaskOutline.of(spec)) for name, spec in self.tasks.items())
         return self._outlines
 
     def names(self) -> list[str]:

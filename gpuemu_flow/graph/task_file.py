@@ -11,7 +11,7 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping
 
-from gpuemu_flow.graph.graph import Graph, Outline, Skip
+from gpuemu_flow.graph.graph import Graph, Skip, TaskOutline
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 
@@ -23,7 +23,7 @@ class StoredTasks(Mapping[str, TaskSpec]):
 
     Parameters
     ----------
-    outlines : dict of str to Outline
+    outlines : dict of str to TaskOutline
     content : bytes
         The file.
     begin : int
@@ -33,7 +33,7 @@ class StoredTasks(Mapping[str, TaskSpec]):
     """
 
     def __init__(
-        self, outlines: dict[str, Outline], content: bytes, begin: int, sizes: list[int]
+        self, outlines: dict[str, TaskOutline], content: bytes, begin: int, sizes: list[int]
     ) -> None:
         places = list(itertools.accumulate(sizes, initial=begin))
         if len(sizes) != len(outlines) or min(sizes, default=0) < 0 or places[-1] != len(content):
@@ -93,7 +93,7 @@ def render(graph: Graph) -> bytes:
     tasks = [_COMPACT.encode(spec.to_json()).encode() for spec in graph.tasks.values()]
     index: dict[str, Json] = {
         "names": list(numbers),
-        **{name: [getattr(o, name) for o in outlines] for name in Outline._fields},
+        **{name: [getattr(o, name) for o in outlines] for name in TaskOutline._fields},
         "reads": [[numbers[task] for task in outline.reads] for outline in outlines],
         "sizes": list(map(len, tasks)),
         "skips": [[s.op, s.dtype, s.reason] for s in graph.skips],
@@ -123,7 +123,9 @@ def parse(content: bytes, digest: str) -> Graph:
     index = json.loads(content[:end])
     names = index["names"]
     index["reads"] = [[names[n] for n in numbers] for numbers in index["reads"]]
-    outlines = dict(zip(names, map(Outline, *(index[f] for f in Outline._fields)), strict=True))
+    outlines = dict(
+        zip(names, map(TaskOutline, *(index[f] for f in TaskOutline._fields)), strict=True)
+    )
     tasks = StoredTasks(outlines, content, begin, index["sizes"])
     groups = _StoredGroups(content[end + 1 : begin - 1], names)
     return Graph(tasks, groups, tuple(Skip(*s) for s in index["skips"]))

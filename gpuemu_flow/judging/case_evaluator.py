@@ -209,15 +209,16 @@ class CaseEvaluator:
         """Run both programs in parallel, then judge in the reference's worker."""
         arena = self._op.arena()
         files = self._files([case]) if inputs is None else {}
-        about = PreparedBatch([case], inputs, arena, give=inputs is None, **files)
+        # Where more is checked, inputs are laid out here, between guard zones.
+        give = inputs is None and not watches(checks)
+        about = PreparedBatch([case], inputs, arena, give=give, **files)
         judge_request = JudgeRequest(self._setup, about)
+        judge_request.watch = give
         try:
             self._reference.begin_work(judge_request)
-            if inputs is None:
+            if give:
                 judge_request.wait_prepared()
                 about.give = False
-            # Where more is checked, inputs are laid out anew, and compared by that.
-            judge_request.watch = inputs is None and not watches(checks)
             given = self._given_by(about) if inputs is None else inputs
             # Guards and decoys need the op's own process to lay the inputs out.
             stands_for = case if checks.decoy or checks.guards else None

@@ -216,7 +216,7 @@ class Judge:
         given = actual, expected
         if criteria.contracts:
             seen = SeenOutputs(criteria.contracts, actual)
-            early = _refused(actual, expected, criteria)
+            early = refused(actual, expected, criteria)
             if early is not None:
                 return early
         result = self._compared(actual, expected, inputs, criteria)
@@ -369,9 +369,9 @@ class Judge:
         """Return the policy on cases that can be compared together; None if none can."""
         settings = self._settings
         automatic = settings.tolerance == "auto" and dtype not in self._tolerances
-        if settings.outputs or settings.gradients or (automatic and self.traits is None):
+        if settings.gradients or (automatic and self.traits is None):
             return None
-        return self._policy
+        return self._policy if all(each.of_form for each in settings.outputs) else None
 
     def allowed_dtypes(
         self, expected: Arrays, inputs: Arrays | None = None
@@ -465,7 +465,7 @@ class Judge:
         return self.traits
 
 
-def _refused(actual: Arrays, expected: Arrays, criteria: Criteria) -> CheckResult | None:
+def refused(actual: Arrays, expected: Arrays, criteria: Criteria) -> CheckResult | None:
     """Return the verdict on outputs of an undeclared form; None if they can be compared."""
     refused = criteria.contracts.refused
     if refused:

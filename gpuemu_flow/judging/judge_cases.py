@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gpuemu_flow.judging.compare_functions import CompareError
-from gpuemu_flow.judging.judge import Judge
+from gpuemu_flow.judging.judge import Judge, refused
 from gpuemu_flow.judging.verdicts import comparison_failed
 from gpuemu_flow.numerics.compare_alike import (
     MOST_CASES,
@@ -62,7 +62,7 @@ def _passed_together(judge: Judge, ran: Sequence[Ran]) -> list[CheckResult | Non
         policy = judge.shared_policy(one.case.dtype)
         if policy is None:
             continue
-        form = form_of(one.case.dtype, one.actual, one.expected, one.inputs, policy)
+        form = form_of(one.case, one.actual, one.expected, one.inputs, policy)
         if form is not None:
             forms.setdefault(form, []).append(number)
     for form, numbers in forms.items():
@@ -80,7 +80,10 @@ def _passed_together(judge: Judge, ran: Sequence[Ran]) -> list[CheckResult | Non
 def _checked(judge: Judge, form: Form, ran: Sequence[Ran]) -> list[CheckResult | None]:
     first, name = ran[0], form.name
     criteria = judge.criteria(first.case, first.expected, first.inputs, first.actual)
-    if criteria.contracts:
+    contracts = criteria.contracts
+    if contracts and not (
+        contracts.of_form and refused(first.actual, first.expected, criteria) is None
+    ):
         return [None] * len(ran)
     return check_alike(
         form,

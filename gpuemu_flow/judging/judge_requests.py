@@ -109,8 +109,12 @@ def post(
     fds: Sequence[int] = (),
     *,
     cases: int = 1,
+    made: int = 0,
 ) -> Attempt | None:
-    """Send a request about cases, and with a worker's first one the settings of its service."""
+    """Send a request about cases, and with a worker's first one the settings of its service.
+
+    The worker makes inputs of up to `made` bytes for each.
+    """
     if worker_client.cases == 0:
         message.update(target=SERVICE, setup=setup.to_json())
     return worker_client.post(
@@ -121,6 +125,7 @@ def post(
         fds=fds,
         calls=EVALUATIONS * cases,
         idle=message["method"] in ("prepare", "given"),
+        made=made,
     )
 
 
@@ -249,7 +254,8 @@ class JudgeRequest:
         if about.peer is not None and has_peer and about.peer is not current.peer:
             fds.append(about.peer.fd)
             current.peer = about.peer
-        failed = post(worker_client, message, self._setup, about.arrays or {}, fds)
+        made = max(case.nbytes for case in about.cases)
+        failed = post(worker_client, message, self._setup, about.arrays or {}, fds, made=made)
         if failed is None:
             current.about = about
             self._waiting = True

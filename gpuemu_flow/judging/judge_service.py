@@ -6,7 +6,7 @@ meanwhile, and judges the op's outputs in the memory that the op left them in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.cases.generate import materialise, materialise_each
 from gpuemu_flow.judging import gradients
 from gpuemu_flow.judging.compare_functions import CompareFunctions
 from gpuemu_flow.judging.expected_store import Effort, load, stage
@@ -106,26 +106,24 @@ class JudgeService:
     def _prepare(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
         """Make or take the inputs; return their places if the op needs them."""
         cases = [Case.from_json(case) for case in payload["cases"]]
-        if payload["by_seed"]:
-            files = zip(cases, payload["known"], payload["stage"], strict=True)
-            self._items = [
-                _Item(case, materialise(case), known=known, stage=stage)
-                for case, known, stage in files
-            ]
-        else:
-            self._items = [_Item(cases[0], _copies(context.own, payload["slots"]))]
-        for item in self._items:
-            item.widens = self._widens and bool(payload["widens"])
-        if not payload["give"] or context.peer is None:
-            return None
+        widens = self._widens and bool(payload["widens"])
+        peer = context.peer if payload["give"] else None
+        made: Iterable[Arrays] = materialise_each(cases)
+        known, staged = payload["known"], payload["stage"]
+        if not payload["by_seed"]:
+            made = [_copies(context.own, payload["slots"])]
+            known = staged = [None]
+        self._items = []
         given = []
         start = 0
-        for item in self._items:
-            slots = context.peer.write(item.inputs, start=start, keep_layout=True)
-            start = end_of(slots)
-            item.given = slots
-            given.append(_to_json(slots))
-        return given
+        for case, inputs, file, place in zip(cases, made, known, staged, strict=True):
+            item = _Item(case, inputs, known=file, stage=place, widens=widens)
+            self._items.append(item)
+            if peer is not None:
+                item.given = peer.write(inputs, start=start, keep_layout=True)
+                start = end_of(item.given)
+                given.append(_to_json(item.given))
+        return given if peer is not None else None
 
     def go_on(self, context: ServiceContext) -> None:
         """Run the reference while the op runs in its own process.

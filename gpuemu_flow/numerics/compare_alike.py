@@ -22,7 +22,7 @@ from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.numerics.ulp import Float64Array, spacing, ulp_distance
 from gpuemu_flow.numerics.weakness import only_zeros
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import CheckResult, ErrorStats, Tolerance, WeakOutput
+from gpuemu_flow.types import Case, CheckResult, ErrorStats, Shape, Tolerance, WeakOutput
 from gpuemu_flow.verdicts import decide
 
 Array = NDArray[Any]
@@ -44,8 +44,10 @@ class Form:
     case_dtype : str
     shape : shape
     actual, expected : numpy dtype
-    longest_dim : int
-        Of any input; see `bounds.growth`.
+    inputs : tuple of (str, shape, numpy dtype)
+        Name, shape and dtype of each input: what an output should look like may depend on them.
+    dims : tuple of (str, int)
+        Sizes of the case's dims, likewise.
     """
 
     name: str
@@ -53,11 +55,12 @@ class Form:
     shape: tuple[int, ...]
     actual: np.dtype[Any]
     expected: np.dtype[Any]
-    longest_dim: int
+    inputs: tuple[tuple[str, Shape, np.dtype[Any]], ...]
+    dims: tuple[tuple[str, int], ...]
 
 
 def form_of(
-    case_dtype: str, actual: Arrays, expected: Arrays, inputs: Arrays, policy: Policy
+    case: Case, actual: Arrays, expected: Arrays, inputs: Arrays, policy: Policy
 ) -> Form | None:
     """Return a case's form; None if its outputs have to be compared alone."""
     if len(expected) != 1 or actual.keys() != expected.keys():
@@ -71,8 +74,8 @@ def form_of(
         return None
     if not (values.dtype.isnative and output.dtype.isnative):
         return None
-    longest = max((size for array in inputs.values() for size in array.shape), default=1)
-    return Form(name, case_dtype, values.shape, output.dtype, values.dtype, longest)
+    given = tuple((name, array.shape, array.dtype) for name, array in inputs.items())
+    return Form(name, case.dtype, values.shape, output.dtype, values.dtype, given, case.dims)
 
 
 def check_alike(

@@ -146,6 +146,11 @@ class OutputContract:
         return not views and not self.apart
 
     @property
+    def of_form(self) -> bool:
+        """Tell whether nothing is declared but dims and dtype, of which values know nothing."""
+        return self == OutputContract(self.name, self.dims, self.dtype)
+
+    @property
     def in_place(self) -> bool:
         """Tell whether its elements, or those that count, stand at the reference's places."""
         return not (self.ties or self.order or self.up_to or self.apart)

@@ -73,6 +73,11 @@ class CaseContracts:
         return bool(self._contracts)
 
     @property
+    def of_form(self) -> bool:
+        """Tell whether the contracts declare nothing but dims and dtypes."""
+        return all(contract.of_form for contract in self._contracts.values())
+
+    @property
     def empty_by_values(self) -> bool:
         """Tell whether the inputs' values, not their sizes, make all outputs empty."""
         unknown = {n for n, c in self._contracts.items() if UNKNOWN_SIZE in (c.dims or ())}

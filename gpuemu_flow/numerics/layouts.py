@@ -21,6 +21,7 @@ and a write into them is found by `LaidOut.intact`.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ SENTINELS: dict[str, bytes] = {
 }
 
 
+@lru_cache(maxsize=64)
 def sentinel(dtype: np.dtype[Any]) -> bytes:
     """Return the bytes of one element of a gap: a NaN, or 0xA5 in every byte if there is none."""
     return SENTINELS.get(dtype.name, b"\xa5" * dtype.itemsize)
@@ -131,6 +133,7 @@ class Placement:
     writable: bool
 
 
+@lru_cache(maxsize=1024)
 def place(layout: str, shape: Shape, itemsize: int, *, guarded: bool = False) -> Placement:
     """Compute a tensor's offset and strides, and the size of the buffer that it needs.
 
@@ -204,7 +207,7 @@ def _items(buffer: NDArray[np.uint8], itemsize: int) -> Array:
 def new_buffer(nbytes: int) -> NDArray[np.uint8]:
     """Return `nbytes` of memory that start on a multiple of `ALIGNMENT`, not initialised."""
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
+    start = -raw.__array_interface__["data"][0] % ALIGNMENT
     return raw[start : start + nbytes]
 
 

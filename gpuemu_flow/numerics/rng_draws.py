@@ -56,6 +56,27 @@ def draw(kind: str, state: State, count: int) -> tuple[NDArray[Any], State]:
     return rng_lanes.fill(state, _checked(count), CONVERSIONS[kind])
 
 
+def converted(kind: str, words: Words) -> NDArray[Any]:
+    """Return the values of one of `CONVERSIONS` that rows of states and words stand for.
+
+    Parameters
+    ----------
+    kind : str
+    words : ndarray of uint64, shape (steps + 2, streams)
+        See `rng_jump.step_through`.
+
+    Returns
+    -------
+    ndarray, shape (steps, streams)
+    """
+    conversion = CONVERSIONS[kind]
+    outputs = words[2:] ^ words[1:-1]
+    outputs += words[1:-1]
+    values = np.empty(outputs.shape, conversion.dtype)
+    conversion.convert(outputs, values)
+    return values
+
+
 def _checked(count: int) -> int:
     count = operator.index(count)
     if count < 0:

@@ -94,16 +94,37 @@ def basis_words(count: int) -> Words:
     """Return each basis state and the `count` words after it, shape (count + 2, 128)."""
     words = np.empty((count + 2, STATE_BITS), dtype=np.uint64)
     words[:2] = basis_states().T
-    spare = np.empty(STATE_BITS, dtype=np.uint64)
-    for k in range(count):
-        older, newer, newest = words[k : k + 3]
+    step_through(words)
+    return words
+
+
+def step_through(words: Words) -> None:
+    """Fill the rows behind the first two, each column with the words that follow its state.
+
+    Two rows at a time, as only the last term of a word depends on the one before.
+    """
+    steps = len(words) - 2
+    spares = np.empty_like(words[:2])
+    spare = spares[0]
+    for k in range(0, steps - 1, 2):
+        two, newest = words[k : k + 2], words[k + 2 : k + 4]
+        np.left_shift(two, SHIFT_23, newest)
+        np.bitwise_xor(newest, two, newest)
+        np.right_shift(newest, SHIFT_17, spares)
+        np.bitwise_xor(newest, spares, newest)
+        first, second = newest
+        np.right_shift(two[1], SHIFT_26, spare)
+        np.bitwise_xor(first, spare, first)
+        np.right_shift(first, SHIFT_26, spare)
+        np.bitwise_xor(second, spare, second)
+    if steps % 2:
+        older, newer, newest = words[-3:]
         np.left_shift(older, SHIFT_23, newest)
         np.bitwise_xor(newest, older, newest)
         np.right_shift(newest, SHIFT_17, spare)
         np.bitwise_xor(newest, spare, newest)
         np.right_shift(newer, SHIFT_26, spare)
         np.bitwise_xor(newest, spare, newest)
-    return words
 
 
 def look_up(table: Words, state: State, columns: int) -> Words:

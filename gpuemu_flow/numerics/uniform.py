@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.numerics.rng_many import SeededStreams
 from gpuemu_flow.types import DTYPES, canonical_dtype
 
 INTEGER_LOW, INTEGER_HIGH = -100, 100
@@ -43,9 +44,9 @@ def truncate_to_half(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 
 def fill_uniform(
-    rng: SeededRng, count: int, dtype: str, *, protocol_v1: bool = False
+    rng: SeededRng | SeededStreams, count: int, dtype: str, *, protocol_v1: bool = False
 ) -> NDArray[Any]:
-    """Return `count` values, each from one word of the stream.
+    """Return `count` values, each from one word of the stream, or a row of them for each stream.
 
     Floats are uniform in [-10, 10), signed integers in [-100, 99], unsigned integers the low bits
     of the word, bool true for its lower half. float16 is truncated from float32, the narrower
@@ -53,7 +54,7 @@ def fill_uniform(
 
     Parameters
     ----------
-    rng : SeededRng
+    rng : SeededRng or SeededStreams
         Advanced by `count` words.
     count : int
         At least 0.
@@ -65,7 +66,7 @@ def fill_uniform(
 
     Returns
     -------
-    ndarray of `dtype`, shape (count,)
+    ndarray of `dtype`, shape (count,) or (streams, count)
 
     Raises
     ------

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.graph.graph import Outline
+from gpuemu_flow.graph.graph import TaskOutline
 from gpuemu_flow.judging.summary import WORST
 from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.store.cache import OtherFormatError, seal, unseal
@@ -51,14 +51,14 @@ class PassedRows:
         self._outdated = False
         self.problems = tuple(self._cache.problems[known:])
 
-    def get(self, name: str, outline: Outline) -> OpResult | None:
+    def get(self, name: str, outline: TaskOutline) -> OpResult | None:
         """Return the result of a comparison of which nothing ran; None if there is no row for it.
 
         Parameters
         ----------
         name : str
             The comparison's task.
-        outline : Outline
+        outline : TaskOutline
             Of that task.
         """
         row = self._rows.get(name)
@@ -72,11 +72,11 @@ class PassedRows:
         except (ValueError, KeyError, TypeError):
             return None
 
-    def before(self, outline: Outline) -> str:
+    def before(self, outline: TaskOutline) -> str:
         """Return the digest of the manifest that is about to be read."""
         return self._digest(outline)
 
-    def learn(self, name: str, outline: Outline, before: str, result: OpResult) -> None:
+    def learn(self, name: str, outline: TaskOutline, before: str, result: OpResult) -> None:
         """Keep a result that was read from a manifest, if it passed.
 
         Parameters
@@ -102,7 +102,7 @@ class PassedRows:
             content = {"version": VERSION, "graph": self._graph, "rows": self._rows}
             self._cache.files.write(self._cache.folder / NAME, seal(content))
 
-    def _digest(self, outline: Outline) -> str:
+    def _digest(self, outline: TaskOutline) -> str:
         return self._files.digest(self._manifest(outline.target))
 
     def _load(self) -> dict[str, list[Json]]:
@@ -125,7 +125,7 @@ def _values(result: OpResult) -> list[Json]:
     return list(found.values())
 
 
-def _result(outline: Outline, values: list[Json]) -> OpResult:
+def _result(outline: TaskOutline, values: list[Json]) -> OpResult:
     more = dict(zip(_FIELDS, values, strict=True))
     for name in _NUMBERS:
         more[name] = number_from_json(more[name])

@@ -12,7 +12,7 @@ from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.session import RunOptions, RunOutcome
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.graph.graph import Graph, Outline, Skip
+from gpuemu_flow.graph.graph import Graph, Skip, TaskOutline
 from gpuemu_flow.results.model import (
     KernelResult,
     OpResult,
@@ -208,7 +208,9 @@ class _Reader:
         return self._values[name]
 
 
-def _undeclared(graph: Graph, outlines: Mapping[str, Outline], reader: _Reader) -> list[Problem]:
+def _undeclared(
+    graph: Graph, outlines: Mapping[str, TaskOutline], reader: _Reader
+) -> list[Problem]:
     """Return a warning for each rule that wrote more than it declares."""
     found = []
     for name, outline in outlines.items():
@@ -221,7 +223,7 @@ def _undeclared(graph: Graph, outlines: Mapping[str, Outline], reader: _Reader) 
 
 
 def _diffs(
-    graph: Graph, outlines: Mapping[str, Outline], outcome: RunOutcome
+    graph: Graph, outlines: Mapping[str, TaskOutline], outcome: RunOutcome
 ) -> Iterator[TaskSpec]:
     """Yield the tasks of this run that told results from earlier ones."""
     for name, outline in outlines.items():

@@ -27,7 +27,7 @@ from gpuemu_flow.runners.process import (
     WorkerEndedError,
     WorkerProcess,
 )
-from gpuemu_flow.types import Case, Json
+from gpuemu_flow.types import Json
 
 PREPARE_SECONDS = 300.0  # to make inputs and to write outputs, which is no time of the program's
 
@@ -192,6 +192,7 @@ class WorkerClient:
         fds: Sequence[int] = (),
         calls: int = 0,
         idle: bool = True,
+        made: int = 0,
     ) -> Attempt | None:
         """Send the request for one case; load the program first if it is not loaded yet.
 
@@ -212,6 +213,8 @@ class WorkerClient:
             Number of calls of the program, each within its limit; 0 lets `checks` decide.
         idle : bool
             False while the worker may still be calling the program, so that its time runs on.
+        made : int
+            Bytes of the inputs that the worker makes for a case, of several the most.
 
         Returns
         -------
@@ -226,7 +229,7 @@ class WorkerClient:
         self._request = message["type"]
         self._calls = calls or 1 + checks.decoy + checks.repeat
         # Inputs may have come with an earlier request, so that it never shrinks.
-        size = _bytes_of(message, arrays, slots)
+        size = max(made, _bytes_of(message, arrays, slots))
         self._patience = max(self._patience, self._program.patience(size))
         posted = {**message, "serial": self._serial, "checks": checks.to_json()}
         sent = list(fds)
@@ -340,8 +343,6 @@ def _bytes_of(
     arrays: Mapping[str, np.ndarray] | None,
     slots: Mapping[str, Slot] | None,
 ) -> int:
-    """Count the bytes that a request gives a program to work on."""
+    """Count the bytes that come with a request for a program to work on."""
     sent = sum(array.nbytes for array in (arrays or {}).values())
-    cases = message.get("cases") or [message.get("case")]
-    made = max((Case.from_json(case).nbytes for case in cases if case is not None), default=0)
-    return max(sent, made, end_of(slots or {}), int(message.get("reserved", 0)))
+    return max(sent, end_of(slots or {}), int(message.get("reserved", 0)))

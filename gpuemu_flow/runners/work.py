@@ -66,7 +66,9 @@ class CaseToFile:
         # Opened here: the worker need not reach the cache, and a program not know where it lies.
         fd = self._open()
         try:
-            return worker_client.post(message, case.index, checks=self._checks, fds=[fd])
+            return worker_client.post(
+                message, case.index, checks=self._checks, fds=[fd], made=case.nbytes
+            )
         finally:
             os.close(fd)
 
@@ -181,13 +183,22 @@ class CallInMemory:
         """Send the case to the worker, as `Work.begin` says."""
         if watches(self._checks):
             return self._begin_checked(worker_client)
-        message, index, checks = self._message, self._index, self._checks
         shared = self._shared
-        if shared is None:
-            return worker_client.post(message, index, checks=checks, arrays=self._arrays)
-        if worker_client.arena is shared.arena:
-            return worker_client.post(message, index, checks=checks, slots=shared.slots)
-        return worker_client.post(message, index, checks=checks, arrays=shared.again())
+        arrays: Arrays | None = self._arrays if shared is None else None
+        slots = None
+        if shared is not None and worker_client.arena is shared.arena:
+            slots = shared.slots
+        elif shared is not None:
+            arrays = shared.again()
+        made = 0 if self._case is None else self._case.nbytes
+        return worker_client.post(
+            self._message,
+            self._index,
+            checks=self._checks,
+            arrays=arrays,
+            slots=slots,
+            made=made,
+        )
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
         """Wait for the outcome, as `Work.finish` says."""

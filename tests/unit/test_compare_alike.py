@@ -12,7 +12,7 @@ from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.compare_alike import check_alike, form_of
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.envelope import Envelope, build_envelope
-from gpuemu_flow.types import CheckResult, Tolerance, Verdict
+from gpuemu_flow.types import Case, CheckResult, Tolerance, Verdict
 
 Tensors = list[np.ndarray]
 INPUTS = {"x": np.ones((3, 7), np.float32)}
@@ -38,6 +38,10 @@ def outputs(
         actual.append(np.asfortranarray(given) if shape and number % 3 == 0 else given)
         expected.append(np.asarray(values))
     return actual, expected
+
+
+def a_case(dtype: str) -> Case:
+    return Case(0, 1, dtype, "contiguous", "normal", ())
 
 
 def envelope(expected: np.ndarray, dtype: str, *, exact: bool, weak: bool) -> Envelope:
@@ -69,7 +73,7 @@ def one_by_one(
 def test_results_are_equal_to_the_last_bit(dtype: str, shape: tuple[int, ...], wide: bool) -> None:
     rng = np.random.default_rng(len(shape) + wide)
     actual, expected = outputs(rng, dtype, shape, wide=wide)
-    form = form_of(dtype, {"y": actual[0]}, {"y": expected[0]}, INPUTS, Policy())
+    form = form_of(a_case(dtype), {"y": actual[0]}, {"y": expected[0]}, INPUTS, Policy())
     assert form is not None
     explicit = {dtype: Tolerance(1e-6, 1e-3)}
     bounds: list[list[Mapping[str, Tolerance] | Envelope]] = [
@@ -103,7 +107,7 @@ def test_what_does_not_pass_is_left_to_the_exact_comparison() -> None:
     wrong[63] = 3.0
     special[0] = np.nan
     actual = [right.astype(np.float32), wrong.astype(np.float32), special.astype(np.float32)]
-    form = form_of("float32", {"y": actual[0]}, {"y": right}, INPUTS, Policy())
+    form = form_of(a_case("float32"), {"y": actual[0]}, {"y": right}, INPUTS, Policy())
     assert form is not None
     found = check_alike(form, actual, [right] * 3, [INPUTS] * 3, dtype="float32", tolerance={})
     assert [None if one is None else one.verdict for one in found] == [
@@ -122,7 +126,7 @@ def test_what_comes_near_to_the_quick_bound_is_left_to_the_envelope() -> None:
         for steps in (1, 2)
     )
     expected = right.astype(np.float32).astype(np.float64)
-    form = form_of("float32", {"y": near}, {"y": expected}, INPUTS, Policy())
+    form = form_of(a_case("float32"), {"y": near}, {"y": expected}, INPUTS, Policy())
     assert form is not None
     found = check_alike(
         form,
@@ -138,7 +142,7 @@ def test_what_comes_near_to_the_quick_bound_is_left_to_the_envelope() -> None:
 def test_weak_and_blank_cases_are_marked_as_alone() -> None:
     zeros = np.zeros((4, 16), np.float32)
     inputs = [{"x": zeros}, INPUTS]
-    form = form_of("float32", {"y": zeros}, {"y": zeros}, INPUTS, Policy())
+    form = form_of(a_case("float32"), {"y": zeros}, {"y": zeros}, INPUTS, Policy())
     assert form is not None
     loose = {"float32": Tolerance(1.0, 0.0)}
     found = check_alike(form, [zeros] * 2, [zeros] * 2, inputs, dtype="float32", tolerance=loose)
@@ -165,4 +169,4 @@ def test_weak_and_blank_cases_are_marked_as_alone() -> None:
 def test_other_outputs_are_compared_alone(
     actual: dict[str, np.ndarray], expected: dict[str, np.ndarray], policy: Policy
 ) -> None:
-    assert form_of("float32", actual, expected, INPUTS, policy) is None
+    assert form_of(a_case("float32"), actual, expected, INPUTS, policy) is None

@@ -11,12 +11,14 @@ import pytest
 from gpuemu_flow.cases.generate import (
     decoy_case,
     materialise,
+    materialise_each,
     materialise_guarded,
 )
-from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS
+from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS, Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.layouts import describe, new_buffer, place
+from gpuemu_flow.runners.buffers import whole_memory
 from gpuemu_flow.types import LAYOUTS, STRATEGIES, Case, InputSpec
 
 # Case seed, dtype, and per input its shape and the sha256 of its bytes: made by gpuemu's daemon.
@@ -148,3 +150,40 @@ def test_empty_and_scalar_inputs():
     tensors = materialise(Case(0, 1, "float32", "contiguous", "uniform", specs))
     assert tensors["e"].shape == (0, 3)
     assert tensors["s"].shape == ()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int32", "uint8", "bool"])
+def test_equally_shaped_inputs_are_drawn_together_to_the_same_bits(dtype: str) -> None:
+    sizes = Dim("N", (1, 16, 33)), Dim("M", (4, 40))
+    tensors = (
+        TensorDef("x", ("N", "M")),
+        TensorDef("row", ("M",), low=-2.0, high=3.0),
+        TensorDef("open", ("N",), low=0.0),
+        TensorDef("scalar", ()),
+    )
+    schema = OpSchema(sizes, tensors, (TensorDef("y", ("N", "M")),), ())
+    cases = plan_cases(
+        schema, seed=5, dtype=dtype, count=400, strategies=STRATEGIES, layouts=LAYOUTS
+    )
+    for case, together in zip(cases, materialise_each(cases), strict=True):
+        alone = materialise(case)
+        assert list(together) == list(alone)
+        for name, array in alone.items():
+            found = together[name]
+            assert (found.shape, found.dtype, found.strides) == (
+                array.shape,
+                array.dtype,
+                array.strides,
+            )
+            assert found.flags.writeable == array.flags.writeable
+            assert found.tobytes() == array.tobytes()
+
+
+def test_inputs_that_were_drawn_together_share_no_memory() -> None:
+    schema = OpSchema((Dim("N", (4,)),), (TensorDef("x", ("N", "N")),), (), ())
+    cases = plan_cases(
+        schema, seed=5, dtype="float32", count=60, strategies=["uniform"], layouts=LAYOUTS
+    )
+    wholes = [whole_memory(array) for made in materialise_each(cases) for array in made.values()]
+    for number, whole in enumerate(wholes):
+        assert not any(np.shares_memory(whole, other) for other in wholes[number + 1 :])

@@ -1,0 +1,137 @@
+"""The streams of several seeds, drawn from together: a row of values for each of them.
+
+Each row is what `rng.SeededRng` gives for its seed, bit for bit. Of many short rows, all streams
+take a step with the same few vector operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics import rng_draws
+from gpuemu_flow.numerics.rng_jump import step_through
+from gpuemu_flow.numerics.rng_normal import normals_f32
+from gpuemu_flow.numerics.rng_words import (
+    MASK64,
+    State,
+    derive_seed,
+    initial_state,
+    next_word,
+)
+
+T = TypeVar("T")
+
+FEWEST_STREAMS, WORDS_PER_STREAM = 3, 12
+"""Streams from which on stepping all of them takes less time than looking up each one's words.
+
+A step costs the same for few streams as for many, a look-up hardly depends on the number of words:
+a stream more is needed for every so many words.
+"""
+
+FEWEST_ARRAY = 12
+"""Streams from which on one word of each costs less with numpy than without it."""
+
+
+class SeededStreams:
+    """The streams of several seeds. Drawing leaves each where as many single draws would.
+
+    Parameters
+    ----------
+    seeds : sequence of int
+        At least one.
+    """
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        self.seeds = seeds
+        self._states: list[State] = []
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def derive(self, domain: str) -> SeededStreams:
+        """Return new streams for `domain`, each of which depends on its seed only."""
+        return SeededStreams([derive_seed(seed, domain) for seed in self.seeds])
+
+    def some(self, numbers: NDArray[np.int64]) -> SeededStreams:
+        """Return some of the streams, as far as they were drawn."""
+        taken = SeededStreams([self.seeds[number] for number in numbers.tolist()])
+        if self._states:
+            taken._states = [self._states[number] for number in numbers.tolist()]
+        return taken
+
+    def _draw(self, kind: str, count: int) -> NDArray[Any]:
+        """Return the next `count` values of each stream, shape (streams, count)."""
+        states = self._states or [initial_state(seed) for seed in self.seeds]
+        if len(states) >= FEWEST_STREAMS + count // WORDS_PER_STREAM:
+            words = np.empty((count + 2, len(states)), np.uint64)
+            words[:2] = np.array(states, np.uint64).T
+            step_through(words)
+            self._states = list(zip(*words[-2:].tolist(), strict=True))
+            return np.ascontiguousarray(rng_draws.converted(kind, words).T)
+        drawn = [rng_draws.draw(kind, state, count) for state in states]
+        self._states = [state for _, state in drawn]
+        rows = [row for row, _ in drawn]
+        return rows[0].reshape(1, count) if len(rows) == 1 else np.stack(rows)
+
+    def u64(self, n: int) -> NDArray[np.uint64]:
+        """Return the next `n` words of each stream, uint64."""
+        return self._draw("u64", n)
+
+    def f64(self, n: int) -> NDArray[np.float64]:
+        """Return `n` values of `SeededRng.gen_f64` of each stream."""
+        return self._draw("f64", n)
+
+    def f32(self, n: int) -> NDArray[np.float32]:
+        """Return `n` values of `SeededRng.gen_f32` of each stream."""
+        return self._draw("f32", n)
+
+    def uniform10_f64(self, n: int) -> NDArray[np.float64]:
+        """See `SeededRng.uniform10_f64`."""
+        return self._draw("uniform10_f64", n)
+
+    def uniform10_f32(self, n: int) -> NDArray[np.float32]:
+        """See `SeededRng.uniform10_f32`."""
+        return self._draw("uniform10_f32", n)
+
+    def ranges(self, n: int, low: int, high: int) -> NDArray[np.int64]:
+        """Return `n` integers in [low, high) of each stream; see `SeededRng.ranges`."""
+        if not -(1 << 63) <= low < high <= 1 << 63:
+            raise ValueError(f"[{low}, {high}) is empty or exceeds int64")
+        return rng_draws.fold_into_range(self.u64(n), low, high)
+
+    def gen_range(self, low: int, high: int) -> NDArray[np.int64]:
+        """Return one integer in [low, high) of each stream; see `SeededRng.gen_range`."""
+        span = high - low
+        return np.array([low + word % span for word in self.words()], np.int64)
+
+    def words(self) -> list[int]:
+        """Return the next word of each stream."""
+        if len(self.seeds) >= FEWEST_ARRAY:
+            return [int(word) for word in self.u64(1)[:, 0].tolist()]
+        states = self._states or [initial_state(seed) for seed in self.seeds]
+        newest = [next_word(*state) for state in states]
+        self._states = [(newer, new) for (_, newer), new in zip(states, newest, strict=True)]
+        return [((new ^ newer) + newer) & MASK64 for newer, new in self._states]
+
+    def choice(self, options: Sequence[T]) -> list[T]:
+        """Return one of `options` for each stream."""
+        return [options[index] for index in self.gen_range(0, len(options)).tolist()]
+
+    def shuffled(self, count: int) -> NDArray[np.int64]:
+        """Return the numbers below `count` in the order that `SeededRng.shuffle` gives them."""
+        order = np.tile(np.arange(count), (len(self.seeds), 1))
+        words = self.u64(count - 1)
+        everyone = np.arange(len(self.seeds))
+        for step, last in enumerate(range(count - 1, 0, -1)):
+            other = (words[:, step] % np.uint64(last + 1)).astype(np.int64)
+            order[everyone, other], order[:, last] = order[:, last], order[everyone, other]
+        return order
+
+    def normal_f32(self, n: int) -> NDArray[np.float32]:
+        """Return `n` standard normal values of each stream, float32."""
+        pairs = self.f64(n + (n & 1))
+        return normals_f32(pairs.reshape(-1)).reshape(pairs.shape)[:, :n]
