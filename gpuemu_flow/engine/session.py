@@ -199,14 +199,18 @@ def run(
     begin = time.perf_counter()
     shown = listener or Listener()
     _check_fence(workspace)
-    graph, cache = workspace.graph, workspace.cache
-    selected = selected_tasks(workspace, options)
-    forced = _forced(workspace, options) & selected
-    outcome = RunOutcome(graph, options, selected)
+    cache = workspace.cache
+    selected = selected_tasks(workspace, options)  # wrong words are told before any waiting
     cache.create()
     cache.check_manifests()
-    with RunLock(cache.lock_path, shown.on_wait):
+    with RunLock(cache.lock_path, shown.on_wait) as lock:
         try:
+            if lock.waited:
+                workspace.renew()
+                _check_fence(workspace)
+                selected = selected_tasks(workspace, options)
+            forced = _forced(workspace, options) & selected
+            outcome = RunOutcome(workspace.graph, options, selected)
             workspace.take_over_renamed()
             prepare()
             todo = selected

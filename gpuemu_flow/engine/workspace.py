@@ -233,6 +233,35 @@ class Workspace:
         sampled = self._overrides.ci in self.settings.samplings
         return own == Overrides() and self.settings.drawn_seed is None and not sampled
 
+    @property
+    def is_as_judged(self) -> bool:
+        """Tell whether configuration, globs and observed inputs are as the results have them.
+
+        Files whose digests were taken are not looked at: the plan has their stamps of that time.
+        """
+        same = self.environment == fingerprint() and self._still_holds(self.snapshot)
+        return same and not self.snapshot.observed.changed(self.inputs, but=("file",))
+
+    def renew(self) -> None:
+        """Compile anew if the configuration, or what it names, changed since it was read.
+
+        A configuration that names another cache folder is left to the next command: the lock that
+        this one holds is of the former.
+
+        Raises
+        ------
+        ConfigError
+            All that is wrong in the configuration.
+        """
+        if self._still_holds(self.snapshot):
+            return
+        cache, self._config = self.cache, None
+        compiled = self._compile(self.snapshot)
+        if self.cache.folder == cache.folder:
+            self.snapshot = compiled
+            self.__dict__.pop("inputs", None)  # which looks into the snapshot's table of files
+        self.cache = cache
+
     def drop_plan(self) -> None:
         """Delete the plan, so that the next plain ``run`` checks everything itself."""
         PrivateFolder(self.plan_path.parent).remove(self.plan_path)

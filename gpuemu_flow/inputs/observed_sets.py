@@ -135,14 +135,22 @@ class ObservedSets:
             for kind, shown, members in grouped(self._names([key]))
         }
 
-    def changed(self, lookup: Discovery) -> set[str]:
-        """Return the tasks with an input whose state differs from the recorded one."""
+    def changed(self, lookup: Discovery, *, but: Container[str] = ()) -> set[str]:
+        """Return the tasks with an input whose state differs from the recorded one.
+
+        Parameters
+        ----------
+        lookup : Discovery
+        but : container of str
+            Kinds of inputs, of `KINDS`, that are not looked at.
+        """
         used = set().union(*self._members.values())
         with lookup.at_once():
             moved = {
                 number
                 for number, fact in enumerate(self._facts)
                 if number in used
+                and fact.kind not in but
                 and (not fact.kind or lookup.state(fact.kind, fact.members) != fact.state)
             }
         if not moved:

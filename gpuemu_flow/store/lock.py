@@ -27,6 +27,8 @@ class RunLock:
         self._path = path
         self._on_wait = on_wait
         self._file: int | None = None
+        self.waited = False
+        """Another process held the lock at first."""
 
     def __enter__(self) -> RunLock:
         with disk_errors(self._path):
@@ -37,6 +39,7 @@ class RunLock:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                self.waited = True
                 if self._on_wait is not None:
                     self._on_wait(f"{read_holder(self._file)}, which runs in this workspace")
                 fcntl.flock(self._file, fcntl.LOCK_EX)
