@@ -121,11 +121,18 @@ class Elements:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON."""
-        weak = [weak_to_json(output) for output in self.weak]
-        told = {"blank": self.blank, "size_only": self.size_only}
-        told = {name: value for name, value in told.items() if value}
-        figures = {name: getattr(self, name) for name in ("count", "no_verdict", "finite")}
-        return {**figures, "empty": list(self.empty), "weak": weak, **told}
+        out: dict[str, Json] = {
+            "count": self.count,
+            "no_verdict": self.no_verdict,
+            "finite": self.finite,
+            "empty": list(self.empty),
+            "weak": [weak_to_json(output) for output in self.weak],
+        }
+        if self.blank:
+            out["blank"] = True
+        if self.size_only:
+            out["size_only"] = True
+        return out
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Elements:

@@ -215,6 +215,8 @@ def raised(
 
 def nbytes(value: Any) -> int:
     """Count the bytes of the tensors in a request."""
+    if isinstance(value, (str, int)):
+        return 0
     if isinstance(value, Mapping):
         return sum(nbytes(item) for item in value.values())
     if isinstance(value, list):

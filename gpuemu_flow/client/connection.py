@@ -45,6 +45,8 @@ AUTOSTART_IDLE_SECONDS = 4 * 3600.0
 CONNECT_MILLISECONDS = 5000
 REFUSED_SECONDS = 0.1  # as often as the transport itself tries to connect again
 
+_PLAIN = (str, int, float, type(None))
+
 _connections: WeakSet[Connection] = WeakSet()
 
 
@@ -138,6 +140,8 @@ class Connection:
     def _encoded(self, value: Any) -> Any:
         if isinstance(value, np.ndarray):
             return encode_tensor(value, None, self._exchange)
+        if isinstance(value, _PLAIN):  # of most values; asking for a mapping takes longer
+            return value
         if isinstance(value, Mapping):
             return {name: self._encoded(item) for name, item in value.items()}
         if isinstance(value, list):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import hashlib
 import inspect
@@ -38,14 +39,19 @@ def about_me() -> dict[str, Json]:
     pid = os.getpid()
     if pid not in _process:  # a forked child is another client
         _process[pid] = secrets.token_hex(8)
-    name = Path(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable).name
+    name = _name_of(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable)
     return {
         "id": _process[pid],
-        "name": _printable(name) or "python",
+        "name": name or "python",
         "pid": pid,
         "host": _printable(socket.gethostname()),
         "user": _printable(_user()),
     }
+
+
+@functools.lru_cache(maxsize=1)
+def _name_of(program: str) -> str:
+    return _printable(Path(program).name)
 
 
 def code_of(function: Callable[..., Any]) -> dict[str, Json]:
@@ -94,6 +100,7 @@ def code_of_caller() -> dict[str, Json]:
     return {}
 
 
+@functools.lru_cache(maxsize=16 * MAX_FILES)
 def is_own(path: str | None) -> bool:
     """Tell whether a file is the user's: not ours, Python's or an installed package's."""
     if not path or path.startswith(_NOT_OWN):
@@ -125,28 +132,53 @@ def _of_namespace(path: str, names: Mapping[str, Any], name: str) -> dict[str, J
     digests = {path: own}
     waiting = [names]
     while waiting and len(digests) < MAX_FILES:
-        for value in list(waiting.pop().values()):
-            module = value if isinstance(value, ModuleType) else _home(value)
+        for module in _modules_in(waiting.pop()):
             file = getattr(module, "__file__", None)
-            if module is None or not file or file in digests or not is_own(file):
+            if not file or file in digests or not is_own(file):
                 continue
             digest = _file_digest(file, vars(module))
             if digest is not None:
                 digests[file] = digest
                 waiting.append(vars(module))
-    whole = hashlib.sha256("".join(digests[file] for file in sorted(digests)).encode())
     origin = f"{path}:{name}" if name else path
-    files = {str(Path(file).absolute()): digest for file, digest in digests.items()}
+    folder = "" if all(file.startswith(os.sep) for file in digests) else str(Path.cwd())
+    return _described(origin, tuple(sorted(digests.items())), folder)
+
+
+def _modules_in(names: Mapping[str, Any]) -> list[ModuleType]:
+    """List the modules that names of a namespace stand for, or that their values come from."""
+    modules: dict[int, ModuleType] = {}
+    homes = dict[str, None]()
+    for value in list(names.values()):
+        if isinstance(value, ModuleType):
+            modules[id(value)] = value
+        else:
+            home = getattr(value, "__module__", None)
+            if isinstance(home, str):
+                homes[home] = None
+    found = map(sys.modules.get, homes)
+    return [*modules.values(), *(module for module in found if module is not None)]
+
+
+@functools.lru_cache(maxsize=16)
+def _described(origin: str, digests: tuple[tuple[str, str], ...], folder: str) -> dict[str, Json]:
+    """Return the description of a file and of those that it imports; nobody may change it.
+
+    Parameters
+    ----------
+    origin : str
+    digests : tuple of (str, str)
+        Files and their digests, sorted.
+    folder : str
+        The current one, if a name is relative; the cache tells descriptions apart by it.
+    """
+    whole = hashlib.sha256("".join(digest for _, digest in digests).encode())
+    files = {str(Path(file).absolute()): digest for file, digest in digests}
     return {
         "origin": _printable(origin),
         "code": whole.hexdigest(),
         "files": {file: digest for file, digest in files.items() if is_plain(file)},
     }
-
-
-def _home(value: Any) -> ModuleType | None:
-    name = getattr(value, "__module__", None)
-    return sys.modules.get(name) if isinstance(name, str) else None
 
 
 _digests: dict[str, tuple[object, str | None]] = {}
@@ -183,5 +215,7 @@ def _user() -> str:
 
 
 def _printable(text: str) -> str:
+    if text.isprintable():  # half a surrogate pair is not
+        return text[-MAX_TEXT:]
     kept = "".join(c for c in text if c.isprintable() and not "\ud800" <= c <= "\udfff")
     return kept[-MAX_TEXT:]

@@ -81,6 +81,7 @@ class LibrarySocket:
         self._library = _library()
         self._path = path
         self._lock = threading.Lock()
+        self._timeout_ms: int | None = None  # of the contexts to come
         # A request that takes long must not be sent again, and the daemon limits what it receives.
         self._socket = self._library.Req0(resend_time=-1, recv_max_size=0)
         try:
@@ -99,7 +100,9 @@ class LibrarySocket:
         """
         with self._lock:
             try:
-                self._socket.recv_timeout = self._socket.send_timeout = timeout_ms
+                if timeout_ms != self._timeout_ms:
+                    self._socket.recv_timeout = self._socket.send_timeout = timeout_ms
+                    self._timeout_ms = timeout_ms
                 context = self._socket.new_context()  # inherits them
                 return LibraryContext(self._library, self._path, context)
             except self._library.NNGException as error:

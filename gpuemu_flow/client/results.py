@@ -6,6 +6,7 @@ import base64
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
@@ -32,14 +33,15 @@ class Record(Mapping[str, Any]):
         return len(self._names())
 
     @classmethod
+    @cache
     def _names(cls) -> tuple[str, ...]:
         return tuple(f.name for f in fields(cls))  # type: ignore[arg-type]  # all are dataclasses
 
     @classmethod
     def from_dict(cls: type[R], data: Mapping[str, Json]) -> R:
         """Rebuild from a reply; keys that it does not know are left out."""
-        known = cls._names()
-        return cls(**{name: value for name, value in data.items() if name in known})
+        unknown = data.keys() - cls._names()
+        return cls(**{name: value for name, value in data.items() if name not in unknown})
 
 
 @dataclass(frozen=True, eq=False)

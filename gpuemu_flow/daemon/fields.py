@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -20,15 +19,26 @@ from gpuemu_flow.wire.tensors import decode_tensor, decode_tensors, json_type
 
 MAX_NAME = 200  # characters of an op's, kernel's or baseline's name
 MAX_KWARGS = 256
+MAX_CLIENTS = 256  # that are remembered
 _MISSING: Json = object()
 _SHA256 = re.compile("[0-9a-f]{64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class Fields:
-    """Typed access to one request; every method raises RequestError ``InvalidRequest``."""
+    """Typed access to one request; every method raises RequestError ``InvalidRequest``.
 
-    def __init__(self, envelope: ParsedMessage, exchange: Exchange | None = None) -> None:
+    Parameters
+    ----------
+    envelope : ParsedMessage
+    exchange : Exchange, optional
+    kind : str
+        The type of the request that these fields are a part of.
+    """
+
+    def __init__(
+        self, envelope: ParsedMessage, exchange: Exchange | None = None, kind: str = ""
+    ) -> None:
         self._envelope = envelope
         self._exchange = exchange
         self._fields = envelope.fields
@@ -36,7 +46,7 @@ class Fields:
         if isinstance(payload, dict):
             # The documentation nests the fields; the published client does not.
             self._fields = {**payload, **self._fields}
-        self.type = self.name("type")
+        self.type = kind or self.name("type")
 
     def _get(self, name: str, default: Json = _MISSING) -> Json:
         value = self._fields.get(name, default)
@@ -179,8 +189,7 @@ class Fields:
         for number, item in enumerate(value):
             if not isinstance(item, dict):
                 raise invalid(f"{name}[{number}] must be an object, not {json_type(item)}")
-            fields = {**item, "type": self.type}
-            yield Fields(replace(self._envelope, fields=fields), self._exchange)
+            yield Fields(self._envelope.part(item), self._exchange, self.type)
 
     def object(self, name: str) -> dict[str, Json]:
         """Return a JSON object unchanged."""
@@ -197,6 +206,26 @@ class Fields:
             problem = error.problems[0]
             hint = f"; {problem.hint}" if problem.hint else ""
             raise invalid(f"{problem.message}{hint}") from None
+
+
+class Clients:
+    """Descriptions that clients gave of themselves, each read once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Json, dict[str, Json], dict[str, str]]] = {}
+
+    def read(self, fields: Fields) -> tuple[dict[str, Json], dict[str, str]]:
+        """Return `Fields.client` and `Fields.client_files` of a request."""
+        if not fields.has("client"):
+            return {}, {}
+        given = fields.object("client")
+        known = self._known.get(str(given.get("id")))
+        if known is None or known[0] != given:
+            known = given, fields.client(), fields.client_files()
+            if len(self._known) >= MAX_CLIENTS:
+                self._known.clear()
+            self._known[str(given.get("id"))] = known
+        return known[1], known[2]
 
 
 def invalid(message: str) -> RequestError:

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -75,6 +75,31 @@ class Job:
         """Raise CancelledJobError if this job has been cancelled."""
         if self.cancelled.is_set():
             raise CancelledJobError
+
+
+class JobGroup:
+    """Several jobs that share the work of one, with the methods of `Job` that the work needs.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+    """
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs = jobs
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def check(self) -> None:
+        """Raise CancelledJobError if all of the jobs have been cancelled."""
+        if all(job.cancelled.is_set() for job in self._jobs):
+            raise CancelledJobError
+
+    @contextmanager
+    def linked(self, event: threading.Event) -> Iterator[None]:
+        """Let the work go on when one of the jobs is cancelled: the others wait for it."""
+        yield
 
 
 class JobTable:
@@ -176,6 +201,7 @@ class WorkerPool:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._busy = 0
+        self._closed = False
 
     def submit(self, work: Callable[[], None]) -> None:
         """Queue `work`, which must not raise, for one of the threads."""
@@ -189,6 +215,11 @@ class WorkerPool:
                 thread.start()
         self._work.put(work)
 
+    @property
+    def has_waiting(self) -> bool:
+        """Tell whether work waits for a thread."""
+        return not self._closed and not self._work.empty()
+
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
             try:
@@ -199,6 +230,7 @@ class WorkerPool:
 
     def close(self, seconds: float) -> None:
         """End the threads that are done within `seconds`."""
+        self._closed = True
         for _ in self._threads:
             self._work.put(None)
         for thread in self._threads:

@@ -37,7 +37,7 @@ from gpuemu_flow.daemon.place import (
 )
 from gpuemu_flow.daemon.references import References
 from gpuemu_flow.daemon.reload import Reloading
-from gpuemu_flow.daemon.requests import handle, lane_of, lanes
+from gpuemu_flow.daemon.requests import group_of, handle, handle_group, lane_of, lanes
 from gpuemu_flow.daemon.server import Server
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.engine.signals import handled
@@ -148,6 +148,8 @@ def _serve(
             lanes=lanes(references),
             ping=service.pong,
             handle=lambda envelope, job: handle(service, envelope, job),
+            group_of=lambda envelope, size: group_of(service, envelope, size),
+            handle_group=lambda requests: handle_group(service, requests),
             max_connections=workspace.config.daemon.max_connections,
         )
         gc.freeze()  # what is loaded stays: no collection has to look through it

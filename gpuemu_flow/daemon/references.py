@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 import time
 from collections import OrderedDict, deque
@@ -11,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import field
 from itertools import count
 
-from gpuemu_flow.daemon.jobs import CancelledJobError, Job
+from gpuemu_flow.daemon.jobs import CancelledJobError, Job, JobGroup
 from gpuemu_flow.fuzz.wire_ops import WireSubject
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.quick_dataclass import dataclass
@@ -21,6 +22,20 @@ IDLE_SECONDS = 600.0
 _SLICE = 0.1
 
 
+GROUP_SECONDS, LOADING_SECONDS = 2.0, 10.0
+"""So long the requests of a group, and those that wait for the next one, wait for its cases: where
+its programs have run before, and where they have to be loaded. Clients wait for 30 s."""
+
+
+class _Stop(threading.Event):
+    """An event that also counts as set from the monotonic time `until` on."""
+
+    until = math.inf
+
+    def is_set(self) -> bool:
+        return super().is_set() or time.monotonic() >= self.until
+
+
 @dataclass
 class _Warm:
     """Warm sessions of one subject, which are discarded after trouble."""
@@ -28,8 +43,9 @@ class _Warm:
     key: str
     evaluator: CaseEvaluator
     stack: ExitStack
-    cancel: threading.Event
+    cancel: _Stop
     used: float = field(default_factory=time.monotonic)
+    is_loaded: bool = False
 
     def close(self) -> None:
         self.stack.close()
@@ -63,25 +79,31 @@ class References:
         return 2 * limit * SESSIONS_PER_EVALUATOR
 
     @contextmanager
-    def checkout(self, subject: WireSubject, job: Job) -> Iterator[CaseEvaluator]:
-        """Yield a session of a subject for one request.
+    def checkout(self, subject: WireSubject, job: Job | JobGroup) -> Iterator[CaseEvaluator]:
+        """Yield a session of a subject for one request, or for several that share it.
 
         Raises
         ------
         CancelledJobError
             The job was cancelled while it waited.
+        CancelledRunError
+            A group of jobs took too long.
         """
         warm = self._take(subject, job)
         healthy = False
         try:
+            if isinstance(job, JobGroup):
+                seconds = GROUP_SECONDS if warm.is_loaded else LOADING_SECONDS
+                warm.cancel.until = time.monotonic() + seconds
             with job.linked(warm.cancel):
                 yield warm.evaluator
+            warm.cancel.until = math.inf
             subject.learn(warm.evaluator.observed())
-            healthy = not warm.cancel.is_set()
+            healthy = warm.is_loaded = not warm.cancel.is_set()
         finally:
             self._give_back(warm, healthy)
 
-    def _take(self, subject: WireSubject, job: Job) -> _Warm:
+    def _take(self, subject: WireSubject, job: Job | JobGroup) -> _Warm:
         with self._changed:
             self._wait_in_line(job)
             self._at_work += 1
@@ -90,7 +112,7 @@ class References:
             )
             if number is not None:
                 return self._idle.pop(number)
-        cancel = threading.Event()
+        cancel = _Stop()
         try:
             stack = ExitStack()
             return _Warm(
@@ -105,7 +127,7 @@ class References:
                 self._changed.notify_all()
             raise
 
-    def _wait_in_line(self, job: Job) -> None:
+    def _wait_in_line(self, job: Job | JobGroup) -> None:
         """Wait for a slot in order of arrival, so that no fuzz run blocks others for long."""
         place = object()
         self._queue.append(place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from gpuemu_flow.errors import ConfigError, FlowError, Problem, UsageError
 from gpuemu_flow.types import (
     Case,
     CheckResult,
+    ErrorStats,
     Failure,
     FailureKind,
     Json,
@@ -105,9 +107,7 @@ def validation_result(
         "timestamp": int(time.time()) if timestamp is None else timestamp,
         "duration_ms": round(duration_s * 1000),
         "repro_info": repro_info,
-        "error_stats": {
-            name: _statistic(name, getattr(stats, name), nonfinite) for name in _STATISTICS
-        },
+        "error_stats": _error_stats(stats, nonfinite),
         "verdict": result.verdict.value,
         "tolerance_used": number_to_json(stats.tolerance_used),
         "unjudged": stats.unjudged,
@@ -123,6 +123,20 @@ _STATISTICS = (
     "count", "num_exceeding", "max_abs", "mean_abs", "p50_abs", "p90_abs", "p99_abs", "max_rel",
     "mean_rel", "max_ulp", "mean_ulp",
 )  # fmt: skip
+
+
+_read_statistics = attrgetter(*_STATISTICS)
+
+
+def _error_stats(stats: ErrorStats, nonfinite: dict[str, str]) -> dict[str, Json]:
+    count, exceeding, *errors = _read_statistics(stats)
+    if math.isfinite(sum(errors)):  # as it nearly always is
+        found = dict(
+            zip(_STATISTICS, (int(count), int(exceeding), *map(float, errors)), strict=True)
+        )
+        found["max_ulp"] = min(round(stats.max_ulp), _MAX_U64)
+        return found
+    return {name: _statistic(name, getattr(stats, name), nonfinite) for name in _STATISTICS}
 
 
 def _reasons(result: CheckResult) -> Sequence[Failure]:

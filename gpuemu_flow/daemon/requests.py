@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gpuemu_flow.daemon import artifacts, ci, failing, fuzzing, issuing, records, validating
 from gpuemu_flow.daemon.fields import Fields, invalid
@@ -11,7 +11,7 @@ from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
-from gpuemu_flow.wire.envelope import ParsedMessage
+from gpuemu_flow.wire.envelope import Encoded, ParsedMessage
 
 QUICK, TENSORS, REFERENCE, LONG = "quick", "tensors", "reference", "long"
 
@@ -21,7 +21,8 @@ def lanes(references: int) -> dict[str, int]:
     return {QUICK: 2, TENSORS: 2, REFERENCE: max(4, 2 * references), LONG: 4}
 
 
-Handler = Callable[[Service, Fields, Job], dict[str, Json]]
+Reply = dict[str, Json] | Encoded
+Handler = Callable[[Service, Fields, Job], Reply]
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ REQUESTS: dict[str, RequestKind] = {  # a ping is answered by the server itself
     "GetCiSummary": RequestKind(QUICK, ci.get_ci_summary),
     "GetTestCase": RequestKind(TENSORS, issuing.get_test_case),
     "GetTestBatch": RequestKind(TENSORS, issuing.get_test_batch),
-    "SubmitOutput": RequestKind(REFERENCE, validating.submit_output),
+    "SubmitOutput": RequestKind(REFERENCE, validating.validate_op),
     "SubmitOutputs": RequestKind(REFERENCE, validating.submit_outputs),
 }
 
@@ -77,7 +78,7 @@ def lane_of(kind: str) -> str:
     return QUICK if known is None else known.lane
 
 
-def handle(service: Service, envelope: ParsedMessage, job: Job) -> dict[str, Json]:
+def handle(service: Service, envelope: ParsedMessage, job: Job) -> Reply:
     """Answer one request."""
     fields = Fields(envelope, service.exchange)
     known = REQUESTS.get(fields.type)
@@ -85,3 +86,23 @@ def handle(service: Service, envelope: ParsedMessage, job: Job) -> dict[str, Jso
         hint = did_you_mean(fields.type, tuple(REQUESTS))
         raise invalid(f"there is no request {fields.type!r}; {hint}")
     return known.handler(service, fields, job)
+
+
+def group_of(service: Service, envelope: ParsedMessage, size: int) -> str:
+    """Return the name of the group that a request may be answered with; empty for none.
+
+    Parameters
+    ----------
+    size : int
+        Bytes of the message.
+    """
+    op = validating.op_of_group(envelope, size)
+    return op if op and service.pace.is_quick(op) else ""
+
+
+def handle_group(
+    service: Service, requests: Sequence[tuple[Job, ParsedMessage]]
+) -> list[Encoded | Exception | None]:
+    """Answer several requests of one group; see `validating.judge_group`."""
+    read = [(Fields(envelope, service.exchange), job) for job, envelope in requests]
+    return validating.judge_group(service, read[0][0].name("op_name"), read)

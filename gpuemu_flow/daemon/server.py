@@ -16,13 +16,15 @@ from typing import Any
 
 import pynng
 
+from gpuemu_flow.daemon.gathering import Gatherer
 from gpuemu_flow.daemon.jobs import CancelledJobError, Context, Job, JobTable, WorkerPool
+from gpuemu_flow.daemon.messages import Received, receive, send
 from gpuemu_flow.daemon.replies import RequestError, error_reply, flow_error_reply
 from gpuemu_flow.daemon.seats import Seats
 from gpuemu_flow.errors import CancelledRunError, FlowError
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES
-from gpuemu_flow.wire.envelope import ParsedMessage, WireError, parse, render
+from gpuemu_flow.wire.envelope import Encoded, ParsedMessage, WireError, parse, render
 
 log = logging.getLogger("gpuemu_flow.daemon")
 
@@ -43,9 +45,12 @@ TIDY_SECONDS = 1.0
 LINGER_SECONDS = 1.0
 """So long after the last answer the socket stays open, unless all clients have left by then."""
 
-Reply = dict[str, Json]
+Reply = dict[str, Json] | Encoded
 Handler = Callable[[ParsedMessage, Job], Reply]
 """Answers a request; raises RequestError, FlowError or WireError."""
+Request = tuple[Job, ParsedMessage]
+Answer = Reply | Exception | None
+"""The reply to one of several requests, or why there is none; None: it must be answered alone."""
 
 
 class Server:
@@ -54,13 +59,18 @@ class Server:
     Parameters
     ----------
     route : callable
-        Envelope to the name of the lane that its work belongs to; must be quick.
+        ParsedMessage to the name of the lane that its work belongs to; must be quick.
     lanes : mapping of str to int
         Threads per lane.
     ping : callable
         Answers a ping at once; gets the number of requests in progress.
     handle : callable
         Answers everything else, in a lane's thread.
+    group_of : callable
+        Envelope and size of the message to the name of the group that it may be answered with;
+        empty for none.
+    handle_group : callable
+        Answers requests of one group.
     max_connections : int
         More clients wait until one has left: the transport tries again by itself.
 
@@ -77,14 +87,21 @@ class Server:
         *,
         route: Callable[[str], str],
         lanes: dict[str, int],
-        ping: Callable[[int], Reply],
+        ping: Callable[[int], dict[str, Json]],
         handle: Handler,
+        group_of: Callable[[ParsedMessage, int], str],
+        handle_group: Callable[[Sequence[Request]], Sequence[Answer]],
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self._route = route
         self._ping = ping
         self._handle = handle
+        self._group_of = group_of
+        self._handle_group = handle_group
         self._pools = {name: WorkerPool(name, threads) for name, threads in lanes.items()}
+        self._gatherers = {
+            name: Gatherer(pool, self._work_together) for name, pool in self._pools.items()
+        }
         self._parse_pool = WorkerPool("parse", PARSING_THREADS)
         self._jobs = JobTable()
         self._contexts: list[Context] = []
@@ -191,7 +208,7 @@ class Server:
         while not self._closing:
             try:
                 context = self._free_context()
-                message = context.recv_msg()
+                message = receive(context)
             except pynng.Closed:
                 return
             except pynng.NNGException as error:
@@ -216,21 +233,20 @@ class Server:
         with self._lock:
             self._free.append(context)
 
-    def _take(self, context: Context, message: Any) -> None:
+    def _take(self, context: Context, message: Received) -> None:
         self.last_request = time.monotonic()
-        pipe = message.pipe.id if message.pipe is not None else 0
+        pipe = message.pipe
         if not self._seats.heard(pipe, self.last_request):
             self._say_full()
             self._close_pipes([pipe])
             self._free_up(context)
             return
-        size = len(message._buffer)  # `bytes` would copy it
-        if size > PING_BYTES or pipe in self._stuck:
+        if message.size > PING_BYTES or pipe in self._stuck:
             # Copying a large message, or sending to one who does not read, would keep the next
             # ping waiting.
-            self._parse_pool.submit(lambda: self._admit(context, message.bytes, pipe))
+            self._parse_pool.submit(lambda: self._admit(context, message.take(), pipe))
         else:
-            self._admit(context, message.bytes, pipe)
+            self._admit(context, message.take(), pipe)
 
     def _admit(self, context: Context, data: bytes, pipe: int) -> None:
         """Answer a ping, and pass any other request to its lane."""
@@ -268,8 +284,19 @@ class Server:
             text = "the daemon is busy: too many requests wait; try again later"
             self._finish(job, error_reply("InternalError", text))
             return
-        pool = self._pools[self._route(kind if isinstance(kind, str) else "")]
-        pool.submit(lambda: self._work(job, envelope))
+        group = self._group_of(envelope, len(data))
+        if group:
+            self._gatherers[self._lane(envelope)].add(group, (job, envelope))
+        else:
+            self._queue(job, envelope)
+
+    def _lane(self, envelope: ParsedMessage) -> str:
+        kind = envelope.fields.get("type")
+        return self._route(kind if isinstance(kind, str) else "")
+
+    def _queue(self, job: Job, envelope: ParsedMessage) -> None:
+        """Have a request worked on alone in its lane."""
+        self._pools[self._lane(envelope)].submit(lambda: self._work(job, envelope))
 
     def _is_anothers(self, request_id: str, pipe: int) -> bool:
         """Tell whether a request with that id from another connection is in progress."""
@@ -296,23 +323,43 @@ class Server:
         try:
             job.check()
             reply = self._handle(envelope, job)
-        except (CancelledJobError, CancelledRunError):
-            log.info("a %s request was given up", envelope.fields.get("type"))
-            why = "the daemon is shutting down" if self._closing else "the request was given up"
-            reply = error_reply("InternalError", why)
-        except RequestError as error:
-            reply = error_reply(error.code, str(error))
-        except WireError as error:
-            reply = error_reply("InvalidRequest", str(error))
-        except FlowError as error:
-            reply = flow_error_reply(error)
-        except MemoryError:
-            reply = error_reply("InternalError", "the daemon has not enough memory for this")
         except Exception as error:
-            log.exception("answering a %s request", envelope.fields.get("type"))
-            text = f"a fault of the daemon ({type(error).__name__}); its log has the details"
-            reply = error_reply("InternalError", text)
+            reply = self._refusal(error, envelope)
         self._finish(job, reply)
+
+    def _work_together(self, requests: Sequence[Request]) -> None:
+        """Answer requests of one group; those that cannot be answered together, each alone."""
+        answers: Sequence[Answer] = [None] * len(requests)
+        try:
+            answers = self._handle_group(requests)
+        except Exception:
+            log.exception("answering %d requests together", len(requests))
+        for (job, envelope), answer in zip(requests, answers, strict=True):
+            if answer is None:
+                self._queue(job, envelope)
+            elif isinstance(answer, Exception):
+                self._finish(job, self._refusal(answer, envelope))
+            else:
+                self._finish(job, answer)
+
+    def _refusal(self, error: Exception, envelope: ParsedMessage) -> Reply:
+        """Return the reply to a request whose answer ended in an error."""
+        kind = envelope.fields.get("type")
+        if isinstance(error, (CancelledJobError, CancelledRunError)):
+            log.info("a %s request was given up", kind)
+            why = "the daemon is shutting down" if self._closing else "the request was given up"
+            return error_reply("InternalError", why)
+        if isinstance(error, RequestError):
+            return error_reply(error.code, str(error))
+        if isinstance(error, WireError):
+            return error_reply("InvalidRequest", str(error))
+        if isinstance(error, FlowError):
+            return flow_error_reply(error)
+        if isinstance(error, MemoryError):
+            return error_reply("InternalError", "the daemon has not enough memory for this")
+        log.error("answering a %s request", kind, exc_info=error)
+        text = f"a fault of the daemon ({type(error).__name__}); its log has the details"
+        return error_reply("InternalError", text)
 
     def _finish(self, job: Job, reply: Reply) -> None:
         waiters = self._jobs.finish(job)
@@ -324,7 +371,7 @@ class Server:
         try:
             data = render(reply)
         except Exception:
-            log.exception("writing a %s reply", reply.get("type"))
+            log.exception("writing a reply")
             data = render(error_reply("InternalError", "the answer cannot be written"))
         if len(data) > MAX_MESSAGE_BYTES:
             text = f"the answer takes {len(data)} bytes, over {MAX_MESSAGE_BYTES}; ask for less"
@@ -336,7 +383,7 @@ class Server:
 
     def _deliver(self, context: Context, data: bytes, pipe: int) -> None:
         try:
-            context.send(data)
+            send(context, data)
         except pynng.Timeout:
             self._stuck[pipe] = time.monotonic()
             log.warning("a client does not read its answers; this one is dropped")

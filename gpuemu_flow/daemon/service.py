@@ -10,6 +10,8 @@ from contextlib import suppress
 from gpuemu_flow import __version__
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.daemon.cases import IssuedCaseStore
+from gpuemu_flow.daemon.fields import Clients
+from gpuemu_flow.daemon.gathering import Pace
 from gpuemu_flow.daemon.references import References
 from gpuemu_flow.daemon.reload import Configured, Reloading
 from gpuemu_flow.daemon.replies import RequestError
@@ -66,6 +68,8 @@ class Service:
         self.issued = IssuedCaseStore(self._recipes)
         self.planned = PlannedCases()
         self.fuzz_threads = max(1, min(config.execution.max_parallel_refs, os.cpu_count() or 1))
+        self.pace = Pace()
+        self.clients = Clients()
         self.stop = threading.Event()
         self._started = time.monotonic()
 

@@ -95,6 +95,7 @@ class WireInputs:
         self._lock = threading.Lock()
         self._moved = False
         self._kept: Discovered | None = None
+        self._digests: dict[str, tuple[dict[str, str], str]] = {}
         self.begun = lookup.now()
         self.names = names
         self.parts = lookup.parts(names)
@@ -115,6 +116,13 @@ class WireInputs:
             if names != self._kept:  # also where an edit brought nothing new: its key is another
                 self._known.add(names)
                 self._kept = names
+
+    def digest_with(self, base: str) -> str:
+        """Return the digest of the states of all inputs, and of what is known besides."""
+        known = self._digests.get(base)
+        if known is None or known[0] is not self.parts:
+            known = self._digests[base] = self.parts, digest_json([base, self.parts])
+        return known[1]
 
     @property
     def moved(self) -> bool:
@@ -157,7 +165,7 @@ class WireSubject:
         """
         if self.seen.moved:
             return digest_json([self.base, "moved", self.seen.begun])
-        return digest_json([self.base, self.seen.parts])
+        return self.seen.digest_with(self.base)
 
     def learn(self, observed: Mapping[str, Observation]) -> None:
         """Add the inputs that the programs were seen to use, by ``op`` and ``reference``."""

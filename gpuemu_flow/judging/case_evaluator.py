@@ -25,7 +25,7 @@ from gpuemu_flow.judging.checks import PLAIN
 from gpuemu_flow.judging.evaluated import BatchSize, EvaluatedCase, Prepared
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.judging.generated import fit_together, input_error, usable, with_generated
-from gpuemu_flow.judging.judge_given import GivenCase, GivenRequest
+from gpuemu_flow.judging.judge_given import GivenBatch, GivenCase
 from gpuemu_flow.judging.judge_requests import Evaluation, JudgeRequest, PreparedBatch, Setup
 from gpuemu_flow.judging.lost_reference import ask_expected, judge_in_steps
 from gpuemu_flow.judging.reference_dtypes import widens
@@ -260,7 +260,7 @@ class CaseEvaluator:
             return early
         self._learn(judge_request)
         changed = self._modified(judge_request.changed[0]) if judge_request.changed else []
-        result = with_violations(_only(judge_request), (*changed, *outcome.violations))
+        result = with_violations(_only(judge_request.results), (*changed, *outcome.violations))
         return with_printed(result, outcome.printed)
 
     def _without_comparison(
@@ -343,52 +343,64 @@ class CaseEvaluator:
 
         Outputs of a dtype that no op can have end in the verdict ``error``.
         """
-        return self.judge_given([GivenCase(case, inputs, actual)])[0]
+        (found,) = self.judge_groups([[GivenCase(case, inputs, actual)]])
+        return _only(found)
 
-    def judge_given(self, given: Sequence[GivenCase]) -> list[CheckResult]:
-        """Judge several cases as `judge_outputs` does, in one message to the reference."""
-        results: list[CheckResult | None] = []
-        plain: dict[int, GivenCase] = {}
-        for number, one in enumerate(given):
-            found = self._usable(one)
-            results.append(None if isinstance(found, GivenCase) else found)
-            if isinstance(found, GivenCase):
-                plain[number] = found
-        together = [n for n in plain if given[n].in_order]
-        if together:
-            request = GivenRequest(self._setup, [plain[n] for n in together])
-            attempt = self._reference.ask(request)
+    def judge_groups(
+        self, groups: Iterable[Sequence[GivenCase]], *, alone: bool = True
+    ) -> Iterator[list[CheckResult | None]]:
+        """Judge each case as `judge_outputs` does, and each group in one message to the reference.
+
+        The next group is taken while the reference's worker is at one, and sent to it before the
+        results of that one are yielded.
+
+        Parameters
+        ----------
+        alone : bool
+            Judge each case alone that has no result by the message; False yields None for it.
+        """
+        sent: GivenBatch | None = None
+        for given in groups:
+            batch = GivenBatch(self._setup, given)
+            results = None if sent is None else self._finish_given(sent, alone=alone)
+            sent = batch
+            if batch.request is not None:
+                self._reference.begin_work(batch.request)
+            if results is not None:
+                yield results
+        if sent is not None:
+            yield self._finish_given(sent, alone=alone)
+
+    def _finish_given(self, sent: GivenBatch, *, alone: bool) -> list[CheckResult | None]:
+        """Return the results of a group that was sent."""
+        results = sent.results
+        if sent.request is not None:
+            attempt = self._reference.finish_work(sent.request)
             if attempt.outcome.ok:
-                self._setup.facts = request.facts
-                for number, result in zip(together, request.results, strict=True):
+                self._setup.facts = sent.request.facts
+                for number, result in zip(sent.together, sent.request.results, strict=True):
                     results[number] = result
-            elif len(together) == 1:
-                results[together[0]] = self._after_trouble(attempt, plain[together[0]])
+            elif alone and len(sent.together) == 1:
+                (number,) = sent.together
+                results[number] = self._after_trouble(attempt, sent.plain[number])
         return [
-            self._judged(PreparedBatch([one.case], one.inputs), plain[number].outputs)
-            if result is None
-            else result
-            for number, (one, result) in enumerate(zip(given, results, strict=True))
+            self._judged_alone(sent, number) if result is None and alone else result
+            for number, result in enumerate(results)
         ]
 
-    def _usable(self, one: GivenCase) -> GivenCase | CheckResult:
-        """Return a case with plain outputs; a verdict if its inputs, or they, are unusable."""
-        unusable = _not_run(one.case)
-        if unusable:
-            return unusable.result
-        try:
-            plain = _as_plain(one)
-            demand_bools(plain.outputs)
-        except OpError as refused:
-            return self._without_op(PreparedBatch([one.case], one.inputs), refused.error)
-        return plain
+    def _judged_alone(self, sent: GivenBatch, number: int) -> CheckResult:
+        one = sent.given[number]
+        about = PreparedBatch([one.case], one.inputs)
+        if number in sent.refused:
+            return self._without_op(about, sent.refused[number])
+        return self._judged(about, sent.plain[number].outputs)
 
     def _after_trouble(self, attempt: Attempt, one: GivenCase) -> CheckResult | None:
         """Return the verdict on a case whose reference gave no outputs."""
         again = JudgeRequest(self._setup, PreparedBatch([one.case], one.inputs))
         again.actual = one.outputs
         early = self._without_comparison(attempt, again, None)
-        return _only(again) if early is None else early
+        return _only(again.results) if early is None else early
 
     def judge_error(self, case: Case, error: RunError) -> CheckResult:
         """Judge a case for which an op that was run elsewhere gave no outputs."""
@@ -413,7 +425,7 @@ class CaseEvaluator:
             return self._without_op(about, refused.error)
         attempt = self._reference.ask(judge_request)
         early = self._without_comparison(attempt, judge_request, None)
-        return _only(judge_request) if early is None else early
+        return _only(judge_request.results) if early is None else early
 
     def __call__(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
@@ -428,15 +440,6 @@ class CaseEvaluator:
         evaluation = Evaluation(self._setup, inputs, shadow=shadow, rounding=rounding)
         _demand(self._reference.ask(evaluation))
         return {name: array.copy() for name, array in evaluation.outputs.items()}
-
-
-def _as_plain(one: GivenCase) -> GivenCase:
-    """Return a case with its outputs as plain arrays in C order; OpError if that is impossible."""
-    outputs = {
-        name: np.asarray(as_plain_array(array, name), order="C")
-        for name, array in one.outputs.items()
-    }
-    return GivenCase(one.case, one.inputs, outputs)
 
 
 def _not_run(case: Case) -> EvaluatedCase | None:
@@ -454,8 +457,8 @@ def _demand(attempt: Attempt) -> None:
         raise RunnerError(Problem("reference-failed", error.message))
 
 
-def _only(judge_request: JudgeRequest) -> CheckResult:
-    (result,) = judge_request.results
+def _only(results: Sequence[CheckResult | None]) -> CheckResult:
+    (result,) = results
     if result is None:
         raise RuntimeError("the judge has to have a verdict on an only case")
     return result

@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.judging.generated import input_error
+from gpuemu_flow.judging.given_cases import cases_to_json
 from gpuemu_flow.judging.judge_requests import Setup, forget_prepared, post
+from gpuemu_flow.judging.verdicts import run_error_result
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.answers import MALFORMED
+from gpuemu_flow.runners.api import OpError, RunError
 from gpuemu_flow.runners.attempt import Attempt, WorkerClient
-from gpuemu_flow.types import Case, CheckResult, Json
+from gpuemu_flow.runners.tensors import as_plain_array, demand_bools
+from gpuemu_flow.types import Case, CheckResult, FailureKind, Json
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -46,6 +51,52 @@ class GivenCase:
         return all(array.flags.c_contiguous for array in arrays)
 
 
+class GivenBatch:
+    """Cases to be judged together, as far as they can be.
+
+    Attributes
+    ----------
+    results : list of CheckResult or None
+        One per case: the verdict on a case whose inputs could not be made, else None.
+    refused : dict of int to RunError
+        Errors of cases with outputs that no op can have.
+    plain : dict of int to GivenCase
+        The other cases, with their outputs as plain arrays in C order.
+    together : list of int
+        Numbers of the cases in the request.
+    request : GivenRequest or None
+    """
+
+    def __init__(self, setup: Setup, given: Sequence[GivenCase]) -> None:
+        self.given = given
+        self.results: list[CheckResult | None] = [None] * len(given)
+        self.refused: dict[int, RunError] = {}
+        self.plain: dict[int, GivenCase] = {}
+        for number, one in enumerate(given):
+            error = input_error(one.case)
+            if error is not None:
+                self.results[number] = run_error_result(FailureKind.GENERATOR, error)
+                continue
+            try:
+                self.plain[number] = plain = _as_plain(one)
+                demand_bools(plain.outputs)
+            except OpError as refused:
+                self.refused[number] = refused.error
+                self.plain.pop(number, None)
+        self.together = [number for number, one in self.plain.items() if one.in_order]
+        cases = [self.plain[number] for number in self.together]
+        self.request = GivenRequest(setup, cases) if cases else None
+
+
+def _as_plain(one: GivenCase) -> GivenCase:
+    """Return a case with its outputs as plain arrays in C order; OpError if that is impossible."""
+    outputs = {
+        name: np.asarray(as_plain_array(array, name), order="C")
+        for name, array in one.outputs.items()
+    }
+    return GivenCase(one.case, one.inputs, outputs)
+
+
 class GivenRequest:
     """A request to judge given outputs, which takes one message; see `runners.work.Work`.
 
@@ -74,14 +125,14 @@ class GivenRequest:
         for number, one in enumerate(given):
             forms.setdefault(one.form(), []).append(number)
         self._groups = list(forms.values())
+        self._arrays: dict[str, NDArray[Any]] = {}
+        self._message = [self._group(numbers, self._arrays) for numbers in self._groups]
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
         """Send all cases."""
         forget_prepared(worker_client)
-        arrays: dict[str, NDArray[Any]] = {}
-        groups = [self._group(numbers, arrays) for numbers in self._groups]
-        message = {"method": "given", "index": self._index, "groups": groups}
-        return post(worker_client, message, self._setup, arrays, cases=len(self._given))
+        message = {"method": "given", "index": self._index, "groups": self._message}
+        return post(worker_client, message, self._setup, self._arrays, cases=len(self._given))
 
     def _group(self, numbers: Sequence[int], arrays: dict[str, NDArray[Any]]) -> dict[str, Json]:
         """Stack the tensors of equal cases, since each tensor of a message has its own cost."""
@@ -98,7 +149,7 @@ class GivenRequest:
             return places
 
         return {
-            "cases": [one.case.to_json() for one in some],
+            "cases": cases_to_json([one.case for one in some]),
             "inputs": stacked([one.inputs for one in some]),
             "outputs": stacked([one.outputs for one in some]),
         }

@@ -9,7 +9,7 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +17,15 @@ from diskcache import Cache, Timeout
 
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.store.atomic import disk_errors, io_problem
-from gpuemu_flow.store.disk import BytesDisk, ForeignRecordError, evict_for, insert_new, present
+from gpuemu_flow.store.disk import (
+    BytesDisk,
+    ForeignRecordError,
+    delete_all,
+    evict_for,
+    insert_new,
+    keys_from,
+    present,
+)
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.types import Json
 
@@ -53,7 +61,17 @@ def seal(value: Json, key: str = "") -> bytes:
         Key of the record; it goes into the checksum, so that one damaged byte of a
         database's index cannot give the sound record of another key.
     """
-    payload = _COMPACT.encode(value).encode()
+    return seal_text(to_text(value), key)
+
+
+def to_text(value: Json) -> str:
+    """Return a value as the JSON of a record."""
+    return _COMPACT.encode(value)
+
+
+def seal_text(text: str, key: str) -> bytes:
+    """Return the record that `seal` makes of the value with this JSON."""
+    payload = text.encode()
     return _MAGIC + _checksum(key, payload) + payload
 
 
@@ -285,13 +303,22 @@ class JsonStore:
 
     def put_many(self, items: Iterable[tuple[str, Json]]) -> None:
         """Store several values in one transaction; the last one of equal keys stays."""
-        records = {key: seal(value, key) for key, value in items}
+        self.put_sealed({key: seal(value, key) for key, value in items})
+
+    def put_sealed(self, records: Mapping[str, bytes], kept: Collection[str] = ()) -> None:
+        """Store values that `seal` made records of, in one transaction.
+
+        Parameters
+        ----------
+        kept : collection of str
+            Keys of which a record that is there already is kept instead.
+        """
 
         def write(cache: Cache) -> None:
             with cache.transact():
                 if self._policy != "none":
                     evict_for(cache, len(records))
-                for key, record in insert_new(cache, records).items():
+                for key, record in insert_new(cache, records, kept).items():
                     cache.set(key, record)
 
         self._guarded(write)
@@ -303,12 +330,7 @@ class JsonStore:
     def delete_many(self, keys: Sequence[str]) -> None:
         """Delete keys in one transaction, and skip keys that do not exist."""
 
-        def delete(cache: Cache) -> None:
-            with cache.transact():
-                for key in keys:
-                    cache.delete(key)
-
-        self._guarded(delete)
+        self._guarded(lambda cache: delete_all(cache, keys))
 
     def __iter__(self) -> Iterator[str]:
         """Return all keys, in the order they were first stored."""
@@ -320,6 +342,10 @@ class JsonStore:
             return found
 
         return iter(self._guarded(keys))
+
+    def keys_from(self, prefix: str) -> list[str]:
+        """Return the keys that begin with a prefix in ASCII."""
+        return self._guarded(lambda cache: keys_from(cache, prefix))
 
     def volume(self) -> int:
         """Return the estimated bytes on disk."""

@@ -6,7 +6,7 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,13 +105,41 @@ def present(cache: Cache, keys: Sequence[str]) -> set[str]:
     return known
 
 
-def insert_new(cache: Cache, records: Mapping[str, bytes]) -> dict[str, bytes]:
+def keys_from(cache: Cache, prefix: str) -> list[str]:
+    """Return the keys that begin with a prefix in ASCII, by the index of keys."""
+    after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    found = cache._sql(
+        "SELECT key FROM Cache WHERE raw = 1 AND key >= ? AND key < ?", (prefix, after)
+    )
+    return [key for (key,) in found if type(key) is str]
+
+
+def delete_all(cache: Cache, keys: Sequence[str]) -> None:
+    """Delete records in one transaction, by a statement for hundreds of them."""
+    with cache._transact() as (sql, cleanup):
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            some = keys[start : start + _KEYS_AT_ONCE]
+            where = f"WHERE raw = 1 AND key IN ({','.join('?' * len(some))})"
+            for (name,) in sql(f"SELECT filename FROM Cache {where}", some).fetchall():  # noqa: S608
+                cleanup(name)
+            sql(f"DELETE FROM Cache {where}", some)  # noqa: S608
+
+
+def insert_new(
+    cache: Cache, records: Mapping[str, bytes], kept: Collection[str] = ()
+) -> dict[str, bytes]:
     """Insert records whose keys are new by one prepared statement, and return the others.
 
     `Cache.set` takes four statements for each, seven where records are evicted. Call it in a
     transaction, after `evict_for`. Records that go to files of their own are among those returned.
+
+    Parameters
+    ----------
+    kept : collection of str
+        Keys whose records are not returned if there are records of them already.
     """
     known = present(cache, list(records))
+    done = known.intersection(kept)
     left = {
         key: record
         for key, record in records.items()
@@ -126,7 +154,7 @@ def insert_new(cache: Cache, records: Mapping[str, bytes]) -> dict[str, bytes]:
             if key not in left
         ],
     )
-    return left
+    return {key: record for key, record in left.items() if key not in done} if done else left
 
 
 def evict_for(cache: Cache, count: int) -> None:

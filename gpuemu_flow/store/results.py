@@ -9,10 +9,11 @@ import time
 from bisect import bisect_left, insort
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
+from functools import lru_cache
 from pathlib import Path
 
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.store.cache import JsonStore
+from gpuemu_flow.store.cache import JsonStore, seal, seal_text, to_text
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -56,8 +57,16 @@ class CountedResult:
     @classmethod
     def of(cls, result: CheckResult, failure_id: str = "") -> CountedResult:
         """Return the figures of a case's result."""
-        figures = {name: float(getattr(result.stats, name)) for name in _FIGURES}
-        return cls(result.verdict, Elements.of(result), failure_id=failure_id, **figures)
+        stats = result.stats
+        return cls(
+            result.verdict,
+            Elements.of(result),
+            float(stats.max_abs),
+            float(stats.max_rel),
+            float(stats.max_ulp),
+            float(stats.tolerance_used),
+            failure_id,
+        )
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
@@ -130,15 +139,19 @@ class StoredResult:
         return int(self.key[:_TIME_DIGITS])
 
 
-@dataclass(frozen=True)
+@dataclass
 class NewResult:
     """A validation that is to be stored; see `StoredResult`.
 
     Attributes
     ----------
+    judged_by : str
+        May be set later than the other attributes, which `encoded` needs.
     files : mapping of str to str
         The files of the code that computed the output, and the sha256 of each. They are kept once
         for all results of the same code.
+    text, client_text : str
+        `result` and `client` as JSON, where that is known; else it is made.
     """
 
     op: str
@@ -150,15 +163,41 @@ class NewResult:
     judged_by: str = ""
     client: Mapping[str, Json] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
+    client_text: str = ""
+    _encoded: str = field(default="", init=False)
+
+    def encoded(self) -> str:
+        """Return its record as JSON without the end, which names `judged_by` and `files`."""
+        if not self._encoded:
+            fields = {
+                "op": self.op, "seed": self.seed, "dtype": self.dtype, "source": self.source,
+                "judged": self.judged.to_json(),
+            }  # fmt: skip
+            text = self.text or to_text(dict(self.result))
+            client = self.client_text or to_text(dict(self.client))
+            self._encoded = f'{to_text(fields)[:-1]},"client":{client},"result":{text}'
+        return self._encoded
 
 
 @dataclass
 class _Write:
     """Records of one call that wait to be written, and what became of them."""
 
-    records: list[tuple[str, Json]] = field(default_factory=list)
+    records: list[tuple[str, bytes]] = field(default_factory=list)
+    codes: dict[str, bytes] = field(default_factory=dict)
     done: bool = False
     error: BaseException | None = None
+
+
+def _code_of(files: Mapping[str, str]) -> str:
+    """Return the digest that names files of code; empty where there are none."""
+    return _digest_of_files(tuple(sorted(files.items()))) if files else ""
+
+
+@lru_cache(maxsize=64)
+def _digest_of_files(files: tuple[tuple[str, str], ...]) -> str:
+    return digest_json(dict(files))
 
 
 class ResultStore:
@@ -248,9 +287,14 @@ class ResultStore:
 
     def time_ns(self) -> int:
         """Return the time in ns, never the same twice, which identifies a result without a seed."""
+        return self._times(1)[0]
+
+    def _times(self, count: int) -> range:
+        """Return several such times, each 1 ns after the one before."""
         with self._lock:
-            self._last_ns = max(time.time_ns(), self._last_ns + 1)
-            return self._last_ns
+            first = max(time.time_ns(), self._last_ns + 1)
+            self._last_ns = first + count - 1
+        return range(first, first + count)
 
     def add(self, new: NewResult) -> StoredResult:
         """Store a result; it is on disk when this returns."""
@@ -269,13 +313,15 @@ class ResultStore:
         if not new:
             return []
         write = _Write()
-        added = [self._take(result, write.records) for result in new]
+        codes = {id(one.files): _code_of(one.files) for one in new}
+        added = [
+            self._take(one, time_ns, codes[id(one.files)], write.records)
+            for one, time_ns in zip(new, self._times(len(new)), strict=True)
+        ]
+        about = {_CODE + stored.files: one.files for stored, one in zip(added, new, strict=True)}
+        write.codes = {key: seal(dict(files), key) for key, files in about.items() if files}
         with self._lock:
-            codes = {stored.files: one.files for stored, one in zip(added, new, strict=True)}
-            for code, files in codes.items():
-                self._codes.add(code)
-                if code and self._records.get(_CODE + code) is None:
-                    write.records.append((_CODE + code, dict(files)))
+            self._codes.update(codes.values())
             self._unwritten.append(write)
         with self._writing:
             if not write.done:
@@ -291,20 +337,16 @@ class ResultStore:
             self._collect()
         return added
 
-    def _take(self, new: NewResult, records: list[tuple[str, Json]]) -> StoredResult:
+    def _take(
+        self, new: NewResult, time_ns: int, code: str, records: list[tuple[str, bytes]]
+    ) -> StoredResult:
         """Give a result its key, and add its record."""
-        key = f"{self.time_ns():0{_TIME_DIGITS}d}"
-        code = digest_json(dict(new.files)) if new.files else ""
-        about = dict(new.client)
-        fields = {
-            "op": new.op, "seed": new.seed, "dtype": new.dtype, "source": new.source,
-            "judged_by": new.judged_by, "judged": new.judged.to_json(), "result": dict(new.result),
-            "client": about, "files": code,
-        }  # fmt: skip
-        records.append((key, fields))
+        key = f"{time_ns:0{_TIME_DIGITS}d}"
+        end = f'"judged_by":{to_text(new.judged_by)},"files":{to_text(code)}}}'
+        records.append((key, seal_text(f"{new.encoded()},{end}", key)))
         return StoredResult(
             key, new.op, new.seed, new.dtype, new.source, new.judged_by, new.judged, new.result,
-            about, code,
+            new.client, code,
         )  # fmt: skip
 
     def _write_all(self) -> None:
@@ -313,7 +355,9 @@ class ResultStore:
             batch, self._unwritten = self._unwritten, []
         error: BaseException | None = None
         try:
-            self._records.put_many(record for write in batch for record in write.records)
+            records = dict(record for write in batch for record in write.records)
+            codes = dict(record for write in batch for record in write.codes.items())
+            self._records.put_sealed({**codes, **records}, kept=codes)
         except BaseException as failed:  # none of these calls may say that its records are stored
             error = failed
         for write in batch:
@@ -370,7 +414,7 @@ class ResultStore:
         """Delete files of code that no result refers to; only the process that writes may."""
         with self._lock:
             used = self._codes | {stored.files for stored in self._by_key.values()}
-        left = [key for key in self._records if key.startswith(_CODE)]
+        left = self._records.keys_from(_CODE)
         self._delete([key for key in left if key.removeprefix(_CODE) not in used])
 
     def files_of(self, stored: StoredResult) -> dict[str, str] | None:

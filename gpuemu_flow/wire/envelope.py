@@ -37,6 +37,13 @@ class Base64:
 
 
 @dataclass(frozen=True)
+class Encoded:
+    """A message that is JSON already, in ASCII and without NaN or infinity."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class ParsedMessage:
     """A parsed message.
 
@@ -52,6 +59,10 @@ class ParsedMessage:
     def text(self, value: str) -> str | memoryview:
         """Return a string of the message: itself, or the long text that was cut out of it."""
         return self._cut.get(value, value)
+
+    def part(self, fields: dict[str, Json]) -> ParsedMessage:
+        """Return an object within the message."""
+        return ParsedMessage(fields, self._cut)
 
 
 def parse(data: bytes) -> ParsedMessage:
@@ -116,7 +127,7 @@ def _cut_spans(data: bytes, cut: dict[str, memoryview]) -> bytes:
     return b"".join(pieces)
 
 
-def render(message: dict[str, Json]) -> bytes:
+def render(message: dict[str, Json] | Encoded) -> bytes:
     """Write a message; values may be `Base64`.
 
     Raises
@@ -124,6 +135,8 @@ def render(message: dict[str, Json]) -> bytes:
     ValueError
         For NaN and infinities, which JSON does not have.
     """
+    if isinstance(message, Encoded):
+        return message.text.encode()
     nonce = secrets.token_hex(16)
     payloads: list[Base64] = []
 

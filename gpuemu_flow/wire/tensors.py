@@ -22,7 +22,7 @@ from gpuemu_flow.numerics.tensor_bytes import (
     tensor_of,
 )
 from gpuemu_flow.types import DTYPES, Json, canonical_dtype
-from gpuemu_flow.wire.envelope import Base64, ParsedMessage, WireError
+from gpuemu_flow.wire.envelope import CUT_FROM, Base64, ParsedMessage, WireError
 from gpuemu_flow.wire.exchange import FROM_BYTES, Exchange
 
 Array = NDArray[Any]
@@ -63,6 +63,8 @@ def encode_tensor(
     if exchange is not None and array.nbytes >= FROM_BYTES:
         with contextlib.suppress(OSError):
             return {**head, "file": exchange.put(array)}
+    if array.nbytes <= CUT_FROM:
+        return {**head, "data": pybase64.b64encode_as_string(array.tobytes())}
     return {**head, "data": Base64(bytes_of(array))}
 
 
@@ -146,8 +148,11 @@ def json_type(value: Json) -> str:
 
 
 def _shape(value: Json, where: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(is_size(dim) and dim < 1 << 48 for dim in value):
+    if not isinstance(value, list):
         raise WireError(f"{where}.shape must be an array of sizes")
+    for dim in value:
+        if not is_size(dim) or dim >= 1 << 48:
+            raise WireError(f"{where}.shape must be an array of sizes")
     if len(value) > MAX_DIMS:
         raise WireError(f"{where} has {len(value)} dims, more than {MAX_DIMS}")
     return tuple(value)
@@ -156,7 +161,7 @@ def _shape(value: Json, where: str) -> tuple[int, ...]:
 def _dtype(value: Json, where: str) -> str:
     if not isinstance(value, str):
         raise WireError(f"{where}.dtype must be a string, not {json_type(value)}")
-    name = canonical_dtype(value)
+    name = value if value in DTYPES else canonical_dtype(value)
     if name is None:
         shown = value[:MAX_SHOWN]
         hint = did_you_mean(shown.lower(), tuple(DTYPES))

@@ -311,3 +311,28 @@ def test_the_folder_of_a_large_record_stays(store: JsonStore, tmp_path: Path) ->
     store.put("large7", "y" * 100_000)
     assert store.get("large7") == "y" * 100_000
     assert len(list((tmp_path / "state").rglob("*.val"))) == 300
+
+
+def test_many_are_deleted_at_once_with_their_files(store: JsonStore, tmp_path: Path) -> None:
+    large = "x" * (1 << 17)
+    store.put_many([(f"k{number}", number) for number in range(1200)])
+    store.put_many([("large", large), ("other", large)])
+    files = sorted(path for path in (tmp_path / "state").rglob("*.val"))
+    assert len(files) == 2
+    store.delete_many([*(f"k{number}" for number in range(1, 1200)), "large", "unknown"])
+    assert set(store) == {"k0", "other"}
+    assert store.get("other") == large
+    assert len([path for path in files if path.exists()]) == 1
+
+
+def test_keys_by_their_beginning(store: JsonStore) -> None:
+    keys = ["code", "code:", "code:a", "code:é", "code;", "cod", "Code:a"]
+    store.put_many([(key, 0) for key in keys])
+    assert sorted(store.keys_from("code:")) == ["code:", "code:a", "code:é"]
+
+
+def test_records_that_are_there_are_kept_where_that_is_asked(store: JsonStore) -> None:
+    store.put_many([("a", 1), ("b", 1)])
+    records = {key: seal(2, key) for key in "abc"}
+    store.put_sealed(records, kept={"a", "c"})
+    assert [store.get(key) for key in "abc"] == [1, 2, 2]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpuemu_flow.errors import StoreError
-from gpuemu_flow.store.results import DAY_NS, CountedResult, NewResult, ResultStore
+from gpuemu_flow.store.cache import JsonStore, to_text
+from gpuemu_flow.store.results import DAY_NS, FOLDER, CountedResult, NewResult, ResultStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Verdict
 from gpuemu_flow.verdicts import Elements
@@ -210,3 +212,34 @@ def test_nothing_is_acknowledged_where_another_call_could_not_write_it(
     add(store, 11)
     assert [s.seed for s in store.newest(10)] == [11, 1]
     assert [s.seed for s in ResultStore(WorkspaceCache(cache.folder)).newest(10)] == [11, 1]
+
+
+def test_what_is_encoded_already_is_stored_as_the_rest(cache: WorkspaceCache) -> None:
+    judged = CountedResult(Verdict.PASSED, Elements(4, 1, 3), 0.5, failure_id="f")
+    result, client, files = {"a": [1.5, "ü"]}, {"id": "c", "pid": 3}, {"/x.py": "0" * 64}
+    store = ResultStore(cache)
+    plain = NewResult("op", 1, "float32", judged, result, "submit", "k", client, files)
+    ready = NewResult("op", 1, "float32", judged, result, "submit", client=client, files=files)
+    ready.text, ready.client_text = to_text(result), to_text(client)
+    ready.encoded()
+    ready.judged_by = "k"  # is known last
+    added = store.add_many([plain, ready])
+    store.close()
+    read = ResultStore(cache).everything()
+    assert read == added
+    assert replace(read[0], key="") == replace(read[1], key="")
+    assert read[0].judged_by == "k"
+    assert read[0].client == client
+
+
+def test_files_of_code_that_were_lost_come_back_with_its_next_result(
+    cache: WorkspaceCache,
+) -> None:
+    files = {"/x.py": "0" * 64}
+    judged = CountedResult(Verdict.PASSED)
+    store = ResultStore(cache)
+    first = store.add(NewResult("op", 1, "float32", judged, {}, "submit", files=files))
+    JsonStore(cache.folder / FOLDER, cache.set_aside).delete(f"code:{first.files}")
+    assert store.files_of(first) is None
+    store.add(NewResult("op", 2, "float32", judged, {}, "submit", files=files))
+    assert store.files_of(first) == files

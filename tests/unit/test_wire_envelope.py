@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuemu_flow.wire import envelope
-from gpuemu_flow.wire.envelope import CUT_FROM, Base64, WireError, parse, render
+from gpuemu_flow.wire.envelope import CUT_FROM, Base64, Encoded, WireError, parse, render
 
 
 def plain(parsed: envelope.ParsedMessage, value: Any, key: str = "") -> Any:
@@ -98,3 +98,9 @@ def test_render_refuses_what_json_has_not() -> None:
         render({"a": float("nan")})
     with pytest.raises(TypeError, match="object"):
         render({"a": object()})
+
+
+def test_a_message_that_is_json_already_is_sent_as_it_is() -> None:
+    text = json.dumps({"type": "Ok", "x": [1.5, "ü"]})
+    assert render(Encoded(text)) == text.encode()
+    assert parse(render(Encoded(text))).fields == json.loads(text)

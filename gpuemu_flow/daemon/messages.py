@@ -1,0 +1,65 @@
+"""Messages of the transport, received and sent by one call of the library each.
+
+The binding's own functions take six for each; every one lets go of the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pynng import ffi, lib
+from pynng.exceptions import check_err
+
+from gpuemu_flow.daemon.jobs import Context
+
+
+class Received:
+    """A message that a client sent.
+
+    Attributes
+    ----------
+    pipe : int
+        Number of its connection; 0 if that has ended.
+    size : int
+        Bytes.
+    """
+
+    def __init__(self, message: Any) -> None:
+        self._message = ffi.gc(message, lib.nng_msg_free)
+        self.pipe = max(0, int(lib.nng_pipe_id(lib.nng_msg_get_pipe(message))))
+        self.size = int(lib.nng_msg_len(message))
+
+    def take(self) -> bytes:
+        """Return the message's bytes, and free it."""
+        data = bytes(ffi.buffer(ffi.cast("char *", lib.nng_msg_body(self._message)), self.size))
+        ffi.release(self._message)
+        return data
+
+
+def receive(context: Context) -> Received:
+    """Wait for a request.
+
+    Raises
+    ------
+    pynng.NNGException
+    """
+    message = ffi.new("nng_msg **")
+    check_err(lib.nng_ctx_recvmsg(context.context, message, 0))
+    return Received(message[0])
+
+
+def send(context: Context, data: bytes) -> None:
+    """Send an answer.
+
+    Raises
+    ------
+    pynng.NNGException
+        ``Timeout`` when the client does not read.
+    """
+    message = ffi.new("nng_msg **")
+    check_err(lib.nng_msg_alloc(message, 0))
+    error = lib.nng_msg_append(message[0], data, len(data))
+    error = error or lib.nng_ctx_sendmsg(context.context, message[0], 0)
+    if error:
+        lib.nng_msg_free(message[0])  # else it is the transport's now
+    check_err(error)

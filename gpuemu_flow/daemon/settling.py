@@ -1,0 +1,219 @@
+"""Judge what clients submitted, record what failed, and store the results."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from gpuemu_flow.daemon.cases import Issued
+from gpuemu_flow.daemon.jobs import Job, JobGroup
+from gpuemu_flow.daemon.making import wire_strides
+from gpuemu_flow.daemon.recording import record_failure
+from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
+from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.daemon.submissions import Submission
+from gpuemu_flow.judging.judge_given import GivenCase
+from gpuemu_flow.numerics.weakness import note_of_zeros
+from gpuemu_flow.store.results import CountedResult, NewResult
+from gpuemu_flow.types import BAD, CheckResult, FailureKind, Json, Shape
+
+AT_ONCE, BYTES_AT_ONCE = 128, 8 << 20
+"""Cases, and bytes of their tensors, in one message to a worker."""
+
+_AS_TEXT = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+Numbered = tuple[int, Submission]
+
+
+def judged(
+    service: Service, submissions: Iterable[Submission], job: Job | JobGroup
+) -> Iterator[tuple[int, Submission, CheckResult | None]]:
+    """Yield submissions with their numbers and results, those of one subject after each other.
+
+    Submissions are taken from the iterable while the worker judges earlier ones.
+
+    Parameters
+    ----------
+    job : Job or JobGroup
+        Of several jobs, a case that has no result together with the others gets None.
+    """
+    left: Iterable[Numbered] = enumerate(submissions)
+    while True:
+        others: list[Numbered] = []
+        first = None
+        for number, one in left:
+            if one.raised is None:
+                first = number, one
+                break
+            yield number, one, one.raised
+        if first is None:
+            return
+        yield from _judged_alike(service, first, left, others, job)
+        left = others
+
+
+def _judged_alike(
+    service: Service,
+    first: Numbered,
+    following: Iterable[Numbered],
+    others: list[Numbered],
+    job: Job | JobGroup,
+) -> Iterator[tuple[int, Submission, CheckResult | None]]:
+    """Judge the first submission, and the following ones of its subject; list the others."""
+    subject = first[1].subject
+    sent: list[list[Numbered]] = []
+
+    def alike() -> Iterator[Numbered]:
+        yield first
+        for number, one in following:
+            if one.subject is subject and one.raised is None:
+                yield number, one
+            else:
+                others.append((number, one))
+
+    def groups() -> Iterator[list[GivenCase]]:
+        for some in _groups(alike()):
+            job.check()
+            sent.append(some)
+            yield [one.given for _, one in some]
+
+    with service.references.checkout(subject, job) as session:
+        begin = time.perf_counter()
+        alone = isinstance(job, Job) or len(job) == 1
+        for number, found in enumerate(session.judge_groups(groups(), alone=alone)):
+            some = sent[number]
+            now = time.perf_counter()
+            service.pace.note(first[1].terms.name, (now - begin) / len(some))
+            for (place, one), result in zip(some, found, strict=True):
+                yield place, one, result
+            begin = time.perf_counter()
+
+
+def _groups(submissions: Iterable[Numbered]) -> Iterator[list[Numbered]]:
+    """Yield cases that go to a worker together: a few large ones, or many small ones."""
+    some: list[Numbered] = []
+    size = 0
+    for number, one in submissions:
+        given = one.given
+        nbytes = sum(a.nbytes for a in (*given.inputs.values(), *given.outputs.values()))
+        if some and (len(some) >= AT_ONCE or size + nbytes > BYTES_AT_ONCE):
+            yield some
+            some, size = [], 0
+        some.append((number, one))
+        size += nbytes
+    if some:
+        yield some
+
+
+def broken_reference(result: CheckResult) -> RequestError | None:
+    """Return the error ``ReferenceScriptFailed`` if there is nothing to compare with."""
+    first = result.failures[0] if result.failures else None
+    if first is not None and first.kind in (FailureKind.REFERENCE, FailureKind.GENERATOR):
+        text = "\n".join([first.message, *result.all_notes])
+        return RequestError("ReferenceScriptFailed", text)
+    return None
+
+
+class Settlement:
+    """The replies to submissions that were judged; what failed is recorded when they are stored.
+
+    Parameters
+    ----------
+    service : Service
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._begin = time.perf_counter()
+        self._settled: list[tuple[int, Submission, CheckResult, NewResult]] = []
+
+    def put(self, number: int, one: Submission, found: CheckResult) -> None:
+        """Add the verdict on a submission, and make its reply.
+
+        Parameters
+        ----------
+        number : int
+            The submission's, by which `store` returns the reply.
+        """
+        notes = one.notes if one.issued is not None else (*one.notes, *note_of_zeros(found))
+        result = replace(found, notes=(*notes, *found.notes)) if notes else found
+        seconds = time.perf_counter() - self._begin
+        seed = one.given.case.seed
+        reply = validation_result(
+            one.terms.name,
+            seed,
+            result,
+            output_shapes=_shapes(one) if result.failures else None,
+            duration_s=seconds / (len(self._settled) + 1),
+            repro_info=_repro_info(one.issued),
+        )
+        new = NewResult(
+            one.terms.name,
+            seed,
+            one.dtype,
+            CountedResult.of(result),
+            reply,
+            one.source,
+            client=one.terms.client,
+            files=one.terms.files,
+            client_text=one.terms.client_text,
+        )
+        if result.verdict not in BAD:
+            _encode(new)
+        self._settled.append((number, one, result, new))
+
+    def numbers(self) -> list[int]:
+        """List the numbers of the submissions that were put here."""
+        return [number for number, _, _, _ in self._settled]
+
+    def store(self) -> dict[int, str]:
+        """Store all results at once, and return the replies as JSON, by the submissions' numbers.
+
+        Raises
+        ------
+        StoreError
+            No result is stored.
+        """
+        judged_by: dict[int, str] = {}
+        for _, one, result, new in self._settled:
+            subject = one.subject
+            if id(subject) not in judged_by:
+                judged_by[id(subject)] = subject.judged_by
+            new.judged_by = judged_by[id(subject)]
+            if result.verdict in BAD:
+                failure_id = self._record(one, result)
+                new.result = {**new.result, "failure_id": failure_id}
+                new.judged = replace(new.judged, failure_id=failure_id)
+                _encode(new)
+        self._service.results.add_many([new for _, _, _, new in self._settled])
+        return {number: new.text for number, _, _, new in self._settled}
+
+    def _record(self, one: Submission, result: CheckResult) -> str:
+        return record_failure(
+            self._service,
+            one.subject,
+            one.given.case,
+            result,
+            one.given.inputs,
+            output_shapes=_shapes(one),
+            fuzz_config=None if one.issued is None else one.issued.fuzz_config,
+        )
+
+
+def _encode(new: NewResult) -> None:
+    """Encode a reply and its record; of many cases, this is done while others are judged."""
+    new.text = _AS_TEXT(new.result)
+    new.encoded()
+
+
+def _shapes(one: Submission) -> dict[str, Shape]:
+    return {name: array.shape for name, array in one.given.outputs.items()}
+
+
+def _repro_info(issued: Issued | None) -> Json:
+    if issued is None:
+        return None
+    strides = wire_strides(issued.shape, issued.case.layout)
+    return reproduction_info(issued.case, issued.shape, strides, issued.fuzz_config)

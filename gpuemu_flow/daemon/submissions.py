@@ -1,0 +1,295 @@
+"""Read what clients submit: an op's inputs and its output, or the error that it raised."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.daemon.cases import Issued, digest_of
+from gpuemu_flow.daemon.fields import Fields, invalid
+from gpuemu_flow.daemon.fitting import demand_fit, demand_names
+from gpuemu_flow.daemon.issuing import issued_case
+from gpuemu_flow.daemon.jobs import Job
+from gpuemu_flow.daemon.reload import Configured
+from gpuemu_flow.daemon.replies import RequestError
+from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.fuzz.wire_ops import Query, WireSubject, precision_of, tolerance_of
+from gpuemu_flow.judging.judge_given import GivenCase
+from gpuemu_flow.judging.verdicts import EXCEPTION
+from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.store.cache import to_text
+from gpuemu_flow.types import (
+    DTYPES,
+    Case,
+    CheckResult,
+    Failure,
+    FailureKind,
+    InputSpec,
+    Json,
+    Verdict,
+)
+
+CHANGED_INPUTS = (
+    "these are not the inputs that the case was handed out with: an op that changes its inputs in "
+    "place must be given copies"
+)
+
+MAX_ERROR = 4096
+"""Characters of the text of an exception that are taken."""
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The part of a request that holds for all of its cases.
+
+    Attributes
+    ----------
+    asked : tuple
+        Equal for requests that change the op in the same way.
+    client_text : str
+        `client` as JSON.
+    """
+
+    name: str
+    op: OpConfig
+    configured: Configured
+    kwargs: Mapping[str, Json]
+    tolerance: tuple[float, float] | None
+    precision: str
+    client: Mapping[str, Json]
+    files: Mapping[str, str]
+    asked: tuple[object, ...]
+    client_text: str
+
+    @classmethod
+    def of(
+        cls, service: Service, fields: Fields, name: str, found: tuple[Configured, OpConfig]
+    ) -> Terms:
+        """Read the terms from a request.
+
+        Parameters
+        ----------
+        service : Service
+        fields : Fields
+        name : str
+            The op's.
+        found : Configured and OpConfig
+            What `Service.op` returned for it after the request had come.
+        """
+        configured, op = found
+        client, files = service.clients.read(fields)
+        try:
+            tolerance, kwargs = tolerance_of(fields.kwargs(), op)
+        except ValueError as error:
+            raise invalid(str(error)) from None
+        precision, kwargs = precision_of(kwargs, op)
+        known = _known_files(files, f"{configured.workspace.root}{os.sep}")
+        asked = (tuple((key, repr(kwargs[key])) for key in sorted(kwargs)), tolerance, precision)
+        text = to_text(client)
+        return cls(name, op, configured, kwargs, tolerance, precision, client, known, asked, text)
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One output to be judged.
+
+    Attributes
+    ----------
+    raised : CheckResult or None
+        The verdict on an op that raised an exception in the client.
+    issued : Issued or None
+        The case that was handed out; None where the inputs are the client's own.
+    """
+
+    terms: Terms
+    given: GivenCase
+    subject: WireSubject
+    dtype: str
+    raised: CheckResult | None
+    issued: Issued | None
+    notes: tuple[str, ...]
+    source: str
+
+
+@dataclass
+class Reader:
+    """Reads submissions to one op, which came before it was made.
+
+    Attributes
+    ----------
+    service : Service
+    handed_out : collection of int
+        Those of the submitted seeds whose cases the daemon handed out.
+    """
+
+    service: Service
+    handed_out: Collection[int] = ()
+    _subjects: dict[tuple[object, ...], WireSubject] = field(default_factory=dict)
+    _specs: dict[tuple[object, ...], tuple[InputSpec, ...]] = field(default_factory=dict)
+
+    def validated(self, terms: Terms, fields: Fields) -> Submission:
+        """Read a client's own inputs and output."""
+        return self._read(terms, fields, self.service.results.time_ns(), None, "validate")
+
+    def submitted(self, terms: Terms, fields: Fields, job: Job) -> Submission:
+        """Read the output for a case that was handed out."""
+        seed = fields.u64("seed")
+        issued = None
+        if seed in self.handed_out:
+            issued = issued_case(self.service, terms.name, seed, job)
+        return self._read(terms, fields, seed, issued, "submit")
+
+    def _read(
+        self, terms: Terms, fields: Fields, seed: int, issued: Issued | None, source: str
+    ) -> Submission:
+        """Read one case, and find its subject."""
+        op = terms.op
+        inputs = _ordered(fields.tensors("inputs"), op.input_names)
+        demand_names(op, inputs)
+        dtype = _leading_dtype(inputs.values())
+        if issued is None and inputs:
+            demand_fit(op, inputs, dtype)
+        raised = _raised(fields)
+        outputs = _outputs(fields) if raised is None else {}
+        notes: tuple[str, ...] = ()
+        if issued is not None and digest_of(inputs) != issued.digest:
+            # Judged as what it is: inputs of the client's own.
+            notes = (CHANGED_INPUTS,)
+            issued = None
+            source = "validate"
+        if issued is not None and issued.case.dtype == "bfloat16" and dtype != "bfloat16":
+            # Such cases travel as float32, or as the float16 that the published client makes of
+            # them.
+            dtype = "bfloat16"
+            inputs, outputs = _narrowed(inputs), _narrowed(outputs)
+        elif not inputs:
+            dtype = _leading_dtype(outputs.values())
+        specs = self._specs_of(inputs, dtype)
+        case = _case(issued, specs, dtype, seed)
+        subject = self._subject(terms, case, dtype, inputs)
+        outputs = {key or subject.output_name: array for key, array in outputs.items()}
+        given = GivenCase(case, inputs, outputs)
+        return Submission(terms, given, subject, dtype, raised, issued, notes, source)
+
+    def _specs_of(self, inputs: Arrays, dtype: str) -> tuple[InputSpec, ...]:
+        """Return the inputs of a case without their values, as the same object for equal ones."""
+        form = tuple((name, array.shape, dtype_name(array.dtype)) for name, array in inputs.items())
+        specs = self._specs.get((dtype, form))
+        if specs is None:
+            specs = self._specs[dtype, form] = tuple(
+                InputSpec(name, shape, own or dtype, position=position)
+                for position, (name, shape, own) in enumerate(form)
+            )
+        return specs
+
+    def _subject(self, terms: Terms, case: Case, dtype: str, inputs: Iterable[str]) -> WireSubject:
+        """Return the subject of a case; each is compared with its files only once."""
+        own = tuple(inputs)
+        names = own if set(own) != set(terms.op.input_names) else ()
+        specs = tuple((spec.name, spec.shape, spec.dtype) for spec in case.inputs)
+        key = (terms.asked, dtype, names, specs)
+        subject = self._subjects.get(key)
+        if subject is None:
+            query = Query(terms.name, dtype, terms.kwargs, terms.tolerance, names, terms.precision)
+            subject = self._subjects[key] = terms.configured.subjects.make(query, case)
+        return subject
+
+
+def seeds_of(submitted: Iterable[Fields]) -> set[int]:
+    """Return the seeds of cases; one that is none is refused when its case is read."""
+    seeds = set()
+    for fields in submitted:
+        with suppress(RequestError):
+            seeds.add(fields.u64("seed"))
+    return seeds
+
+
+def _known_files(files: Mapping[str, str], root: str) -> dict[str, str]:
+    """Return those files of a client's code that exist here, relative to the workspace if inside.
+
+    Files that are not here, such as those of a client in a container, cannot be checked later.
+    """
+    found = {}
+    for path, digest in files.items():
+        if os.path.isfile(path):  # noqa: PTH113 - hot
+            plain = path if "//" not in path and "/." not in path else str(Path(path))
+            found[plain.removeprefix(root)] = digest
+    return found
+
+
+def _raised(fields: Fields) -> CheckResult | None:
+    """Return the verdict on a case whose op raised in the client; None if it returned outputs."""
+    if not fields.has("error"):
+        return None
+    if fields.has("output") or fields.has("outputs"):
+        raise invalid("the request has both an error and an output: an op gives only one of them")
+    text = fields.string("error").strip()
+    if not 0 < len(text) <= MAX_ERROR:
+        raise invalid(f"error must be a text of 1 to {MAX_ERROR} characters")
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    kind = shown.partition(":")[0]
+    why = kind if kind.isidentifier() else EXCEPTION
+    failure = Failure(FailureKind.EXECUTION, f"the op: {shown}", why=why)
+    return CheckResult(Verdict.ERROR, (failure,))
+
+
+def _outputs(fields: Fields) -> dict[str, NDArray[Any]]:
+    """Return the outputs by name; the protocol's single one has the empty name."""
+    if fields.has("outputs"):
+        outputs = fields.tensors("outputs")
+        if not outputs:
+            raise invalid("outputs is empty")
+        return outputs
+    return {"": fields.tensor("output")}
+
+
+def _ordered(inputs: Mapping[str, NDArray[Any]], names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Sort names in the op's own order, with unknown names last."""
+    known = {name: inputs[name] for name in names if name in inputs}
+    return {**known, **inputs}
+
+
+def _leading_dtype(arrays: Any) -> str:
+    """Return the dtype of a case: that of the first float input, else of the first input."""
+    names = [dtype_name(array.dtype) or "float32" for array in arrays]
+    floats = [name for name in names if DTYPES[name].kind == "float"]
+    return (floats or names or ["float32"])[0]
+
+
+def _narrowed(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Return float tensors as bfloat16."""
+    bfloat16 = numpy_dtype("bfloat16")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return {
+            name: array.astype(bfloat16)
+            if DTYPES[dtype_name(array.dtype) or ""].kind == "float"
+            else array
+            for name, array in arrays.items()
+        }
+
+
+def _case(issued: Issued | None, specs: tuple[InputSpec, ...], dtype: str, seed: int) -> Case:
+    if issued is not None:
+        given = [(spec.name, spec.shape, spec.dtype) for spec in issued.case.inputs]
+        if given == [(spec.name, spec.shape, spec.dtype) for spec in specs]:
+            return issued.case
+    return Case(
+        index=0,
+        seed=seed,
+        dtype=dtype,
+        layout="contiguous",
+        strategy="uniform",
+        inputs=specs,
+        shape_class="submitted",
+    )
