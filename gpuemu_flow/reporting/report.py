@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.session import RunOptions, RunOutcome
+from gpuemu_flow.engine.unordered import unordered
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.graph.graph import Skip
@@ -82,6 +83,7 @@ def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
     moved = {name for name in stale if states.moved(graph.tasks[name])}
     causes = {name: states.broken(graph.tasks[name]) for name in moved}
     broken = {name: why for name, why in causes.items() if why is not None}
+    broken |= {name: [problem] for name, problem in unordered(workspace, graph.tasks).items()}
     outcome = RunOutcome(graph, RunOptions(), set(graph.tasks))
     outcome.status = {name: "current" for name in graph.tasks if name not in stale}
     outcome.problems = [problem for why in broken.values() for problem in why]
