@@ -167,16 +167,17 @@ def build_report(
 
 
 def _undeclared(
-    specs: Iterable[TaskSpec], records: Mapping[str, Mapping[str, Json]]
+    specs: Collection[TaskSpec], records: Mapping[str, Mapping[str, Json]]
 ) -> list[Problem]:
-    """Return a warning for each rule that wrote more than it declares."""
+    """Return a warning for each rule that wrote, or deleted, more than it declares."""
     found = []
-    for spec in specs:
-        names = records.get(spec.name, {}).get("undeclared") if spec.stage == stages.RULE else None
-        if names:
-            from gpuemu_flow.tasks.build_rule import undeclared_problem  # noqa: PLC0415
+    for spec in specs if any(spec.stage == stages.RULE for spec in specs) else ():
+        from gpuemu_flow.tasks.build_rule import deleted_problem, undeclared_problem  # noqa: PLC0415
 
-            found.append(undeclared_problem(spec, names))
+        record = records.get(spec.name, {}) if spec.stage == stages.RULE else {}
+        for kept, told in (("undeclared", undeclared_problem), ("deleted", deleted_problem)):
+            if record.get(kept):
+                found.append(told(spec, record[kept]))
     return found
 
 
