@@ -265,9 +265,10 @@ def _write(path: Path, data: bytes, *, executable: bool) -> None:
             staged.unlink()
 
 
-def _is_staged(name: str) -> bool:
-    """Return True for a file that another task had just begun to put back."""
-    return os.path.basename(name).startswith(".") and name.endswith(_STAGED)  # noqa: PTH119
+def _is_gone(root: Path, name: str) -> bool:
+    """Tell whether a file was deleted, not merely past the end of a list or put back elsewhere."""
+    staged = os.path.basename(name).startswith(".") and name.endswith(_STAGED)  # noqa: PTH119
+    return not staged and not os.path.lexists(root / name)
 
 
 def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, str]) -> _Made:
@@ -321,7 +322,7 @@ def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, st
     return _Made(
         outputs,
         left(name for name, stamp in after.items() if before.get(name) != stamp),
-        left(name for name in before if name not in after and not _is_staged(name)),
+        left(name for name in before if name not in after and _is_gone(context.root, name)),
         time.perf_counter() - begin,
     )
 
