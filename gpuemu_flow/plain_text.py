@@ -39,6 +39,15 @@ def printable(text: str) -> str:
     return _HALF_COMMAND.sub(_first_sign_by_number, _without_commands(plain))
 
 
+def clipped(text: str, width: int) -> str:
+    """Return a text in one line of at most `width` characters, its middle left out if need be."""
+    text = " ".join(text.split())
+    if len(text) <= width:
+        return text
+    end = (width - 1) // 2
+    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
+
+
 def inert(document: str) -> str:
     """Return a document in which no line is a command, also where a part was not `printable`.
 

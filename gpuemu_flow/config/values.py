@@ -172,8 +172,12 @@ class Text(ValueType):
             fault = f"is {shown(value)}, not {self.what}"
         else:
             return value
-        out.add(self.slug, path, f"{dotted(path)} {fault}")
+        out.add(self.slug, path, f"{dotted(path)} {fault}", self.hint(path, out))
         return INVALID
+
+    def hint(self, path: KeyPath, out: Reporter) -> str:
+        """Return the way out for a string that is not accepted; empty where the fault tells it."""
+        return ""
 
     def schema(self) -> dict[str, Json]:
         out: dict[str, Json] = {"type": "string", "maxLength": self.longest}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from gpuemu_flow.cases.schema import SCHEMA_KEYS
 from gpuemu_flow.config.keys import FreeValue, Key, Section
+from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.report import Reporter
 from gpuemu_flow.config.values import (
     Bool,
     Choice,
@@ -94,6 +96,14 @@ WORD = Text(longest=128)
 @dataclass(frozen=True)
 class OpName(Text):
     """The name of an op; an editor also accepts a template's, with its places unfilled."""
+
+    def hint(self, path: KeyPath, out: Reporter) -> str:
+        if not out.origins.get(path[:2], ((), ""))[1]:
+            return ""
+        return (
+            "let `foreach` give numbers or short names, such as i = [0, 1] for {i}, and have the "
+            "op look up by its kwargs what they stand for"
+        )
 
     def schema(self) -> dict[str, Json]:
         return {**super().schema(), "pattern": r"^(?:[A-Za-z0-9_.:/{}-]+)$"}

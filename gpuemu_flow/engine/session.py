@@ -16,6 +16,7 @@ from gpuemu_flow.engine.evidence import StartDigests
 from gpuemu_flow.engine.selection import is_set, select
 from gpuemu_flow.engine.shared_place import shared
 from gpuemu_flow.engine.trust import require_trust
+from gpuemu_flow.engine.unordered import refuse_unordered
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.graph.graph import Graph
@@ -224,6 +225,7 @@ def run(
             else:
                 if todo:
                     _execute(workspace, options, todo, outcome, shown, pool, forced)
+                outcome.problems += refuse_unordered(workspace, outcome.status)
                 _remember(workspace, outcome)
             outcome.problems += cache.problems
             outcome.duration_s = time.perf_counter() - begin

@@ -210,9 +210,21 @@ class Workspace:
         self.snapshot.current -= suspects
         tasks = self.graph.tasks
         moved = {n for n in suspects & names if states.reasons(tasks[n], states.parts(tasks[n]))}
+        self._observe((suspects & names) - moved, states)
         if set(triggers) == set(TRIGGERS):
             self.snapshot.current |= (suspects & names) - self.graph.downstream(moved)
         return self.graph.downstream(moved) & names
+
+    def _observe(self, names: Iterable[str], states: TaskStates) -> None:
+        """Take over the inputs of current tasks from their records.
+
+        A snapshot that was lost has none of them, and one that is older than the records, as after
+        a killed run, has those of an earlier version.
+        """
+        for name in names:
+            record = states.record(name)
+            if record is not None and record.inputs:
+                self.snapshot.observed.record(name, record.discovered, record.observed)
 
     def watch(self, stamps: Mapping[str, Stamp | None]) -> None:
         """Add files that the report depends on and no task reads, with their earlier stamps."""

@@ -13,6 +13,7 @@ from gpuemu_flow.cases.cause import case_id
 from gpuemu_flow.cases.generate import input_values, materialise
 from gpuemu_flow.cases.given import is_made
 from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.engine.unordered import RuleOutputs
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, StoreError, UsageError
 from gpuemu_flow.fuzz.named_case import records_from_words
@@ -300,12 +301,14 @@ def reproduce(
         for record in records:
             subject, _ = subject_for(workspace, record)
             inputs = stored_inputs(store, record)
+            others = RuleOutputs.not_awaited(workspace.graph, workspace.root, record.op)
             shown: Reproduction | None = None
             for setting in FailureSetting:
                 with open_evaluator(pool, subject, cancel) as evaluator:
                     evaluated = judge_in(
                         setting, evaluator, Case.from_json(record.case), inputs, record
                     )
+                    others.refuse_seen(evaluator.observed(), workspace.inputs)
                     again = Reproduction(
                         record,
                         evaluated.result,

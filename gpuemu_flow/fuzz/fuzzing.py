@@ -24,7 +24,7 @@ from gpuemu_flow.judging.evaluated import EvaluatedCase
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.store.discovered import SeenInputs
+from gpuemu_flow.store.discovered import Discovered, SeenInputs
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.types import BAD, Case
 
@@ -117,6 +117,7 @@ class Fuzzer:
         self._verdicts = VerdictCache(
             self._cache, self.subjects, workspace.inputs, force=options.force
         )
+        self._ordered: list[Discovered | None] = [None for _ in self.subjects]
         self._seed = self.subjects[0].seed if options.seed is None else options.seed
         self._lock = threading.Lock()
         self._errors: list[BaseException] = []
@@ -144,7 +145,8 @@ class Fuzzer:
         UsageError
             ``bad-shape``.
         FlowError
-            When the cache, the workers or the cluster cannot be used.
+            When the cache, the workers or the cluster cannot be used; ``needs-missing`` for a
+            program that uses what a rule makes, and does not wait for the rule.
         """
         begin = time.perf_counter()
         outcome = OpFuzzOutcome(self._op, self._seed, self._options.most_failures)
@@ -188,6 +190,7 @@ class Fuzzer:
             run = FarRun(farm, source, self._verdicts, lookup, self._cancel)
             try:
                 for which, judged, evaluated in run.judged():
+                    self._refuse_unordered(which)
                     if evaluated is not None and outcome.wants(judged):
                         self._on_failure(self.subjects[which], evaluated)
                     self._tell(judged, source, outcome)
@@ -244,6 +247,13 @@ class Fuzzer:
         if outcome.timed_out_again or (self._options.fail_fast and judged.result.verdict in BAD):
             source.stop()
 
+    def _refuse_unordered(self, which: int) -> None:
+        """Raise RunnerError ``needs-missing`` where the verdict may be that on an old file."""
+        used = self._verdicts.inputs[which].used
+        if used is not self._ordered[which]:  # as hardly ever
+            self.subjects[which].others.refuse(used)
+            self._ordered[which] = used
+
     def _judged(
         self, lane: Lane, which: int, number: int, case: Case, outcome: OpFuzzOutcome
     ) -> Iterator[Judged]:
@@ -251,6 +261,7 @@ class Fuzzer:
         key = case_key(number, case)
         known = self._verdicts.find(which, key)
         if known is not None:
+            self._refuse_unordered(which)
             yield Judged(number, case, known, cached=True)
             return
         for asked, evaluated in lane.take(Asked(number, case, key), alone=self._options.fail_fast):
@@ -260,6 +271,7 @@ class Fuzzer:
         self, which: int, asked: Asked, evaluated: EvaluatedCase, outcome: OpFuzzOutcome
     ) -> Judged:
         """Record a failure while its tensors are valid, and the verdict."""
+        self._refuse_unordered(which)
         judged = Judged(asked.number, evaluated.case, evaluated.result)
         if evaluated.result.verdict in BAD:
             with self._lock:

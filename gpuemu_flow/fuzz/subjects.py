@@ -9,6 +9,7 @@ from gpuemu_flow.cases.op_schema import OpSchema, schema_from_json
 from gpuemu_flow.cases.samples import op_samples
 from gpuemu_flow.engine.revealed import as_inputs, revealed, without
 from gpuemu_flow.engine.trust import require_trust
+from gpuemu_flow.engine.unordered import RuleOutputs
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.fuzz.prepare import build_code
@@ -107,6 +108,8 @@ class OpSubject:
         Files of the workspace that the reference was seen to use, and the op is kept from.
     known : tuple of str
         Files to which that does not apply; None: to no file. See `TaskSpec.known`.
+    others : RuleOutputs
+        The outputs of rules that the programs must not use, since they do not wait for them.
     """
 
     subject: Subject
@@ -119,6 +122,7 @@ class OpSubject:
     judge_key: str
     op_sources: Discovered
     reference_sources: Discovered
+    others: RuleOutputs
     hidden: tuple[str, ...] = ()
     known: tuple[str, ...] | None = None
 
@@ -244,6 +248,7 @@ def op_subject(
         ),
         op_sources=sources(tasks.op),
         reference_sources=sources(tasks.reference),
+        others=RuleOutputs.not_awaited(workspace.graph, workspace.root, op),
         hidden=tuple(hidden),
         known=tasks.op.known if learned and tasks.op.judge else None,
     )

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
 from gpuemu_flow.config.model import OpConfig
+from gpuemu_flow.engine.unordered import RuleOutputs
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.prepare import build_code
 from gpuemu_flow.fuzz.sampling import planned_samples, stand_for
@@ -78,6 +79,8 @@ class WireInputs:
     lookup : Lookup
     names : Discovered
         Inputs that were seen before.
+    others : RuleOutputs
+        The outputs of rules that the programs must not use, since they do not wait for them.
 
     Attributes
     ----------
@@ -88,8 +91,11 @@ class WireInputs:
         States of all inputs.
     """
 
-    def __init__(self, known: KnownInputs, lookup: Lookup, names: Discovered) -> None:
+    def __init__(
+        self, known: KnownInputs, lookup: Lookup, names: Discovered, others: RuleOutputs
+    ) -> None:
         self._known = known
+        self._others = others
         self._lookup = lookup
         self._last: dict[str, deque[Observation]] = {}  # of several warm workers in turn
         self._lock = threading.Lock()
@@ -101,13 +107,21 @@ class WireInputs:
         self.parts = lookup.parts(names)
 
     def learn(self, who: str, seen: Observation, given: Given) -> None:
-        """Add the inputs that one program was seen to use so far."""
+        """Add the inputs that one program was seen to use so far.
+
+        Raises
+        ------
+        RunnerError
+            ``needs-missing``.
+        """
         with self._lock:
             names = self.names
             last = self._last.setdefault(who, deque(maxlen=MOST_REMEMBERED))
             if not any(each is seen for each in last):
+                used = self._lookup.discover(seen, given)
+                self._others.refuse(used)
                 last.append(seen)
-                names |= self._lookup.discover(seen, given)
+                names |= used
             self._moved = self._moved or bool(self._lookup.moved(names, self.begun))
             if self._moved:
                 return
@@ -333,13 +347,15 @@ class Subjects:
         inputs = KnownInputs(self._cache.actions, static, self._lookup)
         earlier = self._compiled.get((op.name, dtype))
         names = Discovered() if earlier is None else earlier.seen.names
+        others = RuleOutputs.not_awaited(graph, self._root, op.name)
         for known in inputs.sets()[:1]:
+            others.refuse(known)  # verdicts may be kept from before there was the rule
             names |= known
         return _Compiled(
             subject,
             tuple((str(self._root / path), stamp_of(self._root / path)) for path in files),
             digests,
-            WireInputs(inputs, self._lookup, names),
+            WireInputs(inputs, self._lookup, names, others),
         )
 
     def _compiled_code(self, graph: Graph, specs: Iterable[TaskSpec]) -> set[str]:

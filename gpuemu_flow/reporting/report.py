@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.session import RunOptions, RunOutcome
+from gpuemu_flow.engine.unordered import unordered
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.graph.graph import Graph, Skip, TaskOutline
@@ -78,6 +79,7 @@ def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
     moved = {name for name in stale if states.moved(graph.tasks[name])}
     causes = {name: states.broken(graph.tasks[name]) for name in moved}
     broken = {name: why for name, why in causes.items() if why is not None}
+    broken |= {name: [problem] for name, problem in unordered(workspace, graph.tasks).items()}
     outcome = RunOutcome(graph, RunOptions(), set(graph.tasks))
     outcome.status = {name: "current" for name in graph.tasks if name not in stale}
     outcome.problems = [problem for why in broken.values() for problem in why]
@@ -211,14 +213,17 @@ class _Reader:
 def _undeclared(
     graph: Graph, outlines: Mapping[str, TaskOutline], reader: _Reader
 ) -> list[Problem]:
-    """Return a warning for each rule that wrote more than it declares."""
+    """Return a warning for each rule that wrote, or deleted, more than it declares."""
     found = []
     for name, outline in outlines.items():
-        names = reader.values(name).get("undeclared") if outline.stage == stages.RULE else None
-        if names:
-            from gpuemu_flow.tasks.build_rule import undeclared_problem  # noqa: PLC0415
+        if outline.stage != stages.RULE:
+            continue
+        from gpuemu_flow.tasks.build_rule import deleted_problem, undeclared_problem  # noqa: PLC0415
 
-            found.append(undeclared_problem(graph.tasks[name], names))
+        values = reader.values(name)
+        for kept, told in (("undeclared", undeclared_problem), ("deleted", deleted_problem)):
+            if values.get(kept):
+                found.append(told(graph.tasks[name], values[kept]))
     return found
 
 

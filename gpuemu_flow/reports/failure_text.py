@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
+from gpuemu_flow.plain_text import clipped
 from gpuemu_flow.reports.arguments import described
 from gpuemu_flow.reports.text import Style, note_lines, number, plural, printable, table
 from gpuemu_flow.store.failures import FailureRecord
@@ -44,15 +45,6 @@ def _cells(failure: FailureRecord) -> list[str]:
     error = "" if failure.verdict == Verdict.ERROR.value else number(failure.max_abs)
     cells = (failure.id, failure.op, failure.dtype, shape, failure.kind, error)
     return [clipped(printable(cell), width) for cell, width in zip(cells, _WIDTHS, strict=True)]
-
-
-def clipped(text: str, width: int) -> str:
-    """Return a text in one line of at most `width` characters, its middle left out if need be."""
-    text = " ".join(text.split())
-    if len(text) <= width:
-        return text
-    end = (width - 1) // 2
-    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
 
 
 def render_list(failures: Sequence[FailureRecord], mended: Collection[str]) -> list[str]:

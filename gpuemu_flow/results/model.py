@@ -75,6 +75,7 @@ STANDING = frozenset(
     (
         "untracked-inputs",
         "rule-undeclared-output",
+        "rule-deleted-file",
         "loose-tolerance",
         "constant-reference",
         "causes-cut-short",

@@ -13,7 +13,7 @@ import math
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
@@ -46,6 +46,7 @@ MOST_FILES = 50_000
 MOST_UNDECLARED = 100
 
 _TICKS = 100
+_STAGED = ".part"
 _NOT_LOOKED_AT = frozenset({"__pycache__", ".git", ".gpuemu-cache"})
 _numbers = itertools.count()
 
@@ -70,6 +71,7 @@ class _Made:
 
     outputs: Mapping[str, _Output]
     undeclared: tuple[str, ...]
+    deleted: tuple[str, ...]
     duration_s: float
 
     def to_json(self) -> dict[str, Json]:
@@ -77,6 +79,7 @@ class _Made:
         return {
             "outputs": files,
             "undeclared": list(self.undeclared),
+            "deleted": list(self.deleted),
             "duration_s": self.duration_s,
         }
 
@@ -89,11 +92,12 @@ class _Made:
                 for name, (digest, executable) in data["outputs"].items()
             }
             undeclared = tuple(str(name) for name in data["undeclared"])
+            deleted = tuple(str(name) for name in data["deleted"])
             duration_s = float(data["duration_s"])
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
         good = set(found) == set(names) and math.isfinite(duration_s)
-        return cls(found, undeclared, duration_s) if good else None
+        return cls(found, undeclared, deleted, duration_s) if good else None
 
 
 def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
@@ -149,6 +153,7 @@ def _run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
             "duration_s": made.duration_s,
             "outputs": states,
             "undeclared": list(made.undeclared),
+            "deleted": list(made.deleted),
         },
         discovered=used,
     )
@@ -156,14 +161,28 @@ def _run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
 
 def undeclared_problem(spec: TaskSpec, names: Sequence[str]) -> Problem:
     """Return the warning for files that a rule's command wrote and its outputs do not name."""
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     return Problem(
         "rule-undeclared-output",
-        f"{spec.name} also wrote {shown}, which its outputs do not name",
+        f"{spec.name} also wrote {_some(names)}, which its outputs do not name",
         "name it in `outputs`: other files are neither watched nor restored",
         *_place(spec),
         warning=True,
     )
+
+
+def deleted_problem(spec: TaskSpec, names: Sequence[str]) -> Problem:
+    """Return the warning for files that a rule's command deleted and its outputs do not name."""
+    return Problem(
+        "rule-deleted-file",
+        f"{spec.name} deleted {_some(names)}, which its outputs do not name",
+        "let it delete only what it made itself: nothing puts other files back",
+        *_place(spec),
+        warning=True,
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _place(spec: TaskSpec) -> tuple[str, int]:
@@ -234,7 +253,7 @@ def _restore(spec: TaskSpec, context: StageContext, name: str, output: _Output) 
 
 def _write(path: Path, data: bytes, *, executable: bool) -> None:
     """Write a file whole or not at all."""
-    staged = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}.part")
+    staged = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}{_STAGED}")
     mode = 0o777 if executable else 0o666
     try:
         descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -244,6 +263,12 @@ def _write(path: Path, data: bytes, *, executable: bool) -> None:
     finally:
         with contextlib.suppress(OSError):
             staged.unlink()
+
+
+def _is_gone(root: Path, name: str) -> bool:
+    """Tell whether a file was deleted, not merely past the end of a list or put back elsewhere."""
+    staged = os.path.basename(name).startswith(".") and name.endswith(_STAGED)  # noqa: PTH119
+    return not staged and not os.path.lexists(root / name)
 
 
 def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, str]) -> _Made:
@@ -289,12 +314,17 @@ def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, st
     after = _look(spec, context.root)
     declared = {*spec.settings["declared"], *spec.sources}
     scratch = tuple(f"{name}/" for name in spec.settings["scratch"])
-    undeclared = [
-        name
-        for name, stamp in after.items()
-        if before.get(name) != stamp and name not in declared and not f"{name}/".startswith(scratch)
-    ]
-    return _Made(outputs, tuple(sorted(undeclared)[:MOST_UNDECLARED]), time.perf_counter() - begin)
+
+    def left(names: Iterable[str]) -> tuple[str, ...]:
+        own = (n for n in names if n not in declared and not f"{n}/".startswith(scratch))
+        return tuple(sorted(own)[:MOST_UNDECLARED])
+
+    return _Made(
+        outputs,
+        left(name for name, stamp in after.items() if before.get(name) != stamp),
+        left(name for name in before if name not in after and _is_gone(context.root, name)),
+        time.perf_counter() - begin,
+    )
 
 
 def _checked(spec: TaskSpec, root: Path, name: str) -> Path:

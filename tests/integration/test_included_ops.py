@@ -139,6 +139,17 @@ def test_errors_of_a_template_name_its_line_and_the_values(mini: Mini) -> None:
     assert "(with tile = 0)" in told[0]
 
 
+def test_a_value_that_is_no_name_comes_with_a_way_out(mini: Mini) -> None:
+    mini.write("ops/a.toml", OP.format(name="m_{x}", more='foreach = { x = ["a b", "c"] }'))
+    done = mini.command("config", "check", code=2)
+    (told,) = [line for line in (done.stdout + done.stderr).splitlines() if "ops/a.toml" in line]
+    assert "ops[0].name is 'm_a b', not a name of" in told
+    assert "i = [0, 1]" in told
+    mini.write("ops/a.toml", OP.format(name="m b", more=""))
+    done = mini.command("config", "check", code=2)
+    assert "foreach" not in done.stdout + done.stderr
+
+
 def test_a_template_of_too_many_ops_is_refused(mini: Mini) -> None:
     numbers = ", ".join(map(str, range(101)))
     more = f"foreach = {{ a = [{numbers}], b = [{numbers}] }}"

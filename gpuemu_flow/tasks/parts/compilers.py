@@ -16,6 +16,7 @@ from pathlib import Path
 from gpuemu_flow.artifacts.toolchain import Tool, ToolRun, run_tool
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.let_through import let_through
+from gpuemu_flow.plain_text import clipped
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox import launch
 from gpuemu_flow.runners.sandbox.spec import Sandbox, missing_problem
@@ -27,7 +28,7 @@ COMMAND_TIMEOUT = 900.0
 MAX_OUTPUT = 8 << 20
 MAX_LISTING = 32 << 20  # about 350,000 machine instructions
 MAX_PROBLEMS = 20
-_LINES_SHOWN = 3
+_LINES_SHOWN, _LINE_SHOWN = 3, 200
 _LAUNCHER = Path(launch.__file__)
 # Variables that would change a build without being part of its key.
 _DROPPED = (
@@ -334,8 +335,8 @@ def _errors(text: str, source: str, root: Path) -> list[Problem]:
 def _reason(run: ToolRun, text: str) -> str:
     if run.ok:
         return ""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = " / ".join(lines[-_LINES_SHOWN:])[:500]
+    lines = [line for line in text.splitlines() if line.strip()]
+    said = " / ".join(clipped(line, _LINE_SHOWN) for line in lines[-_LINES_SHOWN:])
     how = run.stopped or f"exit status {run.status}"
     return f"{how}: {said}" if said else how
 

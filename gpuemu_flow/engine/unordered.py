@@ -1,0 +1,208 @@
+"""Refuse verdicts on programs that use the outputs of rules which they do not wait for.
+
+Such a program may have seen the file as it was before the rule made it anew. Tasks are ordered by
+`needs`, not by what programs are seen to use: that is known only once they ran.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.graph.graph import Graph
+from gpuemu_flow.inputs.links import has_link
+from gpuemu_flow.observed import Given, Observation
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.store.discovered import Discovered, Lookup
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskSpec
+
+if TYPE_CHECKING:
+    from gpuemu_flow.engine.workspace import Workspace
+
+_PROGRAMS = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE)
+_DONE = ("current", "ran", "restored")
+_INSTALLED = "<"  # such names begin with a prefix of the interpreter
+
+
+@dataclass(frozen=True)
+class RuleOutputs:
+    """The outputs of rules, by where they lie.
+
+    Attributes
+    ----------
+    root : Path
+        The workspace.
+    producers : mapping of str to (str, str)
+        From an absolute path, without links in its folder, to a rule and the output's name.
+    op : str
+        The op that waits for none of these rules; empty where they are all of a graph.
+    needs : tuple of str
+        The rules that it does wait for.
+    """
+
+    root: Path
+    producers: Mapping[str, tuple[str, str]]
+    op: str = ""
+    needs: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, graph: Graph, root: Path) -> RuleOutputs:
+        """Collect the outputs of all rules of a graph."""
+        named = (n for n, outline in graph.outlines.items() if outline.stage == stages.RULE)
+        rules = [graph.tasks[name] for name in named]  # no other task of a stored graph is parsed
+        places = {_placed(str(root / o)): (spec.subject, o) for spec in rules for o in spec.outputs}
+        return cls(root, places)
+
+    @classmethod
+    def not_awaited(cls, graph: Graph, root: Path, op: str) -> RuleOutputs:
+        """Collect the outputs of the rules that neither an op nor its reference waits for."""
+        found = cls.of(graph, root)
+        if not found.producers:
+            return found
+        runs = (stages.OP, stages.REFERENCE)
+        outlines = graph.outlines.items()
+        names = [n for n, outline in outlines if outline.subject == op and outline.stage in runs]
+        own = [graph.tasks[name] for name in names]
+        before = _rules_before(graph, [spec.name for spec in own])
+        others = {path: made for path, made in found.producers.items() if made[0] not in before}
+        return cls(root, others, op, tuple(_named_needs(own)))
+
+    def used(self, names: Discovered) -> dict[str, str]:
+        """Map each rule to an output of it that a program used, or looked for.
+
+        Listed folders do not count: an interpreter lists those in which it looks for modules.
+        """
+        found: dict[str, str] = {}
+        if not self.producers:
+            return found
+        linked: dict[str, bool] = {}
+        for name in sorted(names.files | names.missed | names.looked):
+            if name.startswith(_INSTALLED):
+                continue
+            path = os.path.join(self.root, name)  # noqa: PTH118 - for each file of each program
+            places = {path}
+            if has_link(path, linked):
+                places |= {_placed(path), os.path.realpath(path)}
+            for rule, output in map(self.producers.__getitem__, places & self.producers.keys()):
+                found.setdefault(rule, output)
+        return found
+
+    def refuse(self, names: Discovered) -> None:
+        """Raise RunnerError ``needs-missing`` if a program of the op used one of these outputs."""
+        used = self.used(names)
+        if used:
+            raise RunnerError(_without_needs(f"{self.op} or its reference", self.needs, used))
+
+    def refuse_seen(self, observed: Mapping[str, Observation], lookup: Lookup) -> None:
+        """Do as `refuse` with what running programs of the op were seen to use until now."""
+        for seen in observed.values() if self.producers else ():
+            self.refuse(lookup.discover(seen, Given()))
+
+
+def unordered(
+    workspace: Workspace, names: Collection[str], finished: Collection[str] = ()
+) -> dict[str, Problem]:
+    """Map each task whose program used the output of a rule that it does not wait for to a problem.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    names : collection of str
+        The tasks that are looked at.
+    finished : collection of str
+        Those of them that this run finished: the snapshot does not know their inputs yet.
+    """
+    graph, kept = workspace.graph, workspace.snapshot.observed
+    outputs = RuleOutputs.of(graph, workspace.root)
+    found: dict[str, Problem] = {}
+    if not outputs.producers:
+        return found
+    states = workspace.states()
+    looked: dict[str | Discovered, dict[str, str]] = {}
+    told: dict[tuple[str, str], set[str]] = {}
+    for name, outline in graph.outlines.items():
+        if name not in names or outline.stage not in _PROGRAMS:
+            continue
+        # Thousands of tasks share a set, which is looked at once.
+        key: str | Discovered = "" if name in finished else kept.task_sets.get(name, "")
+        if not key:
+            record = states.record(name)
+            if record is None:
+                continue
+            key = record.discovered
+        if key not in looked:
+            looked[key] = outputs.used(kept.names([name]) if isinstance(key, str) else key)
+        if looked[key]:
+            before = _rules_before(graph, [name])
+            # What a comparison uses includes what its reference does.
+            before |= told.setdefault((outline.subject, outline.dtype), set())
+            used = {rule: file for rule, file in looked[key].items() if rule not in before}
+            if used:
+                told[outline.subject, outline.dtype].update(used)
+                who = f"{outline.stage} of {outline.subject}"
+                found[name] = _without_needs(who, _named_needs([graph.tasks[name]]), used)
+    return found
+
+
+def refuse_unordered(workspace: Workspace, status: dict[str, str]) -> list[Problem]:
+    """Turn the results of such tasks, and of all that depend on them, into failures.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    status : dict of str to str
+        The outcome of each task of a run; changed in place.
+
+    Returns
+    -------
+    list of Problem
+        The reasons.
+    """
+    graph = workspace.graph
+    finished = {name for name, how in status.items() if how in ("ran", "restored")}
+    looked_at = {name for name, how in status.items() if how in _DONE}
+    found = unordered(workspace, looked_at, finished)
+    states = workspace.states()
+    for name, problem in found.items():
+        for task in graph.downstream([name]) & status.keys():
+            if status[task] in _DONE:
+                status[task] = "failed"
+            if graph.tasks[task].stage in _PROGRAMS and (task == name or task not in found):
+                states.save_broken(graph.tasks[task], [problem])
+    return list(dict.fromkeys(found.values()))
+
+
+def _rules_before(graph: Graph, tasks: Iterable[str]) -> set[str]:
+    """Return the names of the rules that tasks wait for."""
+    before = map(graph.outlines.__getitem__, graph.upstream(tasks))
+    return {outline.subject for outline in before if outline.stage == stages.RULE}
+
+
+def _named_needs(specs: Iterable[TaskSpec]) -> list[str]:
+    """Return the rules that tasks wait for without another rule between."""
+    found: dict[str, None] = {}
+    for source in (source for spec in specs for source in spec.inputs):
+        for beginning in (stages.BUILT, stages.AFTER):
+            if source.role.startswith(beginning):
+                found[source.role.removeprefix(beginning)] = None
+    return list(found)
+
+
+def _placed(path: str) -> str:
+    """Return a path with the links of its folder resolved, but not the file itself."""
+    folder, name = os.path.split(path)
+    return f"{os.path.realpath(folder).rstrip('/')}/{name}"
+
+
+def _without_needs(who: str, needs: Iterable[str], used: Mapping[str, str]) -> Problem:
+    files = " and ".join(f"{file}, which the rule {rule} makes," for rule, file in used.items())
+    wanted = ", ".join(f'"{rule}"' for rule in dict.fromkeys((*needs, *used)))
+    return Problem(
+        "needs-missing",
+        f"{who} used {files} and does not wait for it: the file may have been an old one",
+        f"add `needs = [{wanted}]` to the op",
+    )
