@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gpuemu_flow.artifacts.lint import Linter
 from gpuemu_flow.artifacts.measure import Artifact, measure
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.ptx import read_body, read_ptx
 
 KERNELS = Path(__file__).resolve().parent.parent / "scripts" / "kernels"
@@ -51,7 +51,7 @@ def parse(data: bytes) -> int:
 
 def lint(data: bytes) -> int:
     """Read, measure (with liveness) and apply all rules."""
-    linter = Linter(Policy())
+    linter = Linter(KernelPolicy())
     return sum(len(linter.lint(view).violations) for view in measure(Artifact("x", data)).kernels)
 
 

@@ -4,9 +4,9 @@
 from the tables of configuration keys, ``docs/lint-rules.md`` from the lint rules, ``docs/api.md``
 from docstrings, the table of instructions in ``docs/emulator.md`` from the emulator,
 ``docs/schemas.md`` from the schemas, what ``schemas/report.schema.json`` shares
-with that of ``run`` from the latter, ``docs/images/graph.svg`` from the graph in
-``docs/architecture.md``, ``docs/gitlab-ci.yml`` from what ``init --ci gitlab`` writes. With
-``--check`` nothing is written; the exit code is 1 when a page differs from what would be.
+with that of ``run`` from the latter, ``docs/images/graph.svg`` and ``house.svg`` from the
+texts in ``docs/architecture.md``, ``docs/gitlab-ci.yml`` from what ``init --ci gitlab`` writes.
+With ``--check`` nothing is written; the exit code is 1 when a page differs from what would be.
 """
 
 from __future__ import annotations
@@ -179,6 +179,7 @@ def pages() -> dict[Path, str]:
         REPOSITORY / "docs" / "api.md": neighbour("api_page").api_page(),
         REPOSITORY / "docs" / "schemas.md": neighbour("schema_page").schema_page(schemas, refer),
         REPOSITORY / "docs" / "images" / "graph.svg": neighbour("make_graph").picture(),
+        REPOSITORY / "docs" / "images" / "house.svg": neighbour("make_graph").house(),
         REPOSITORY / "docs" / "cli.md": cli_page(),
         REPOSITORY / "docs" / "config.md": neighbour("config_page").config_page(),
         REPOSITORY / "docs" / "lint-rules.md": neighbour("rules_page").reference_page(),

@@ -10,8 +10,11 @@ from mkdocs.structure.files import File, Files
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 _LINK = re.compile(r"\]\(\.\./([\w./-]+)(#[\w-]+)?\)")
-_GRAPH = re.compile(r"<!-- graph -->\n```mermaid\n.*?```", re.DOTALL)
-_DRAWN = "![The task graph of one op, from its cases to its verdict](images/graph.svg)"
+_MERMAID = re.compile(r"<!-- (graph|house) -->\n```mermaid\n.*?```", re.DOTALL)
+_DRAWN = {
+    "graph": "![The task graph of one op, from its cases to its verdict](images/graph.svg)",
+    "house": "![The packages by floor, from commands to plain data](images/house.svg)",
+}
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -26,7 +29,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Point links to such files to where they lie in the site, and show the graph as a picture.
+    """Point links to such files to where they lie in the site, and show diagrams as pictures.
 
     The theme would fetch the program that draws Mermaid from another host.
     """
@@ -35,4 +38,4 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         names = {"CHANGELOG.md": "changelog.md", "README.md": "index.md"}
         return f"]({names.get(match[1], match[1])}{match[2] or ''})"
 
-    return _GRAPH.sub(_DRAWN, _LINK.sub(moved, markdown))
+    return _MERMAID.sub(lambda match: _DRAWN[match[1]], _LINK.sub(moved, markdown))

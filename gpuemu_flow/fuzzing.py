@@ -243,9 +243,9 @@ class FuzzConfig:
         given = {name: getattr(self, name) for name in _RANGES}
         return _limits(given) if any(v is not None for v in given.values()) else None
 
-    def as_request(self) -> fuzz_config.FuzzConfig:
-        """Return the daemon's form, or raise the errors of `fuzz_config.FuzzConfig`."""
-        return fuzz_config.FuzzConfig.from_json(self.to_dict())
+    def as_request(self) -> fuzz_config.SequenceConfig:
+        """Return the daemon's form, or raise the errors of `fuzz_config.SequenceConfig`."""
+        return fuzz_config.SequenceConfig.from_json(self.to_dict())
 
     def to_dict(self) -> dict[str, Json]:
         """Return the settings in the form of a request's ``fuzz_config``."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpuemu_flow.artifacts.diff import Judgement, KernelDiff, MetricChange
+from gpuemu_flow.artifacts.diff import ChangeJudgement, KernelDiff, MetricChange
 from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.kernel_record import KernelFigures, KernelRecord
 from gpuemu_flow.artifacts.occupancy import Occupancy
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.results.baseline_diff import BaselineDiff
 from gpuemu_flow.results.document import (
-    CheckedCase,
+    CaseVerdict,
+    FileLine,
     HistoryPoint,
     KnownFailure,
     Picture,
-    Place,
     Report,
     TaskState,
 )
@@ -59,9 +59,9 @@ def case(op_seed: int, **values: Any) -> Case:
     return Case(**{**own, **values})
 
 
-def passed(op: str, seed: int, **values: Any) -> CheckedCase:
+def passed(op: str, seed: int, **values: Any) -> CaseVerdict:
     stats = ErrorStats(count=15, num_finite=15, max_abs=1e-7, max_rel=1e-6, tolerance_used=0.25)
-    return CheckedCase(op, case(seed, **values), CheckResult(Verdict.PASSED, stats=stats))
+    return CaseVerdict(op, case(seed, **values), CheckResult(Verdict.PASSED, stats=stats))
 
 
 def failed(
@@ -75,20 +75,20 @@ def failed(
     notes: tuple[str, ...] = (),
     stderr: str = "",
     **values: Any,
-) -> CheckedCase:
+) -> CaseVerdict:
     stats = ErrorStats(
         count=15, num_exceeding=3, max_abs=0.5, max_rel=0.25, max_ulp=9.0, tolerance_used=used,
         worst_index=(1, 2), worst_expected=2.0, worst_actual=2.5,
     )  # fmt: skip
     failure = Failure(kind, message, "output", (1, 2), 2.0, 2.5)
-    return CheckedCase(
+    return CaseVerdict(
         op, case(seed, **values), CheckResult(verdict, (failure,), stats, notes, stderr=stderr)
     )
 
 
-def results_of(cases: list[CheckedCase]) -> tuple[OpResult, ...]:
+def results_of(cases: list[CaseVerdict]) -> tuple[OpResult, ...]:
     """The summaries that the engine would make of such cases."""
-    groups: dict[tuple[str, str], list[CheckedCase]] = {}
+    groups: dict[tuple[str, str], list[CaseVerdict]] = {}
     for one in cases:
         groups.setdefault((one.op, one.case.dtype), []).append(one)
     found = []
@@ -117,7 +117,7 @@ def results_of(cases: list[CheckedCase]) -> tuple[OpResult, ...]:
     return tuple(found)
 
 
-def report_of(cases: list[CheckedCase], **values: Any) -> Report:
+def report_of(cases: list[CaseVerdict], **values: Any) -> Report:
     """A report of such cases; `values` replace its own."""
     run = RunReport(
         TaskCounts(total=4, ran=4), ("compare:softmax:float32",), results_of(cases), duration_s=1.5
@@ -128,7 +128,7 @@ def report_of(cases: list[CheckedCase], **values: Any) -> Report:
         "created": "2026-01-02T03:04:05Z",
         "version": "1.2.3",
         "cases": tuple(cases),
-        "places": {"softmax": Place("scripts/softmax.py", 7)},
+        "places": {"softmax": FileLine("scripts/softmax.py", 7)},
     }
     return Report(**{**own, **values})
 
@@ -199,13 +199,13 @@ def sample() -> Report:
             MetricChange("registers", 32, 40),
             MetricChange("shared_bytes", 2048, 1024),
         ),
-        judgements=(Judgement("regression", "registers", "32 -> 40"),),
+        judgements=(ChangeJudgement("regression", "registers", "32 -> 40"),),
     )  # fmt: skip
     baseline = Baseline("v1", "2026-01-01T00:00:00.000000Z", "1.2.3", {})
     return replace(
         report,
         run=run,
-        kernel_places={"softmax_kernel": Place("scripts/softmax.cu")},
+        kernel_places={"softmax_kernel": FileLine("scripts/softmax.cu")},
         known={
             ("softmax", 12, "float32"): KnownFailure("abc123", "2026-01-02", minimized),
             ("softmax", 13, "float32"): KnownFailure("def456", "2026-01-02"),
@@ -266,7 +266,7 @@ def hostile() -> Report:
     return replace(
         report,
         run=run,
-        places={HOSTILE: Place(HOSTILE, 3)},
+        places={HOSTILE: FileLine(HOSTILE, 3)},
         fail_on_regression=True,
         pictures={(HOSTILE, 1, "float32"): Picture(note=HOSTILE, inputs={HOSTILE: HOSTILE})},
         tasks=(TaskState(HOSTILE, "op", HOSTILE, HOSTILE, "ran"),),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
 
-from gpuemu_flow.artifacts.findings import Finding, Place
+from gpuemu_flow.artifacts.findings import PtxLocation, RuleFinding
 from gpuemu_flow.artifacts.ptx.body import read_body
 from gpuemu_flow.artifacts.ptx.cfg import ControlFlowGraph, build_cfg
 from gpuemu_flow.artifacts.ptx.dataflow import Dataflow, analyse_dataflow
@@ -105,19 +105,19 @@ class KernelAnalysis:
         """Return the operands of an instruction."""
         return split_operands(self.body.instructions[index].text)
 
-    def place(self, index: int) -> Place:
+    def place(self, index: int) -> PtxLocation:
         """Return the place of an instruction in the PTX and in its source."""
         instruction = self.body.instructions[index]
         line = self.function.module.source.line_of(instruction.offset)
         return self._with_source(instruction, line)
 
-    def _with_source(self, instruction: Instruction, line: int) -> Place:
+    def _with_source(self, instruction: Instruction, line: int) -> PtxLocation:
         location = self.body.location_of(instruction)
         if location is None:
-            return Place(line)
+            return PtxLocation(line)
         files = self.function.module.files
         call = location.inlined_at
-        return Place(
+        return PtxLocation(
             line,
             files.get(location.file, ""),
             location.line,
@@ -126,16 +126,18 @@ class KernelAnalysis:
         )
 
     @cached_property
-    def kernel_place(self) -> Place:
+    def kernel_place(self) -> PtxLocation:
         """Return the place of the kernel itself: its header, and its first source line."""
         line = self.function.line
         if not self.body.locations:
-            return Place(line)
+            return PtxLocation(line)
         first = self.body.locations[0]
         path = self.function.module.files.get(first.file, "")
-        return Place(line, path, first.line)
+        return PtxLocation(line, path, first.line)
 
-    def group(self, indices: Iterable[int], describe: Callable[[int, int], str]) -> list[Finding]:
+    def group(
+        self, indices: Iterable[int], describe: Callable[[int, int], str]
+    ) -> list[RuleFinding]:
         """Group instructions by source line; return one finding per line, at most `MAX_FINDINGS`.
 
         Parameters
@@ -157,5 +159,5 @@ class KernelAnalysis:
             shown = [*shown[: MAX_FINDINGS - 1], rest]
         for members in shown:
             first, count = members[0], len(members)
-            findings.append(Finding(describe(first, count), self.place(first), count))
+            findings.append(RuleFinding(describe(first, count), self.place(first), count))
         return findings

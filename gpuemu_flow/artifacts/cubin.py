@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import field
 
-from gpuemu_flow.artifacts.elf import SHT_NOBITS, CorruptElfError, Elf, Section, Symbol
+from gpuemu_flow.artifacts.elf import SHT_NOBITS, CorruptElfError, Elf, ElfSection, ElfSymbol
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.quick_dataclass import dataclass
 
@@ -174,7 +174,7 @@ class _Reader:
     def read(self) -> Cubin:
         elf = self._elf
         symbols = elf.symbols()
-        code: dict[str, Section] = {}
+        code: dict[str, ElfSection] = {}
         for section in elf.sections:
             if section.name.startswith(".text."):
                 name = section.name.removeprefix(".text.")
@@ -200,14 +200,14 @@ class _Reader:
         arch, tool_version = self._identity()
         return Cubin(arch, tool_version, self._kernels)
 
-    def _shared(self, section: Section) -> None:
+    def _shared(self, section: ElfSection) -> None:
         name = section.name.removeprefix(".nv.shared.")
         if name not in self._kernels:  # ".nv.shared.reserved.0" belongs to none
             return
         reserved = _RESERVED_SHARED if self._sm_number() >= _FIRST_SM_WITH_RESERVED else 0
         self._kernels[name].shared_bytes = max(section.size - reserved, 0)
 
-    def _file_records(self, section: Section, symbols: list[Symbol]) -> None:
+    def _file_records(self, section: ElfSection, symbols: list[ElfSymbol]) -> None:
         for attribute, payload in _records(self._elf.content(section)):
             if len(payload) != 8:
                 continue
@@ -224,7 +224,7 @@ class _Reader:
             elif attribute == _FRAME_SIZE:
                 kernel.frame_bytes = value
 
-    def _kernel_records(self, section: Section, code: dict[str, Section]) -> None:
+    def _kernel_records(self, section: ElfSection, code: dict[str, ElfSection]) -> None:
         name = section.name.removeprefix(".nv.info.")
         kernel = self._kernels.get(name)
         if kernel is None:

@@ -61,7 +61,7 @@ class MetricChange:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class ChangeJudgement:
     """One change of a kernel that is worse, better or worth a note.
 
     ``kind`` is ``regression``, ``improvement``, ``warning`` or ``info``.
@@ -89,7 +89,7 @@ class KernelDiff:
         Instruction families that differ, largest change first.
     occupancy : tuple of str
         Limits of the occupancy before and after, ``("registers", "warps and registers")``.
-    judgements : tuple of Judgement
+    judgements : tuple of ChangeJudgement
     """
 
     name: str
@@ -99,7 +99,7 @@ class KernelDiff:
     changes: tuple[MetricChange, ...] = ()
     families: tuple[MetricChange, ...] = ()
     occupancy: tuple[str, ...] = ()
-    judgements: tuple[Judgement, ...] = ()
+    judgements: tuple[ChangeJudgement, ...] = ()
 
     @property
     def is_regression(self) -> bool:
@@ -218,9 +218,9 @@ def _refusal(old: KernelMetrics, new: KernelMetrics) -> str:
     return ""
 
 
-def _tool_drift(old: KernelMetrics, new: KernelMetrics) -> Iterator[Judgement]:
+def _tool_drift(old: KernelMetrics, new: KernelMetrics) -> Iterator[ChangeJudgement]:
     if old.tool_version != new.tool_version:
-        yield Judgement(
+        yield ChangeJudgement(
             WARNING,
             "tool_version",
             f"ptxas {old.tool_version or 'unknown'} against {new.tool_version or 'unknown'}: small "
@@ -250,7 +250,7 @@ def _family_changes(old: KernelMetrics, new: KernelMetrics) -> list[MetricChange
     return sorted(changed, key=lambda change: -abs(change.delta or 0))
 
 
-def _judge_resources(old: KernelMetrics, new: KernelMetrics) -> Iterator[Judgement]:
+def _judge_resources(old: KernelMetrics, new: KernelMetrics) -> Iterator[ChangeJudgement]:
     for metric, what in (
         ("spill_instructions", "spill instructions"),
         ("spill_bytes", "bytes of spills"),
@@ -260,17 +260,17 @@ def _judge_resources(old: KernelMetrics, new: KernelMetrics) -> Iterator[Judgeme
         if before is None or after is None or before == after:
             continue
         kind = REGRESSION if after > before else IMPROVEMENT
-        yield Judgement(kind, metric, f"{before} → {after} {what}")
+        yield ChangeJudgement(kind, metric, f"{before} → {after} {what}")
     before, after = old.shared_bytes or 0, new.shared_bytes or 0
     if before <= STATIC_SHARED_LIMIT < after:
         message = f"static shared memory passes {STATIC_SHARED_LIMIT} bytes: {before} → {after}"
-        yield Judgement(REGRESSION, "shared_bytes", message)
+        yield ChangeJudgement(REGRESSION, "shared_bytes", message)
     elif after <= STATIC_SHARED_LIMIT < before:
         message = f"static shared memory fits again: {before} → {after} bytes"
-        yield Judgement(IMPROVEMENT, "shared_bytes", message)
+        yield ChangeJudgement(IMPROVEMENT, "shared_bytes", message)
 
 
-def _judge_occupancy(old: KernelMetrics, new: KernelMetrics) -> Iterator[Judgement]:
+def _judge_occupancy(old: KernelMetrics, new: KernelMetrics) -> Iterator[ChangeJudgement]:
     before, after = old.occupancy, new.occupancy
     comparable = before is not None and after is not None and before.threads == after.threads
     if comparable and before is not None and after is not None and before.blocks != after.blocks:
@@ -278,7 +278,7 @@ def _judge_occupancy(old: KernelMetrics, new: KernelMetrics) -> Iterator[Judgeme
         kind = REGRESSION if worse else IMPROVEMENT
         if worse and not new.is_exact:
             kind = WARNING  # from an estimate
-        yield Judgement(
+        yield ChangeJudgement(
             kind,
             "occupancy",
             f"{before.blocks} → {after.blocks} resident blocks of {after.threads} threads, "
@@ -288,15 +288,15 @@ def _judge_occupancy(old: KernelMetrics, new: KernelMetrics) -> Iterator[Judgeme
     if old.registers is not None and new.registers is not None:
         if new.registers > old.registers:
             message = f"{old.registers} → {new.registers} registers at the same occupancy"
-            yield Judgement(WARNING, "registers", message)
+            yield ChangeJudgement(WARNING, "registers", message)
         elif new.registers < old.registers:
             message = f"{old.registers} → {new.registers} registers"
-            yield Judgement(IMPROVEMENT, "registers", message)
+            yield ChangeJudgement(IMPROVEMENT, "registers", message)
 
 
 def _judge_instructions(
     old: KernelMetrics, new: KernelMetrics, tolerance: float
-) -> Iterator[Judgement]:
+) -> Iterator[ChangeJudgement]:
     if old.instructions is None or new.instructions is None:
         return
     for family in _NEVER_NEW:
@@ -312,29 +312,29 @@ def _judge_instructions(
         yield from _appears(written, f"calls of {written}", before, after)
     before, after = (m.families.get("tensor", 0) for m in (old, new))
     if before and not after:
-        yield Judgement(REGRESSION, "tensor", f"{before} tensor-core instructions are gone")
+        yield ChangeJudgement(REGRESSION, "tensor", f"{before} tensor-core instructions are gone")
     elif after and not before:
-        yield Judgement(IMPROVEMENT, "tensor", f"{after} tensor-core instructions are new")
+        yield ChangeJudgement(IMPROVEMENT, "tensor", f"{after} tensor-core instructions are new")
     growth = new.instructions - old.instructions
     if abs(growth) > tolerance * old.instructions:
         message = f"{old.instructions} → {new.instructions} PTX instructions"
-        yield Judgement(INFO, "instructions", message)
+        yield ChangeJudgement(INFO, "instructions", message)
 
 
 def _judge_forbidden(
     old: KernelMetrics, new: KernelMetrics, forbidden: tuple[str, ...]
-) -> Iterator[Judgement]:
+) -> Iterator[ChangeJudgement]:
     for pattern in forbidden:
         before, after = (_count_matches(pattern, m) for m in (old, new))
         if before is not None and after is not None:
             yield from _appears(pattern, f"forbidden {pattern} instructions", before, after)
 
 
-def _appears(metric: str, what: str, before: int, after: int) -> Iterator[Judgement]:
+def _appears(metric: str, what: str, before: int, after: int) -> Iterator[ChangeJudgement]:
     if after and not before:
-        yield Judgement(REGRESSION, metric, f"{after} {what}, none before")
+        yield ChangeJudgement(REGRESSION, metric, f"{after} {what}, none before")
     elif before and not after:
-        yield Judgement(IMPROVEMENT, metric, f"no {what}, {before} before")
+        yield ChangeJudgement(IMPROVEMENT, metric, f"no {what}, {before} before")
 
 
 def _count_matches(pattern: str, metrics: KernelMetrics) -> int | None:

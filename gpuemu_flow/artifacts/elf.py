@@ -23,7 +23,7 @@ class CorruptElfError(Exception):
 
 
 @dataclass(frozen=True)
-class Section:
+class ElfSection:
     """One section header with its name."""
 
     name: str
@@ -36,7 +36,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Symbol:
+class ElfSymbol:
     """One entry of the symbol table; ``other`` holds CUDA's entry flag."""
 
     name: str
@@ -70,7 +70,7 @@ class Elf:
         self.flags = self._u32(48)
         self.sections = self._read_sections()
 
-    def content(self, section: Section) -> memoryview:
+    def content(self, section: ElfSection) -> memoryview:
         """Return the bytes of a section (none for a NOBITS section)."""
         if section.type == SHT_NOBITS:
             return memoryview(b"")
@@ -78,7 +78,7 @@ class Elf:
         self._check(section.offset, section.size, f"section {section.name}")
         return memoryview(self._data)[section.offset : section.offset + section.size]
 
-    def symbols(self) -> list[Symbol]:
+    def symbols(self) -> list[ElfSymbol]:
         """Return the symbol table; empty when the file has none."""
         table = next((s for s in self.sections if s.type == SHT_SYMTAB), None)
         if table is None:
@@ -90,10 +90,10 @@ class Elf:
         symbols = []
         for position in range(0, len(content) // _SYMBOL.size * _SYMBOL.size, _SYMBOL.size):
             name, info, other, section, _, size = _SYMBOL.unpack_from(content, position)
-            symbols.append(Symbol(self._name(strings, name), info, other, section, size))
+            symbols.append(ElfSymbol(self._name(strings, name), info, other, section, size))
         return symbols
 
-    def _read_sections(self) -> list[Section]:
+    def _read_sections(self) -> list[ElfSection]:
         table_offset = self._u64(40)
         entry_size, count, names_index = self._u16(58), self._u16(60), self._u16(62)
         if table_offset == 0:
@@ -114,10 +114,12 @@ class Elf:
         if names_index >= len(raw):
             raise CorruptElfError(f"section name table {names_index} of {len(raw)} sections")
         header = raw[names_index]
-        names = Section("", header[1], header[2], header[4], header[5], header[6], header[7])
-        return [Section(self._name(names, s[0]), s[1], s[2], s[4], s[5], s[6], s[7]) for s in raw]
+        names = ElfSection("", header[1], header[2], header[4], header[5], header[6], header[7])
+        return [
+            ElfSection(self._name(names, s[0]), s[1], s[2], s[4], s[5], s[6], s[7]) for s in raw
+        ]
 
-    def _name(self, strings: Section, offset: int) -> str:
+    def _name(self, strings: ElfSection, offset: int) -> str:
         self._check(strings.offset, strings.size, "string table")
         if offset >= strings.size:
             raise CorruptElfError(f"name at {offset} of a string table of {strings.size} bytes")

@@ -10,7 +10,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class Place:
+class PtxLocation:
     """A place in the PTX, and in the source that it was compiled from.
 
     ``source_line`` is 0 without line information; ``call_file``/``call_line`` is where inlined
@@ -25,13 +25,13 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Finding:
+class RuleFinding:
     """One finding of a rule in a kernel, before the policy is applied.
 
     Attributes
     ----------
     message : str
-    place : Place
+    place : PtxLocation
     count : int
         Instructions that it concerns.
     severity : str
@@ -39,7 +39,7 @@ class Finding:
     """
 
     message: str
-    place: Place = Place()
+    place: PtxLocation = PtxLocation()
     count: int = 1
     severity: str = ""
 
@@ -48,9 +48,9 @@ class Finding:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Finding:
+    def from_json(cls, data: Mapping[str, Any]) -> RuleFinding:
         """Rebuild from `to_json`'s result, or raise KeyError or TypeError."""
-        return cls(**{**data, "place": Place(**data["place"])})
+        return cls(**{**data, "place": PtxLocation(**data["place"])})
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Violation:
         the violation concerns the kernel as a whole and its line is unknown.
     actual, limit : float or None
         The measured figure and its limit, if the rule is about a limit.
-    place : Place
+    place : PtxLocation
     allowed : str
         The reason why it was accepted; empty when it counts.
     """
@@ -82,7 +82,7 @@ class Violation:
     line: int = 0
     actual: float | None = None
     limit: float | None = None
-    place: Place = Place()
+    place: PtxLocation = PtxLocation()
     allowed: str = ""
 
     def to_json(self) -> dict[str, Any]:

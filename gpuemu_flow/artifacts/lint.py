@@ -14,7 +14,7 @@ from gpuemu_flow.artifacts.kernel_record import (
     UncheckedRule,
 )
 from gpuemu_flow.artifacts.metrics import KernelMetrics
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.rules import RULES, RULES_BY_ID
 from gpuemu_flow.artifacts.sass_families import count_sass_families
 from gpuemu_flow.artifacts.suppress import Allowances, ReadSource, apply_allowances
@@ -64,12 +64,12 @@ class Linter:
 
     Attributes
     ----------
-    policy : Policy
+    policy : KernelPolicy
     read_source : callable or None
         Reads the source in which ``gpuemu: allow`` comments are looked for; None ignores them.
     """
 
-    policy: Policy
+    policy: KernelPolicy
     read_source: ReadSource | None = None
     _allowances: Allowances | None = field(default=None, init=False)
 

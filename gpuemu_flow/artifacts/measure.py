@@ -9,12 +9,12 @@ from dataclasses import field, replace
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
 from gpuemu_flow.artifacts.cubin import Cubin, read_cubin
 from gpuemu_flow.artifacts.families import count_families
-from gpuemu_flow.artifacts.findings import Finding, Place
+from gpuemu_flow.artifacts.findings import PtxLocation, RuleFinding
 from gpuemu_flow.artifacts.liveness import estimate_registers, max_live
 from gpuemu_flow.artifacts.metrics import (
     ESTIMATE,
     KernelMetrics,
-    Launch,
+    KnownLaunch,
     Resources,
     kernel_occupancy,
     resources_from_cubin,
@@ -77,23 +77,23 @@ class _Facts:
     max_live: int | None
     predicated: int
     opcodes: dict[str, int]
-    opcode_places: dict[str, Place]
+    opcode_places: dict[str, PtxLocation]
     calls: dict[str, int]
-    call_places: dict[str, Place]
-    findings: dict[str, list[Finding]]
+    call_places: dict[str, PtxLocation]
+    findings: dict[str, list[RuleFinding]]
     local_bytes: int
     shared_bytes: int
-    place: Place
+    place: PtxLocation
     problems: list[Problem]
 
 
-def measure(artifact: Artifact, launches: Mapping[str, Launch] | None = None) -> Measurement:
+def measure(artifact: Artifact, launches: Mapping[str, KnownLaunch] | None = None) -> Measurement:
     """Measure every kernel of an artifact.
 
     Parameters
     ----------
     artifact : Artifact
-    launches : mapping of str to Launch, optional
+    launches : mapping of str to KnownLaunch, optional
         Block size and dynamic shared memory by kernel name; ``""`` holds for all others.
 
     Returns
@@ -134,7 +134,7 @@ def _examine(function: Function) -> _Facts:
     analysis = KernelAnalysis(function)
     body = analysis.body
     pressure = max_live(body, analysis.graph, analysis.flow)
-    findings: dict[str, list[Finding]] = {}
+    findings: dict[str, list[RuleFinding]] = {}
     for rule in RULES:
         if rule.find is not None:
             found = list(rule.find(analysis))
@@ -173,7 +173,7 @@ class _Builder:
     """Builder of views from the facts, the cubin and the ptxas report of one artifact."""
 
     def __init__(
-        self, artifact: Artifact, cubin: Cubin | None, launches: Mapping[str, Launch]
+        self, artifact: Artifact, cubin: Cubin | None, launches: Mapping[str, KnownLaunch]
     ) -> None:
         self._artifact = artifact
         self._cubin = cubin
@@ -249,7 +249,7 @@ class _Builder:
     def _metrics(
         self, name: str, arch: str, resources: Resources, max_threads: int
     ) -> KernelMetrics:
-        launch = self._launches.get(name, self._launches.get("", Launch()))
+        launch = self._launches.get(name, self._launches.get("", KnownLaunch()))
         sass = self._artifact.sass
         listed = None if sass is None else sass.functions.get(name)
         return KernelMetrics(
@@ -317,16 +317,18 @@ def _sum(histograms: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(total)
 
 
-def _first(places: Iterable[Mapping[str, Place]]) -> dict[str, Place]:
-    first: dict[str, Place] = {}
+def _first(places: Iterable[Mapping[str, PtxLocation]]) -> dict[str, PtxLocation]:
+    first: dict[str, PtxLocation] = {}
     for found in places:
         for key, place in found.items():
             first.setdefault(key, place)
     return first
 
 
-def _merge_findings(entry: _Facts, called: list[_Facts]) -> dict[str, tuple[Finding, ...]]:
-    merged: dict[str, list[Finding]] = {rule: list(found) for rule, found in entry.findings.items()}
+def _merge_findings(entry: _Facts, called: list[_Facts]) -> dict[str, tuple[RuleFinding, ...]]:
+    merged: dict[str, list[RuleFinding]] = {
+        rule: list(found) for rule, found in entry.findings.items()
+    }
     for facts in called:
         for rule, found in facts.findings.items():
             merged.setdefault(rule, []).extend(

@@ -21,7 +21,7 @@ _ASSUMED_THREADS = 256
 
 
 @dataclass(frozen=True)
-class Launch:
+class KnownLaunch:
     """Known figures of a kernel's launch, which PTX does not contain.
 
     Attributes
@@ -170,7 +170,7 @@ def resources_from_ptxas(usage: KernelUsage, tool_version: str) -> Resources:
 
 
 def kernel_occupancy(
-    arch: str, resources: Resources, max_threads: int, launch: Launch
+    arch: str, resources: Resources, max_threads: int, launch: KnownLaunch
 ) -> Occupancy | None:
     """Compute the occupancy at the launch's block size, else at that of the bounds, else at 256.
 

@@ -10,7 +10,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class Policy:
+class KernelPolicy:
     """Limits and severities that a kernel is held to.
 
     Attributes

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field, replace
 
-from gpuemu_flow.artifacts.findings import Place, Violation
+from gpuemu_flow.artifacts.findings import PtxLocation, Violation
 from gpuemu_flow.errors import Problem, did_you_mean
 from gpuemu_flow.quick_dataclass import dataclass
 
@@ -38,7 +38,7 @@ class Allowances:
     problems: list[Problem] = field(default_factory=list)
     _by_file: dict[str, list[Allowance]] = field(default_factory=dict)
 
-    def reason_for(self, rule: str, place: Place) -> str:
+    def reason_for(self, rule: str, place: PtxLocation) -> str:
         """Return the reason why a violation at a place is accepted; empty when it is not.
 
         A comment covers its own line and the first line after it that is not a comment. A comment

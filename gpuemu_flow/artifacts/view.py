@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, field
 from typing import Any
 
-from gpuemu_flow.artifacts.findings import Finding, Place
+from gpuemu_flow.artifacts.findings import PtxLocation, RuleFinding
 from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.artifacts.ptx.model import LaunchBounds
 from gpuemu_flow.quick_dataclass import dataclass
@@ -28,15 +28,15 @@ class KernelView:
     name, file, arch : str
     metrics : KernelMetrics
     bounds : LaunchBounds
-    place : Place
+    place : PtxLocation
         The place of the kernel itself.
     has_ptx : bool
         False when only a cubin was given: rules that read PTX had nothing to look at.
     target_options : tuple of str
         Words after the architecture in ``.target``, ``debug`` for one.
-    findings : dict of str to tuple of Finding
+    findings : dict of str to tuple of RuleFinding
         Findings in the PTX, by the id of the rule whose ``find`` made them.
-    opcode_places, call_places : dict of str to Place
+    opcode_places, call_places : dict of str to PtxLocation
         First instruction of each PTX opcode, first call of each function.
     unmet_bounds : str
         Statement of ptxas about launch bounds that it ignored.
@@ -51,12 +51,12 @@ class KernelView:
     arch: str
     metrics: KernelMetrics
     bounds: LaunchBounds = field(default_factory=LaunchBounds)
-    place: Place = field(default_factory=Place)
+    place: PtxLocation = field(default_factory=PtxLocation)
     has_ptx: bool = True
     target_options: tuple[str, ...] = ()
-    findings: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
-    opcode_places: Mapping[str, Place] = field(default_factory=dict)
-    call_places: Mapping[str, Place] = field(default_factory=dict)
+    findings: Mapping[str, tuple[RuleFinding, ...]] = field(default_factory=dict)
+    opcode_places: Mapping[str, PtxLocation] = field(default_factory=dict)
+    call_places: Mapping[str, PtxLocation] = field(default_factory=dict)
     unmet_bounds: str = ""
     assembly: Mapping[str, str] = field(default_factory=dict)
     recursive: bool = False
@@ -79,12 +79,12 @@ class KernelView:
             raise ValueError("a kernel view of another version")
         values["metrics"] = KernelMetrics.from_json(values["metrics"])
         values["bounds"] = LaunchBounds(**values["bounds"])
-        values["place"] = Place(**values["place"])
+        values["place"] = PtxLocation(**values["place"])
         values["target_options"] = tuple(values["target_options"])
         values["findings"] = {
-            rule: tuple(Finding.from_json(item) for item in items)
+            rule: tuple(RuleFinding.from_json(item) for item in items)
             for rule, items in values["findings"].items()
         }
         for name in ("opcode_places", "call_places"):
-            values[name] = {key: Place(**place) for key, place in values[name].items()}
+            values[name] = {key: PtxLocation(**place) for key, place in values[name].items()}
         return cls(**values)

@@ -40,7 +40,7 @@ MOST_PASSING = 2000
 
 
 @dataclass(frozen=True)
-class Feature:
+class TriggeringFeature:
     """A feature that tells failing cases from passing ones.
 
     Attributes
@@ -71,17 +71,17 @@ class Feature:
 
 
 @dataclass(frozen=True)
-class Group:
+class FailureGroup:
     """Failing cases with one failure kind and, where one was found, one triggering feature."""
 
     kind: FailureKind
-    feature: Feature | None
+    feature: TriggeringFeature | None
     members: tuple[Case, ...]
 
 
 def group(
     failures: Iterable[tuple[Case, FailureKind]], passing: Sequence[Case] = ()
-) -> list[Group]:
+) -> list[FailureGroup]:
     """Group failures by kind, then by triggering feature.
 
     Parameters
@@ -93,7 +93,7 @@ def group(
 
     Returns
     -------
-    list of Group
+    list of FailureGroup
         The group with the smallest failing case first; members smallest first. A kind whose cases
         have no feature in common is divided, as often as needed, by the condition that explains
         most of them. Unexplained cases form one group without a feature.
@@ -109,7 +109,7 @@ def group(
         facts = _facts(cases, maxima)
         for feature, members in _parted(facts, background):
             chosen = sorted((cases[i] for i in members), key=_by_size)
-            groups.append(Group(kind, feature, tuple(chosen)))
+            groups.append(FailureGroup(kind, feature, tuple(chosen)))
     return sorted(groups, key=lambda group: _by_size(group.members[0]))
 
 
@@ -140,7 +140,7 @@ def _facts(cases: Iterable[Case], maxima: dict[str, int]) -> list[frozenset[Cond
     return [frozenset(conditions_of(case, maxima)) for case in cases]
 
 
-def _trigger(failing: Facts, passing: Facts) -> Feature | None:
+def _trigger(failing: Facts, passing: Facts) -> TriggeringFeature | None:
     if not failing or not passing:
         return None
     common = frozenset.intersection(*failing)
@@ -166,7 +166,7 @@ def _trigger(failing: Facts, passing: Facts) -> Feature | None:
         ruled_out = len(passing) - options[best]
         if ruled_out < max(FEWEST_RULED_OUT, TELLING * len(passing)):
             return None
-    return Feature(best, len(failing), len(passing), options[best])
+    return TriggeringFeature(best, len(failing), len(passing), options[best])
 
 
 def _pairs(holders: dict[Condition, set[int]]) -> dict[Conditions, int]:
@@ -206,7 +206,7 @@ def _rank(conditions: Conditions) -> tuple[int, list[tuple[int, int, str, str]]]
     return _places(conditions), keys
 
 
-def _parted(failing: Facts, passing: Facts) -> Iterator[tuple[Feature | None, list[int]]]:
+def _parted(failing: Facts, passing: Facts) -> Iterator[tuple[TriggeringFeature | None, list[int]]]:
     """Yield parts of the failing cases by index, each with the feature that explains it."""
     rest = list(range(len(failing)))
     while rest:

@@ -62,7 +62,7 @@ class WireSchema:
 
 
 @dataclass(frozen=True)
-class FuzzConfig:
+class SequenceConfig:
     """Everything that decides a sequence of cases, except the names of the op's inputs.
 
     Attributes
@@ -98,7 +98,7 @@ class FuzzConfig:
                 _refuse("fuzz-config-empty-list", f"fuzz_config.{name} is empty")
 
     @classmethod
-    def from_json(cls, data: Json) -> FuzzConfig:
+    def from_json(cls, data: Json) -> SequenceConfig:
         """Read a request's ``fuzz_config``; unknown keys are ignored, as the protocol says.
 
         Layouts are accepted in either case, dtypes in any case and by alias, seeds of any size.

@@ -24,7 +24,7 @@ _KEPT = ("dims", "dtype", "range", "nonfinite", "strategy")
 
 
 @dataclass(frozen=True)
-class Group:
+class ArgumentGroup:
     """One argument that is made of several inputs.
 
     Attributes
@@ -45,7 +45,7 @@ class Group:
 
 def spread(
     schema: Json, names: Sequence[str], report: Report
-) -> tuple[Json, tuple[str, ...], dict[str, Group]]:
+) -> tuple[Json, tuple[str, ...], dict[str, ArgumentGroup]]:
     """Return a schema and input names with members in place of groups, and the groups by name.
 
     Parameters
@@ -60,7 +60,7 @@ def spread(
     inputs = schema.get("inputs") if isinstance(schema, Mapping) else None
     if not isinstance(inputs, Mapping):
         return schema, tuple(names), {}
-    groups: dict[str, Group] = {}
+    groups: dict[str, ArgumentGroup] = {}
     told: dict[object, object] = {}
     for name, value in inputs.items():
         members = _members(name, value, report)
@@ -73,7 +73,7 @@ def spread(
                 report(("inputs", member), "schema-duplicate", text, "rename the input")
         told.update(members)
         kind = LIST if "list" in value else str(value["dtype"])
-        groups[str(name)] = Group(kind, tuple(members))
+        groups[str(name)] = ArgumentGroup(kind, tuple(members))
     if not groups:
         return schema, tuple(names), {}
     spread_names = [m for n in names for m in (groups[n].members if n in groups else (n,))]

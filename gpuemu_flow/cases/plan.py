@@ -302,7 +302,7 @@ def inputs_of(
     """Return the inputs of a case, and the name of the input that it targets (None = all).
 
     `turn` counts the cases: inputs of a kind take its own strategies one after the other. Without
-    `absences` an optional input is None in every so many cases.
+    `absences` an optional input is None in some of the cases, at a fixed interval.
     """
     strategy, layout, target = combination.strategy, combination.layout, combination.target
     if strategy == companion and layout == "contiguous":

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpuemu_flow.cases.fuzz_config import (
     LAYOUTS_V1,
-    FuzzConfig,
     SchemaTensor,
+    SequenceConfig,
     ShapeOptions,
     WireSchema,
     unknown_layout,
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "FuzzConfig",
     "SchemaTensor",
+    "SequenceConfig",
     "ShapeOptions",
     "WireSchema",
     "case_at",
@@ -37,7 +37,7 @@ DEFAULT_INPUT_NAME = "input"
 MAX_CASE_BYTES = 1 << 33
 
 
-def case_at(config: FuzzConfig, input_names: Sequence[str], n: int) -> Case:
+def case_at(config: SequenceConfig, input_names: Sequence[str], n: int) -> Case:
     """Make case `n` of a configuration, equal to the one that gpuemu makes of the same seed.
 
     Each choice has its own random domain, so that changing one list does not change the choices
@@ -45,7 +45,7 @@ def case_at(config: FuzzConfig, input_names: Sequence[str], n: int) -> Case:
 
     Parameters
     ----------
-    config : FuzzConfig
+    config : SequenceConfig
     input_names : sequence of str
         In the op's order; empty means one input named ``input``.
     n : int
@@ -128,7 +128,7 @@ def _schema_shapes(
     return {name: known.get(name, representative) for name in names}
 
 
-def representative_shape(config: FuzzConfig, case: Case) -> Shape:
+def representative_shape(config: SequenceConfig, case: Case) -> Shape:
     """Return the single shape that stands on the wire for a whole case of `config`."""
     if config.op_schema is None:
         return case.inputs[0].shape

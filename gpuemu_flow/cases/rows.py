@@ -22,7 +22,7 @@ def pick(rng: SeededRng, palette: Array, shape: Shape) -> Array:
 
 @dataclass(frozen=True)
 class Rows:
-    """Size of a tensor as rows (its last axis), and its generator.
+    """The size of a tensor, seen as rows along its last axis, and the generator of its values.
 
     Attributes
     ----------

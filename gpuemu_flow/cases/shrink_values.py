@@ -145,7 +145,7 @@ def find_domains(inputs: Mapping[str, Array], schema: OpSchema | None) -> dict[s
 
 
 @dataclass(frozen=True)
-class Elements:
+class ElementSet:
     """Elements of several inputs, each as the index of its input and a position in `stored`."""
 
     owners: NDArray[np.intp]
@@ -154,12 +154,12 @@ class Elements:
     def __len__(self) -> int:
         return len(self.owners)
 
-    def __getitem__(self, where: slice) -> Elements:
-        return Elements(self.owners[where], self.positions[where])
+    def __getitem__(self, where: slice) -> ElementSet:
+        return ElementSet(self.owners[where], self.positions[where])
 
-    def without(self, where: slice) -> Elements:
+    def without(self, where: slice) -> ElementSet:
         """Return the elements without those in the slice `where`."""
-        return Elements(np.delete(self.owners, where), np.delete(self.positions, where))
+        return ElementSet(np.delete(self.owners, where), np.delete(self.positions, where))
 
 
 class ValueShrinker:
@@ -190,7 +190,7 @@ class ValueShrinker:
             if self._search.steps != steps:
                 self._zero_elements()
 
-    def _active(self) -> Elements:
+    def _active(self) -> ElementSet:
         """Return the elements whose bits differ from the simplest value's: -0 differs from 0."""
         owners, positions = [], []
         for number, name in enumerate(self._names):
@@ -201,10 +201,10 @@ class ValueShrinker:
             owners.append(np.full(len(found), number, np.intp))
             positions.append(found)
         if not owners:
-            return Elements(np.empty(0, np.intp), np.empty(0, np.intp))
-        return Elements(np.concatenate(owners), np.concatenate(positions))
+            return ElementSet(np.empty(0, np.intp), np.empty(0, np.intp))
+        return ElementSet(np.concatenate(owners), np.concatenate(positions))
 
-    def _changed(self, elements: Elements, change: Callable[[str, Array], Any]) -> Candidate:
+    def _changed(self, elements: ElementSet, change: Callable[[str, Array], Any]) -> Candidate:
         """Return the best candidate with other values of some elements."""
         best = self._search.best
         changed = {}
@@ -217,7 +217,7 @@ class ValueShrinker:
             changed[name] = stored
         return best.with_stored(changed)
 
-    def _zeroed(self, elements: Elements) -> Candidate:
+    def _zeroed(self, elements: ElementSet) -> Candidate:
         return self._changed(elements, lambda name, _: self._rests[name])
 
     def _zero_inputs(self) -> None:
@@ -226,7 +226,7 @@ class ValueShrinker:
         for number, name in enumerate(self._names):
             own = np.flatnonzero(active.owners == number)
             if len(own) and len(own) < len(active):
-                chosen = Elements(active.owners[own], active.positions[own])
+                chosen = ElementSet(active.owners[own], active.positions[own])
                 self._search.accept(self._zeroed(chosen), f"{name}: all values to zero")
 
     def _zero_elements(self) -> None:
@@ -269,7 +269,7 @@ class ValueShrinker:
             while self._simplify(active[n : n + 1]):
                 pass
 
-    def _simplify(self, one: Elements) -> bool:
+    def _simplify(self, one: ElementSet) -> bool:
         name = self._names[one.owners[0]]
         old = self._search.best.stored(name).reshape(-1)[one.positions[0]]
         for new in self._domains[name].simpler(old):

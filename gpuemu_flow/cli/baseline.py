@@ -11,7 +11,7 @@ from gpuemu_flow.cli.options import format_option, wants_color
 from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
-    from gpuemu_flow.reporting.baselines import Stored
+    from gpuemu_flow.reporting.baselines import StoredBaseline
     from gpuemu_flow.store.baselines import Baseline, BaselineStore
 
 
@@ -134,11 +134,11 @@ def import_baseline(file: Path, tag: str) -> None:
     _say_dropped(made)
 
 
-def _stored_line(made: Stored) -> str:
+def _stored_line(made: StoredBaseline) -> str:
     return f"{'replaced' if made.replaced else 'stored'} {_line(made.baseline)}"
 
 
-def _say_dropped(made: Stored) -> None:
+def _say_dropped(made: StoredBaseline) -> None:
     if made.dropped:
         names = ", ".join(made.dropped)
         say(f"dropped, as storage.max_baselines leaves no room: {names}", err=True)

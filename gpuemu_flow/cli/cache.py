@@ -12,7 +12,7 @@ from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.session import RunOutcome
-    from gpuemu_flow.reporting.caches import Checked, Size
+    from gpuemu_flow.reporting.caches import CacheCheck, Size
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _SHOWN = 20
@@ -169,7 +169,7 @@ def _say_problems(outcome: RunOutcome) -> None:
         say(str(problem), err=True)
 
 
-def _say_checked(checked: Checked) -> None:
+def _say_checked(checked: CacheCheck) -> None:
     for name in checked.damaged[:_SHOWN]:
         say(f"damaged: {name}", err=True)
     if len(checked.damaged) > _SHOWN:

@@ -30,7 +30,7 @@ from gpuemu_flow.cli.report_output import (
 from gpuemu_flow.inputs import answers
 
 if TYPE_CHECKING:
-    from gpuemu_flow.cli.options import Executor
+    from gpuemu_flow.cli.options import ExecutorOptions
     from gpuemu_flow.engine.shards import Shard
 
 
@@ -63,7 +63,7 @@ def ci(
     fail_on_regression: bool | None,
     require_all: bool,
     allow_empty: bool,
-    executor: Executor,
+    executor: ExecutorOptions,
     since: str,
     shard: Shard | None,
     profile: str,
@@ -81,7 +81,7 @@ def ci(
     """
     from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.reporting.ci import QUICK, THOROUGH, Request, check  # noqa: PLC0415
+    from gpuemu_flow.reporting.ci import QUICK, THOROUGH, ReportRequest, check  # noqa: PLC0415
 
     chosen = words[1:] if words[:1] == ("run",) else words
     if QUICK in chosen:
@@ -98,7 +98,7 @@ def ci(
     workspace = Workspace(overrides=seed_overrides(seed, mode, profile, settings, chosen, given))
     own = [parallel, workspace.target.jobs, workspace.config.ci.parallel_jobs]
     jobs = next((number for number in own if number is not None), 0)
-    request = Request(
+    request = ReportRequest(
         chosen,
         quick=quick,
         baseline=baseline,

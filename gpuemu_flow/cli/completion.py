@@ -1,4 +1,4 @@
-"""``gpuemu-flow completion SHELL``: the script that completes a command line, and names in it."""
+"""``gpuemu-flow completion SHELL``: the script with which a shell completes command lines."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class _Named(click.types.StringParamType):
             found = []
         if not found and "FILE" in (param.metavar or ""):
             return [CompletionItem(incomplete, type="file")]
-        kept = len(begun.rpartition(":")[0]) + 1 if before else 0
-        return [CompletionItem(name[kept:]) for name in found]
+        start = len(begun.rpartition(":")[0]) + 1 if before else 0
+        return [CompletionItem(name[start:]) for name in found]
 
 
 def _cut_off(words: object) -> str:

@@ -12,7 +12,7 @@ from gpuemu_flow.cli.options import wants_color
 from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
-    from gpuemu_flow.debug.repl import Reader
+    from gpuemu_flow.debug.repl import CommandReader
 
 
 @click.command(short_help="Look into recorded failures.")
@@ -27,13 +27,13 @@ def debug(seed: str | None, op: str | None, repl: bool) -> None:
     fails, 0 once fixed, 4 where there is no verdict on it.
     """
     from gpuemu_flow.debug.repl import Pipe, Terminal, line_editing, run_repl  # noqa: PLC0415
-    from gpuemu_flow.debug.session import Session  # noqa: PLC0415
+    from gpuemu_flow.debug.session import DebugSession  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz.failures import list_failures  # noqa: PLC0415
     from gpuemu_flow.reports.text import Style, plural  # noqa: PLC0415
 
     known = len(list_failures(Workspace(), op))
-    session = Session(op, Style(wants_color()))
+    session = DebugSession(op, Style(wants_color()))
     if seed is not None and not repl:
         for command in (f"show {seed}", "step all", "diff"):
             for line in session.execute(command):
@@ -47,7 +47,7 @@ def debug(seed: str | None, op: str | None, repl: bool) -> None:
         say(f"{plural(known, 'failure')}{of}; `help` lists the commands")
     for line in session.execute(f"show {seed}") if seed is not None else ():
         say(line)
-    reader: Reader = Terminal(session) if typed else Pipe()
+    reader: CommandReader = Terminal(session) if typed else Pipe()
     with line_editing(session) if typed else nullcontext():
         code = run_repl(session, reader, say, lambda text: say(text, err=True))
     raise SystemExit(0 if typed else code)

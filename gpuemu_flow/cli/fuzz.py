@@ -20,7 +20,7 @@ from gpuemu_flow.cli.options import (
 from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
-    from gpuemu_flow.cli.options import Executor
+    from gpuemu_flow.cli.options import ExecutorOptions
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}
@@ -96,7 +96,7 @@ def fuzz(
     minimize: bool,
     jobs: int | None,
     force: bool,
-    executor: Executor,
+    executor: ExecutorOptions,
     profile: str,
     settings: tuple[str, ...],
     confirm: bool,

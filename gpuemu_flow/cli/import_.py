@@ -14,7 +14,7 @@ from gpuemu_flow.cli.say import say
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuemu_flow.problems.model import Imported
+    from gpuemu_flow.problems.model import ImportOutcome
     from gpuemu_flow.problems.options import Options
 
 FORMATS = ("kernelbench", "gpumode", "flashinfer-bench", "gpuemu", "pytest")
@@ -81,7 +81,7 @@ def import_problems(
     raise SystemExit(0 if any(taken.source.candidates for taken in found.taken) else 4)
 
 
-def _importer(format_name: str) -> Callable[[Path, Options, Callable[[str], None]], Imported]:
+def _importer(format_name: str) -> Callable[[Path, Options, Callable[[str], None]], ImportOutcome]:
     """Return the function that imports a format; only its module is loaded."""
     if format_name == "gpumode":
         from gpuemu_flow.problems.gpumode import import_gpumode  # noqa: PLC0415
@@ -104,7 +104,7 @@ def _importer(format_name: str) -> Callable[[Path, Options, Callable[[str], None
     return import_kernelbench
 
 
-def _told(found: Imported, into: Path) -> str:
+def _told(found: ImportOutcome, into: Path) -> str:
     """Return the summary: imported problems, left-out ones, and the next steps."""
     lines = []
     for one in found.taken:

@@ -15,7 +15,7 @@ from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
     from gpuemu_flow.init.frameworks import Framework
-    from gpuemu_flow.init.installed import Origin
+    from gpuemu_flow.init.installed import PipRequirement
 
 _NAMES = ("numpy", "pytorch", "jax", "tensorflow", "triton", "cuda")
 _ALIASES = {"torch": "pytorch", "tf": "tensorflow"}
@@ -99,7 +99,7 @@ def init(
     say(f"next: {printable(place)}gpuemu-flow {'ci quick' if added else 'run'}")
 
 
-def _notes(framework: Framework, target: Path, ci: str | None, origin: Origin) -> list[str]:
+def _notes(framework: Framework, target: Path, ci: str | None, origin: PipRequirement) -> list[str]:
     """List reasons why the new workspace, or a part of it, cannot work on this machine yet."""
     notes = []
     missing = framework.missing()

@@ -86,5 +86,5 @@ def print_json(report: RunReport) -> None:
     from gpuemu_flow.reports import json_writer  # noqa: PLC0415
 
     whole = json_writer.run_to_json(report)
-    kept = ("schema_version", "kernels", "problems")
-    say(json_writer.dumps({name: whole[name] for name in kept}))
+    common = ("schema_version", "kernels", "problems")
+    say(json_writer.dumps({name: whole[name] for name in common}))

@@ -32,7 +32,7 @@ class AliasedChoice(click.Choice[str]):
         self._aliases = aliases
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the first name of what was chosen."""
+        """Return the first name of the choice that a value names."""
         return str(super().convert(self._aliases.get(value.lower(), value.lower()), param, ctx))
 
 
@@ -146,7 +146,7 @@ def parse_resources(
 
 
 @dataclass(frozen=True)
-class Executor:
+class ExecutorOptions:
     """The place where the work is done: this process, or workers of dask.
 
     Attributes
@@ -205,13 +205,13 @@ class Executor:
 
 
 def executor_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--executor``, ``--scheduler`` and ``--resource``, passed on as one `Executor`."""
+    """Add ``--executor``, ``--scheduler`` and ``--resource`` as one `ExecutorOptions`."""
 
     @functools.wraps(function)
     def command(
         *, executor: str, scheduler: str, resources: dict[str, float], **others: object
     ) -> None:
-        function(executor=Executor(executor, scheduler, resources), **others)
+        function(executor=ExecutorOptions(executor, scheduler, resources), **others)
 
     return _EXECUTOR_OPTIONS(command)
 

@@ -66,7 +66,7 @@ def report(
     if context.invoked_subcommand is not None:
         return
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.reporting.reporting import Query, current  # noqa: PLC0415
+    from gpuemu_flow.reporting.reporting import ReportQuery, current  # noqa: PLC0415
 
     check_outputs(outputs)
     if shards:
@@ -78,7 +78,7 @@ def report(
     if show and not any(format_of(path, output_format) == "html" for path in outputs):
         outputs = (*outputs, workspace.cache.folder / "report.html")
     pictures = wants_pictures(outputs, output_format)
-    found = current(workspace, Query(since_hours, include_lint, tag, pictures))
+    found = current(workspace, ReportQuery(since_hours, include_lint, tag, pictures))
     warn = workspace.settings.warn_threshold
     if signer is not None:
         signer.write(found, outputs, output_format)

@@ -83,7 +83,7 @@ def _not_writable(path: Path, reason: str) -> Problem:
 
 def render(report: Report, name: str, *, color: bool = False, warn_threshold: float = 1.0) -> str:
     """Return a report in one format; text may be coloured."""
-    look = formats.Look(color, warn_threshold)
+    look = formats.ReaderOptions(color, warn_threshold)
     return formats.FORMATS[name].writer.write(report, look)
 
 
@@ -120,7 +120,7 @@ def publish(
     warn_threshold: float,
     to_text: Callable[[Report], str] | None = None,
 ) -> None:
-    """Write the files, then print: text when the format asked for went into a file.
+    """Write the files, then print the report: as text if a file took the requested format.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ from gpuemu_flow.cli.plan_saving import save_plan
 from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
-    from gpuemu_flow.cli.options import Executor
+    from gpuemu_flow.cli.options import ExecutorOptions
     from gpuemu_flow.engine.session import RunOptions
     from gpuemu_flow.engine.shards import Shard
     from gpuemu_flow.engine.workspace import Workspace
@@ -86,7 +86,7 @@ def run(
     until: tuple[str, ...],
     forcerun: tuple[str, ...],
     cases: int | None,
-    executor: Executor,
+    executor: ExecutorOptions,
     since: str,
     shard: Shard | None,
     profile: str,

@@ -99,14 +99,14 @@ def _watch(
 ) -> NoReturn:
     """Print the scores now and at every save."""
     from gpuemu_flow.cli.progress import say_looking  # noqa: PLC0415
-    from gpuemu_flow.cli.watch import Watch, watch_with  # noqa: PLC0415
+    from gpuemu_flow.cli.watch import WatchState, watch_with  # noqa: PLC0415
     from gpuemu_flow.engine.session import RunOptions  # noqa: PLC0415
     from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
     from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR  # noqa: PLC0415
     from gpuemu_flow.problems.score import scores_of  # noqa: PLC0415
     from gpuemu_flow.reports import text  # noqa: PLC0415
 
-    class ScoreWatch(Watch):
+    class ScoreWatch(WatchState):
         """A watch that prints scores."""
 
         configured: Sequence[Problem] = ()

@@ -41,7 +41,7 @@ def test(
     """Check the ops and kernels; failing cases are shown as [FAIL] OP (seed: N): MESSAGE."""
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.reporting.ci import QUICK, THOROUGH, Request, check  # noqa: PLC0415
+    from gpuemu_flow.reporting.ci import QUICK, THOROUGH, ReportRequest, check  # noqa: PLC0415
     from gpuemu_flow.reports import report_text, text  # noqa: PLC0415
 
     if quick and thorough:
@@ -49,7 +49,7 @@ def test(
     check_outputs(outputs)
     workspace = Workspace(overrides=seed_overrides(seed, QUICK if quick else THOROUGH))
     names = (*split_words(ops), *split_words(kernels))
-    request = Request(
+    request = ReportRequest(
         names, quick=quick, limited=False, pictures=wants_pictures(outputs, output_format)
     )
     with make_listener(live=wants_color() and output_format == "text") as listener:

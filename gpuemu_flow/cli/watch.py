@@ -46,10 +46,12 @@ def watch(
     from gpuemu_flow.engine.session import RunOptions  # noqa: PLC0415
 
     options = RunOptions(words=words, dtypes=canonical_dtypes(dtypes), jobs=jobs)
-    watch_with(Watch, options, seed, poll=poll)
+    watch_with(WatchState, options, seed, poll=poll)
 
 
-def watch_with(make: type[Watch], options: RunOptions, seed: int | None, *, poll: bool) -> NoReturn:
+def watch_with(
+    make: type[WatchState], options: RunOptions, seed: int | None, *, poll: bool
+) -> NoReturn:
     """Run again at every save until interrupted, then exit."""
     from gpuemu_flow.config.load import find_config  # noqa: PLC0415
     from gpuemu_flow.engine.watch import FileWatch, open_alarm, wait_for_save  # noqa: PLC0415
@@ -79,7 +81,7 @@ def _terminating_like_interrupting() -> Iterator[None]:
 
 
 @dataclass
-class Watch:
+class WatchState:
     """The state of a watch: one run after another with the same workers."""
 
     config: Path
@@ -183,7 +185,7 @@ class Watch:
         return self.explained(workspace, report, pool)
 
     def least_sessions(self) -> int:
-        """Return how many workers `explained` needs."""
+        """Return the least number of workers that `explained` can do with."""
         return 1
 
     def explained(self, workspace: Workspace, report: RunReport, pool: Pool) -> RunReport:

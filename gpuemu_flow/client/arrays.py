@@ -137,7 +137,7 @@ def _refuse_several(output: Any, what: str) -> None:
 def holds_tensors(value: Any) -> bool:
     """Tell whether a value is a tuple or list with a tensor in it, and not of plain numbers.
 
-    Of lists in a list, the first tells for all: as a rule, they are a matrix of numbers.
+    Only the first of several nested lists is examined, since they usually form a matrix of numbers.
     """
     for _ in range(MAX_NESTED):
         if not isinstance(value, (tuple, list)) or not value:

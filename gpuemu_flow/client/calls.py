@@ -25,7 +25,7 @@ from gpuemu_flow.client.results import (
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.numerics.layouts import lay_out
 from gpuemu_flow.types import Json
-from gpuemu_flow.wire.envelope import Envelope
+from gpuemu_flow.wire.envelope import ParsedMessage
 from gpuemu_flow.wire.exchange import Exchange
 from gpuemu_flow.wire.tensors import decode_tensors
 
@@ -51,7 +51,7 @@ CASE_SHAPES: Mapping[str, Sequence[int]] = {
 class Reply:
     """A daemon's reply, of the expected type."""
 
-    envelope: Envelope
+    envelope: ParsedMessage
     exchange: Exchange | None
 
     @property
@@ -313,7 +313,7 @@ def fuzz_op(
 
 
 def progress(request_id: str) -> Call[tuple[int, int]]:
-    """Make the request for another request's progress: steps done, and in all."""
+    """Make the request for the progress of another one: its steps done, and their total."""
     return Call(
         {"type": "Progress", "request_id": request_id},
         "Progress",

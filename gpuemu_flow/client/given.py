@@ -36,8 +36,8 @@ def checked_arguments(given: Mapping[str, Json]) -> dict[str, Json]:
 def check_tolerance(name: str, value: Any) -> None:
     """Raise ClientError ``client-bad-tolerance`` for what is neither None nor a finite number.
 
-    The text of a number is refused here, since the daemon has to take it for the number: published
-    clients send every argument as text.
+    A number in text is refused here. The daemon cannot refuse it, since published clients send
+    every argument as text.
     """
     if value is None:
         return

@@ -27,7 +27,7 @@ _inherited = False
 
 
 def usable() -> bool:
-    """Tell whether this process may call the library: no ancestor by fork has used it."""
+    """Tell whether this process may call the library: no process that it was forked from has."""
     return not _inherited and _user in (0, os.getpid())
 
 

@@ -79,7 +79,7 @@ def open_here(setup: RunSetup, folder: Path) -> tuple[Workspace, WorkspaceCache,
     return workspace, cache, subjects
 
 
-class Session:
+class WorkerSession:
     """The warm programs of one run on one worker. Thread-safe; errors are those of `open_here`."""
 
     def __init__(self, setup: RunSetup, folder: Path) -> None:
@@ -176,12 +176,12 @@ class Sessions:
     """The sessions of this process by run. Thread-safe."""
 
     def __init__(self) -> None:
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._sessions: OrderedDict[str, WorkerSession] = OrderedDict()
         self._ended: deque[str] = deque(maxlen=_REMEMBERED)
         self._lock = threading.Lock()
         self._watching = False
 
-    def get(self, setup: RunSetup) -> Session:
+    def get(self, setup: RunSetup) -> WorkerSession:
         """Return the session of a run, opened by the first batch.
 
         Raises
@@ -197,7 +197,7 @@ class Sessions:
                 self._demand_same_variables(setup)
                 folder = Path(tempfile.mkdtemp(prefix="gpuemu-", dir=local_folder()))
                 try:
-                    session = self._sessions[setup.run] = Session(setup, folder)
+                    session = self._sessions[setup.run] = WorkerSession(setup, folder)
                 except BaseException:
                     shutil.rmtree(folder, ignore_errors=True)
                     raise

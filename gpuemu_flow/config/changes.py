@@ -9,7 +9,7 @@ import tomli
 
 from gpuemu_flow.config.merge import definer, merged
 from gpuemu_flow.config.positions import MAX_DEPTH, KeyPath
-from gpuemu_flow.config.read import Source
+from gpuemu_flow.config.read import ConfigSource
 from gpuemu_flow.config.report import Reporter, dotted, shortened
 from gpuemu_flow.config.tables import CHANGEABLE
 from gpuemu_flow.config.target_options import (
@@ -30,7 +30,7 @@ _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True)
-class Changes:
+class ConfigChanges:
     """Changes of one command to the configuration.
 
     Attributes
@@ -40,7 +40,8 @@ class Changes:
     settings : tuple of str
         Each ``key.of.a.table=value``; a later one prevails.
     words : tuple of str
-        Of the command line: the options of targets among them hold, too, below the others.
+        Words of the command line. Options of the targets among them count as well, with the lowest
+        priority of all these changes.
     given : frozenset of str
         Options of targets that the command line gives itself.
     """
@@ -51,10 +52,10 @@ class Changes:
     given: frozenset[str] = frozenset()
 
 
-NO_CHANGES = Changes()
+NO_CHANGES = ConfigChanges()
 
 
-def target_tables(sources: Sequence[Source]) -> dict[str, Target]:
+def target_tables(sources: Sequence[ConfigSource]) -> dict[str, Target]:
     """Return the targets of a configuration, if one of them has options."""
 
     def place_of(path: KeyPath) -> str:
@@ -65,14 +66,14 @@ def target_tables(sources: Sequence[Source]) -> dict[str, Target]:
 
 
 def layers(
-    sources: Sequence[Source], changes: Changes, options: Mapping[str, Option]
-) -> list[Source]:
+    sources: Sequence[ConfigSource], changes: ConfigChanges, options: Mapping[str, Option]
+) -> list[ConfigSource]:
     """Return the changes as sources, from the highest priority to the lowest.
 
     Parameters
     ----------
-    sources : sequence of Source
-    changes : Changes
+    sources : sequence of ConfigSource
+    changes : ConfigChanges
     options : mapping of str to Option
         Options of the targets that the command names.
 
@@ -95,16 +96,20 @@ def layers(
     return found
 
 
-def _of_targets(project: Source, own: TargetOptions, options: Mapping[str, Option]) -> Source:
+def _of_targets(
+    project: ConfigSource, own: TargetOptions, options: Mapping[str, Option]
+) -> ConfigSource:
     out = Reporter(project.out.file, project.out.positions)
     for key, option in options.items():
         path = tuple(key.split(".", 2))
         if path[0] == CONFIG:
             out.aliases[path[1:]] = ("targets", option.target, *path)
-    return Source(project.path, out, tree={name: dict(own.config[name]) for name in own.config})
+    return ConfigSource(
+        project.path, out, tree={name: dict(own.config[name]) for name in own.config}
+    )
 
 
-def _of_profile(sources: Sequence[Source], name: str) -> Source:
+def _of_profile(sources: Sequence[ConfigSource], name: str) -> ConfigSource:
     known = merged(sources).get("profiles") or {}
     if name not in known:
         message = f"there is no profile {shortened(name)!r}"
@@ -114,10 +119,10 @@ def _of_profile(sources: Sequence[Source], name: str) -> Source:
     out = Reporter(own.file, own.positions)
     for section in known[name]:
         out.aliases[(section,)] = ("profiles", name, section)
-    return Source(sources[0].path, out, tree=known[name])
+    return ConfigSource(sources[0].path, out, tree=known[name])
 
 
-def _of_settings(project: Source, settings: Sequence[str]) -> Source:
+def _of_settings(project: ConfigSource, settings: Sequence[str]) -> ConfigSource:
     raw: dict[str, Json] = {}
     for setting in settings:
         _put(raw, setting)
@@ -126,7 +131,7 @@ def _of_settings(project: Source, settings: Sequence[str]) -> Source:
     problems = out.collected(strict=True)
     if problems:
         raise UsageError(*problems)
-    return Source(project.path, out, tree=tree)
+    return ConfigSource(project.path, out, tree=tree)
 
 
 def _put(raw: dict[str, Json], setting: str) -> None:

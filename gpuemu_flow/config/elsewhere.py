@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from gpuemu_flow.config.keys import is_meant
-from gpuemu_flow.config.report import Place
+from gpuemu_flow.config.report import OwningTable
 from gpuemu_flow.config.tables import FILE, POLICIES, VALIDATION
 from gpuemu_flow.config.tables_kernels import ARTIFACT_CHECKS
 from gpuemu_flow.config.tables_ops import OP
@@ -28,9 +28,9 @@ _OF_OPS = {
 }
 
 
-def _elsewhere() -> dict[str, list[Place]]:
+def _elsewhere() -> dict[str, list[OwningTable]]:
     """Return keys whose loss weakens a check or a wall, each with the table it belongs into."""
-    found: dict[str, list[Place]] = {}
+    found: dict[str, list[OwningTable]] = {}
     for table, section, names in (
         ("[sandbox]", SANDBOX, {key.name for key in SANDBOX.keys}),
         ("[validation]", VALIDATION, {key.name for key in VALIDATION.keys} - _ABOUT_RUNS),
@@ -42,7 +42,7 @@ def _elsewhere() -> dict[str, list[Place]]:
     ):
         for name in names:
             found.setdefault(name, []).append(
-                Place(table, partial(is_meant, section.by_name[name].type))
+                OwningTable(table, partial(is_meant, section.by_name[name].type))
             )
     return found
 

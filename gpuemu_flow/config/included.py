@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gpuemu_flow.config.patterns import plain_glob
 from gpuemu_flow.config.positions import KeyPath
-from gpuemu_flow.config.presence import Presence
-from gpuemu_flow.config.read import Source, read_source
+from gpuemu_flow.config.presence import ExpectedFiles
+from gpuemu_flow.config.read import ConfigSource, read_source
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.tables import FILE, INCLUDED
 from gpuemu_flow.quick_dataclass import dataclass
@@ -22,22 +22,22 @@ _CACHE = ".gpuemu-cache"
 
 
 @dataclass
-class Included:
+class IncludedFiles:
     """Files that a configuration includes.
 
     Attributes
     ----------
-    sources : list of Source
+    sources : list of ConfigSource
         In the order of `patterns`, and by name below each.
     patterns : tuple of str
         Globs relative to the workspace, those of templates among them.
     """
 
-    sources: list[Source] = field(default_factory=list)
+    sources: list[ConfigSource] = field(default_factory=list)
     patterns: tuple[str, ...] = ()
 
 
-def read_included(project: Source) -> Included:
+def read_included(project: ConfigSource) -> IncludedFiles:
     """Read all files that the project's file includes; report what cannot be."""
     given = project.tree.get("include", [])
     root = Path(os.path.realpath(project.path.parent))
@@ -59,7 +59,7 @@ def read_included(project: Source) -> Included:
         for path in found
     ]
     patterns += [pattern for source in (project, *sources) for pattern in source.listings]
-    return Included(sources, tuple(dict.fromkeys(patterns)))
+    return IncludedFiles(sources, tuple(dict.fromkeys(patterns)))
 
 
 def _pattern(written: str, where: KeyPath, out: Reporter) -> str:
@@ -72,7 +72,7 @@ def _pattern(written: str, where: KeyPath, out: Reporter) -> str:
     return path.as_posix()
 
 
-def _matches(root: Path, pattern: str, where: KeyPath, project: Source) -> list[Path]:
+def _matches(root: Path, pattern: str, where: KeyPath, project: ConfigSource) -> list[Path]:
     """Return the files of one glob; report a plain name without a file, and links that lead out."""
     out, found = project.out, []
     own = root / project.path.name
@@ -88,19 +88,19 @@ def _matches(root: Path, pattern: str, where: KeyPath, project: Source) -> list[
         text = f"{dotted(where)} = {shown(pattern)} is no file"
         out.add("config-include", where, text, "correct it, or take it out")
     elif not found:
-        Presence(root).tell_of_none(pattern, where, out)
+        ExpectedFiles(root).tell_of_none(pattern, where, out)
     return found
 
 
 def _check(raw: Mapping[str, Json], out: Reporter) -> dict[str, Json]:
     """Check the tables of an included file, which may hold only arrays of tables."""
-    kept = {}
+    allowed = {}
     for name, value in raw.items():
         if name in FILE.by_name and name not in INCLUDED.by_name:
             text = f"{shown(name)} stands in a file that is included"
             hint = "such a file holds [[ops]], [[kernels]] and [[rules]]: write it into gpuemu.toml"
             out.add("config-include", (name,), text, hint)
         else:
-            kept[name] = value
-    checked: dict[str, Json] = INCLUDED.check(kept, (), out)
+            allowed[name] = value
+    checked: dict[str, Json] = INCLUDED.check(allowed, (), out)
     return checked

@@ -65,13 +65,13 @@ class Key:
 
     @property
     def counts(self) -> bool:
-        """True if a verdict may say more than it should where the key is lost."""
+        """True if a verdict may claim too much when the key is ignored."""
         return not (isinstance(self.type, Section) and self.type.harmless)
 
     def may_be(self, name: str, written: str, value: Json) -> bool:
         """Tell whether an unknown key may be this one, misspelt.
 
-        Short names are near many words, so that of those the value must fit, too.
+        Short names are near many other words, so that for them the value must fit as well.
         """
         long = min(len(name), len(written)) > SHORT
         return self.counts and (long or is_meant(self.type, value, ()))
@@ -310,8 +310,9 @@ def _types_of(kind: ValueType, name: str) -> Iterator[ValueType]:
 def is_meant(kind: ValueType, value: Json, path: KeyPath) -> bool:
     """Tell whether a key of a table at `path` looks like the one of that name in another table.
 
-    Elsewhere than at the top of the file, any value does, but for a word that is none of those of
-    the key: names such as ``mode`` are common. A table at the top may be another program's.
+    Below the top of the file any value will do, except for a key that takes one of some words:
+    names such as ``mode`` are common, so that the word must be one of them. At the top, where a
+    table may be another program's, the value must fit.
     """
     common = isinstance(kind, Choice) and isinstance(value, str)
     if path and not common:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gpuemu_flow.config import parse_sections
-from gpuemu_flow.config.changes import NO_CHANGES, Changes, layers, target_tables
+from gpuemu_flow.config.changes import NO_CHANGES, ConfigChanges, layers, target_tables
 from gpuemu_flow.config.find import FILE_NAME, exists, find_config
 from gpuemu_flow.config.functions import missing_functions
-from gpuemu_flow.config.included import Included, read_included
+from gpuemu_flow.config.included import IncludedFiles, read_included
 from gpuemu_flow.config.merge import definer, merged
 from gpuemu_flow.config.model import Config, ConfigFile, Environment, KernelConfig, OpConfig
 from gpuemu_flow.config.parse_compiled import join_kernels
@@ -18,10 +18,10 @@ from gpuemu_flow.config.parse_kernels import KernelParser
 from gpuemu_flow.config.parse_ops import OpParser, unique_names
 from gpuemu_flow.config.parse_rules import RuleParser
 from gpuemu_flow.config.parse_targets import TargetParser
-from gpuemu_flow.config.paths import Workspace
+from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
-from gpuemu_flow.config.presence import Presence
-from gpuemu_flow.config.read import Source, read_source
+from gpuemu_flow.config.presence import ExpectedFiles
+from gpuemu_flow.config.read import ConfigSource, read_source
 from gpuemu_flow.config.report import Reporter, shown
 from gpuemu_flow.config.target_options import as_options, chosen_options
 from gpuemu_flow.config.values import INVALID
@@ -58,7 +58,7 @@ def load_config(
     start: Path | None = None,
     environ: Mapping[str, str] = os.environ,
     strict: bool = False,
-    changes: Changes = NO_CHANGES,
+    changes: ConfigChanges = NO_CHANGES,
     copied: bool = False,
 ) -> Config:
     """Load the configuration.
@@ -71,7 +71,7 @@ def load_config(
         Environment variables, for ``HOME``, ``XDG_CONFIG_HOME`` and those of gpuemu.
     strict : bool
         Warnings, such as unknown keys, are errors.
-    changes : Changes
+    changes : ConfigChanges
         Changes that the command line makes.
     copied : bool
         The files are a copy of those of a workspace, elsewhere and perhaps without some of them.
@@ -118,7 +118,7 @@ def _load(
     *,
     strict: bool,
     edited: str | None = None,
-    changes: Changes = NO_CHANGES,
+    changes: ConfigChanges = NO_CHANGES,
     copied: bool = False,
 ) -> tuple[Config | None, list[Problem]]:
     """Return the configuration and all problems; without a configuration at least one error."""
@@ -165,7 +165,7 @@ class _Part:
     """The tables of one kind in one file."""
 
     tables: list[Json]
-    workspace: Workspace
+    workspace: WorkspacePaths
     out: Reporter
 
 
@@ -174,12 +174,12 @@ class _Assembly:
 
     def __init__(
         self,
-        sources: list[Source],
-        included: Included,
+        sources: list[ConfigSource],
+        included: IncludedFiles,
         home: Path,
         *,
         granted: bool,
-        changes: Changes,
+        changes: ConfigChanges,
         copied: bool,
     ) -> None:
         self.copied = copied
@@ -203,11 +203,11 @@ class _Assembly:
     def out_of(self, where: KeyPath) -> Reporter:
         return self.definer(where).out
 
-    def definer(self, where: KeyPath) -> Source:
+    def definer(self, where: KeyPath) -> ConfigSource:
         """Return the source that a key comes from; the project's file if none has it."""
         return definer(self.layers, where, self.sources[0])
 
-    def workspace(self, where: KeyPath, source: Source | None = None) -> Workspace:
+    def workspace(self, where: KeyPath, source: ConfigSource | None = None) -> WorkspacePaths:
         """Return the resolver of paths for a source, by default the one that defines a key.
 
         Paths in an included file start from the folder of the project's file, so that a table may
@@ -215,7 +215,7 @@ class _Assembly:
         """
         base = (source or self.definer(where)).path.parent
         wanted = _allows_outside(self.tree)
-        return Workspace(
+        return WorkspacePaths(
             self.root,
             base,
             self.home,
@@ -252,7 +252,7 @@ class _Assembly:
             for path in (kernel.ptx, kernel.cubin)
             if path is not None
         )
-        presence = Presence(self.root, self.copied, self.include, made)
+        presence = ExpectedFiles(self.root, self.copied, self.include, made)
         ops: list[OpConfig] = []
         consulted: set[Path] = set()
         looked_into: dict[Path, str] = {}
@@ -345,8 +345,8 @@ class _Assembly:
 
         No op may read the cache, and ``clean`` empties it.
         """
-        held = (path for path in files if folder and path.resolve().is_relative_to(folder))
-        found = next(held, None)
+        inside = (path for path in files if folder and path.resolve().is_relative_to(folder))
+        found = next(inside, None)
         if found is not None:
             where = ("cache", "dir")
             text = f"{shown(self.section('cache')['dir'])} holds {shown(found.name)}, too"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuemu_flow.config.model_ops import ProgramRef
-from gpuemu_flow.config.paths import Workspace
+from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.types import Json
@@ -21,7 +21,7 @@ def with_loaded(
     ref: ProgramRef,
     table: Mapping[str, Json],
     where: KeyPath,
-    workspace: Workspace,
+    workspace: WorkspacePaths,
     out: Reporter,
     looked_into: dict[Path, str],
 ) -> ProgramRef | None:

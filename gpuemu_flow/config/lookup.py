@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpuemu_flow.config.keys import Key, Section, Tables
 from gpuemu_flow.config.tables import FILE
-from gpuemu_flow.config.values import Bool, Choice, Either, ListOf, TableOf, Then, ValueType
+from gpuemu_flow.config.values import Bool, Choice, Converted, Either, ListOf, TableOf, ValueType
 
 
 def key_at(path: Sequence[str | int]) -> Key | None:
@@ -45,7 +45,7 @@ def words_of(kind: ValueType) -> tuple[str, ...]:
         return kind.words
     if isinstance(kind, ListOf):
         return words_of(kind.item)
-    if isinstance(kind, Then):
+    if isinstance(kind, Converted):
         return words_of(kind.inner)
     if isinstance(kind, Either):
         return tuple(dict.fromkeys(word for option in kind.options for word in words_of(option)))
@@ -58,7 +58,7 @@ def _table_in(kind: ValueType) -> Section | None:
         return kind
     if isinstance(kind, Tables):
         return kind.table
-    if isinstance(kind, Then):
+    if isinstance(kind, Converted):
         return _table_in(kind.inner)
     if isinstance(kind, Either):
         tables = (_table_in(option) for option in kind.options)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuemu_flow.config.positions import KeyPath
-from gpuemu_flow.config.read import Source
+from gpuemu_flow.config.read import ConfigSource
 from gpuemu_flow.types import Json
 
 
-def merged(sources: Sequence[Source]) -> dict[str, Json]:
+def merged(sources: Sequence[ConfigSource]) -> dict[str, Json]:
     """Return the checked keys of all sources, given from the highest priority to the lowest."""
     out: dict[str, Json] = {}
     for source in reversed(sources):
@@ -29,7 +29,7 @@ def _over(low: dict[str, Json], high: dict[str, Json]) -> None:
             low[name] = value
 
 
-def definer(sources: Sequence[Source], path: KeyPath, default: Source) -> Source:
+def definer(sources: Sequence[ConfigSource], path: KeyPath, default: ConfigSource) -> ConfigSource:
     """Return the source that a merged key comes from; `default` if none has it."""
     for source in sources:
         node: Json = source.tree

@@ -123,7 +123,7 @@ class Ci:
 
 
 @dataclass(frozen=True)
-class Execution:
+class ExecutionConfig:
     """Settings of ``[execution]``; `python_path` None is the interpreter that runs gpuemu-flow.
 
     `parallel` 0 is the number of CPUs. `timeout_grows` is true where nobody set
@@ -261,7 +261,7 @@ class Config:
     ci: Ci
     targets: Mapping[str, tuple[str, ...]]
     cache: Cache
-    execution: Execution
+    execution: ExecutionConfig
     daemon: Daemon
     storage: Storage
     sandbox: SandboxConfig = SandboxConfig()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 
-from gpuemu_flow.cases.grouped import Group
+from gpuemu_flow.cases.grouped import ArgumentGroup
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.numerics.contract import OutputContract
 from gpuemu_flow.quick_dataclass import dataclass
@@ -153,7 +153,7 @@ class OpConfig:
         Rules whose outputs it uses.
     generators : mapping of str to ProgramRef
         The functions that return values of inputs, by the text that stands in the schema.
-    groups : mapping of str to Group
+    groups : mapping of str to ArgumentGroup
         Arguments that are made of several inputs.
     gradients : tuple of str
         Inputs with respect to which gradients are compared.
@@ -202,6 +202,6 @@ class OpConfig:
     compares: tuple[ProgramRef, ...] = ()
     generators: Mapping[str, ProgramRef] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
-    groups: Mapping[str, Group] = field(default_factory=dict)
+    groups: Mapping[str, ArgumentGroup] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
     skip_reason: str = ""

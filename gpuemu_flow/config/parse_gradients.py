@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuemu_flow.cases.grouped import LIST, Group
+from gpuemu_flow.cases.grouped import LIST, ArgumentGroup
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.positions import KeyPath
@@ -39,13 +39,13 @@ class GradientsParser:
     where : KeyPath
         The path of the op's table.
     schema : OpSchema
-    groups : mapping of str to Group
+    groups : mapping of str to ArgumentGroup
     """
 
     out: Reporter
     where: KeyPath
     schema: OpSchema
-    groups: Mapping[str, Group]
+    groups: Mapping[str, ArgumentGroup]
 
     def parse(
         self,
@@ -54,7 +54,7 @@ class GradientsParser:
         reference: ProgramRef,
         outputs: tuple[OutputContract, ...],
     ) -> tuple[str, ...]:
-        """Return the names of the inputs; none if no gradients are wanted."""
+        """Return the names of the inputs by which gradients are wanted, maybe none."""
         if not wanted:
             return ()
         self._check_programs(op, reference)

@@ -15,7 +15,7 @@ from gpuemu_flow.config.model_kernels import (
 )
 from gpuemu_flow.config.parse_ops import unique_names
 from gpuemu_flow.config.parse_sections import partial_tolerances
-from gpuemu_flow.config.paths import Workspace
+from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.programs import Programs
 from gpuemu_flow.config.report import Reporter, dotted, shown
@@ -34,7 +34,7 @@ Table = Mapping[str, Json]
 class KernelParser:
     """Parses the kernels of the file that defines them; `shared_table` is ``[validation]``."""
 
-    workspace: Workspace
+    workspace: WorkspacePaths
     out: Reporter
     shared_table: Table
     names: dict[str, str] = field(default_factory=dict)
@@ -55,9 +55,9 @@ class KernelParser:
         made = bool(source or build.command)
         ptx, cubin = (self.artifact(table, kind, where, made=made) for kind in ("ptx", "cubin"))
         triton = self.triton(table, where)
-        asked = values["invariants"]
-        if isinstance(asked, dict):
-            asked = [name for name, wanted in asked.items() if wanted]
+        requested = values["invariants"]
+        if isinstance(requested, dict):
+            requested = [name for name, wanted in requested.items() if wanted]
         named = any(key in table for key in ("source", "ptx", "cubin", "triton"))
         own = partial_tolerances(table.get("tolerances", {}))
         below = partial_tolerances(self.shared_table.get("tolerances", {}))
@@ -70,7 +70,7 @@ class KernelParser:
             cubin=cubin,
             reference=values["reference"],
             tolerances={dtype: resolve(dtype, None, below, kernel_tolerances=own) for dtype in own},
-            invariants=tuple(name for name in INVARIANTS if name in asked),
+            invariants=tuple(name for name in INVARIANTS if name in requested),
             checks=_checks(table.get("artifact_checks", {})),
             build=build,
             triton=triton,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from gpuemu_flow.cases.grouped import Group, spread
+from gpuemu_flow.cases.grouped import ArgumentGroup, spread
 from gpuemu_flow.cases.output_contracts import parse_contracts
 from gpuemu_flow.cases.schema import (
     WARNING_SLUGS,
@@ -15,16 +15,16 @@ from gpuemu_flow.cases.schema import (
     plain_shapes_schema,
 )
 from gpuemu_flow.config.framework_kinds import FrameworkKinds
-from gpuemu_flow.config.model import Execution, OpConfig, Validation
+from gpuemu_flow.config.model import ExecutionConfig, OpConfig, Validation
 from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.names import name_fault
 from gpuemu_flow.config.parse_gradients import GradientsParser
 from gpuemu_flow.config.parse_modules import Modules
 from gpuemu_flow.config.parse_rules import RuleParser
 from gpuemu_flow.config.parse_sections import partial_tolerances, policy_of, report_policy_conflict
-from gpuemu_flow.config.paths import Workspace
+from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
-from gpuemu_flow.config.presence import Presence
+from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.programs import Programs, is_module, with_shared_weights
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.same_program import is_same_program
@@ -77,7 +77,7 @@ class OpParser:
 
     Attributes
     ----------
-    workspace : Workspace
+    workspace : WorkspacePaths
     out : Reporter
     validation, execution
         Sources of the defaults.
@@ -85,7 +85,7 @@ class OpParser:
         ``[validation]`` as it is written, which tells a default from a written value.
     rules : RuleParser
         Parser of the rules that ops may need.
-    presence : Presence
+    presence : ExpectedFiles
         Lookup of what globs match.
     names : dict of str to str
         Names of the ops of other files, and their places.
@@ -93,13 +93,13 @@ class OpParser:
         ``project.framework``; empty where the file does not say it.
     """
 
-    workspace: Workspace
+    workspace: WorkspacePaths
     out: Reporter
     validation: Validation
-    execution: Execution
+    execution: ExecutionConfig
     shared_table: Table
     rules: RuleParser
-    presence: Presence
+    presence: ExpectedFiles
     names: dict[str, str] = field(default_factory=dict)
     framework: str = ""
     programs: Programs = field(init=False)
@@ -262,7 +262,7 @@ class OpParser:
 
     def inputs(
         self, table: Table, where: KeyPath
-    ) -> tuple[tuple[str, ...], OpSchema | None, dict[str, Group]]:
+    ) -> tuple[tuple[str, ...], OpSchema | None, dict[str, ArgumentGroup]]:
         """Return the input names, the schema, and arguments of several inputs.
 
         If only one of names and schema is given, the other is derived from it.
@@ -339,7 +339,7 @@ class OpParser:
         self,
         table: Table,
         names: tuple[str, ...],
-        groups: Mapping[str, Group],
+        groups: Mapping[str, ArgumentGroup],
         op: ProgramRef | None,
         where: KeyPath,
     ) -> None:
@@ -388,8 +388,8 @@ class OpParser:
 def _invariants(given: Json, names: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
     """Read the invariants in the vocabulary's order; one may be a table that names an input."""
     if isinstance(given, dict):
-        asked = {name for name, wanted in given.items() if wanted}
-        shape_input = names[0] if "shape_preserved" in asked else None
+        requested = {name for name, wanted in given.items() if wanted}
+        shape_input = names[0] if "shape_preserved" in requested else None
     else:
-        asked, shape_input = set(given), None
-    return tuple(name for name in INVARIANTS if name in asked), shape_input
+        requested, shape_input = set(given), None
+    return tuple(name for name in INVARIANTS if name in requested), shape_input

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from gpuemu_flow.config.model_rules import RuleConfig
-from gpuemu_flow.config.paths import Workspace
+from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.patterns import plain_glob
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
@@ -31,7 +31,7 @@ class _Parsed:
     rule: RuleConfig
     where: KeyPath
     out: Reporter
-    asked: tuple[str, ...]
+    wanted: tuple[str, ...]
 
 
 @dataclass
@@ -40,28 +40,28 @@ class RuleParser:
 
     Attributes
     ----------
-    workspace : Workspace
+    workspace : WorkspacePaths
     config_files : collection of Path
         Files that no rule may make.
     rules : dict of str to rule
         All that could be parsed.
-    makers : dict of str to str
+    producers : dict of str to str
         Maps an output to the name of its rule.
     places, above : dict of str to str
         The same by real paths, of outputs and of the folders that they lie in.
     """
 
-    workspace: Workspace
+    workspace: WorkspacePaths
     config_files: Collection[Path]
     rules: dict[str, _Parsed] = field(default_factory=dict)
-    makers: dict[str, str] = field(default_factory=dict)
+    producers: dict[str, str] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
     above: dict[str, str] = field(default_factory=dict)
 
     @property
     def made(self) -> frozenset[Path]:
         """Return the files that rules make, absolute."""
-        return frozenset(self.workspace.root / name for name in self.makers)
+        return frozenset(self.workspace.root / name for name in self.producers)
 
     def add(self, name: str, table: Table, where: KeyPath, out: Reporter) -> None:
         """Parse one rule; report its own problems."""
@@ -91,10 +91,10 @@ class RuleParser:
         """Return all rules in dependency order; report conflicts between them."""
         for name, parsed in self.rules.items():
             self._check_inputs(parsed)
-            needs = self.named(parsed.asked, (*parsed.where, "needs"), parsed.out)
+            needs = self.named(parsed.wanted, (*parsed.where, "needs"), parsed.out)
             needs += self._implied(parsed.rule)
             found = tuple(dict.fromkeys(need for need in needs if need != name))
-            if name in parsed.asked:
+            if name in parsed.wanted:
                 self._circle([name, name], parsed)
             parsed.rule = replace(parsed.rule, needs=found)
         return tuple(self.rules[name].rule for name in self._ordered())
@@ -153,7 +153,7 @@ class RuleParser:
             if path is None:
                 continue
             if self._is_free(name, path, written, here, out):
-                self.makers[path] = name
+                self.producers[path] = name
                 found.append(path)
         return tuple(found)
 
@@ -163,9 +163,9 @@ class RuleParser:
         parent, _, last = path.rpartition("/")
         real = f"{os.path.realpath(root / parent)}/{last}"  # two folders may be one, by a link
         if real in self.places:
-            maker, relation = self.places[real], "is an output of {} already"
+            producer, relation = self.places[real], "is an output of {} already"
         elif real in self.above:
-            maker, relation = self.above[real], "is a folder: an output of {} lies below it"
+            producer, relation = self.above[real], "is a folder: an output of {} lies below it"
         else:
             folders = [str(folder) for folder in Path(real).parents if folder != root]
             taken = next((folder for folder in folders if folder in self.places), "")
@@ -173,11 +173,11 @@ class RuleParser:
                 self.places[real] = name
                 self.above.update({folder: name for folder in folders if folder not in self.above})
                 return True
-            maker, relation = self.places[taken], "lies below an output of {}"
-        if maker == name and real in self.places:
+            producer, relation = self.places[taken], "lies below an output of {}"
+        if producer == name and real in self.places:
             return False  # named twice by one rule
-        other = self.rules[maker].rule if maker in self.rules else None
-        whose = f"the rule {shown(maker)}" + (f" in {_at(other)}" if other else "")
+        other = self.rules[producer].rule if producer in self.rules else None
+        whose = f"the rule {shown(producer)}" + (f" in {_at(other)}" if other else "")
         text = f"{dotted(here)} = {shown(written)} {relation.format(whose)}"
         out.add("config-rule-output", here, text, "let one rule make it, and each file another")
         return False
@@ -228,7 +228,7 @@ class RuleParser:
                 text = f"{shown(pattern)} is an input of {shown(rule.name)} and its output"
                 parsed.out.add("config-rule-input", here, text, "take it out of one of them")
                 continue
-            made = any(matches(pattern, name) for name in self.makers if name not in own)
+            made = any(matches(pattern, name) for name in self.producers if name not in own)
             if not made and not _any_file(root, pattern, own):
                 text = f"{dotted(here)}: {shown(pattern)} matches no file"
                 if any(matches(pattern, name) for name in own):
@@ -243,9 +243,9 @@ class RuleParser:
         words = () if rule.shell else rule.command
         named = {os.path.normpath(word) for word in words if word}
         return [
-            maker
-            for made, maker in self.makers.items()
-            if maker != rule.name
+            producer
+            for made, producer in self.producers.items()
+            if producer != rule.name
             and (made in named or any(matches(pattern, made) for pattern in rule.inputs))
         ]
 
@@ -274,7 +274,7 @@ class RuleParser:
         if len(names) > MAX_SHOWN:
             names = [*names[: MAX_SHOWN // 2], "…", *names[-MAX_SHOWN // 2 :]]
         text = f"rules need each other in a circle: {' → '.join(names)}"
-        place = (*last.where, "needs") if last.asked else last.where
+        place = (*last.where, "needs") if last.wanted else last.where
         last.out.add("config-rule-cycle", place, text, "take one of them out of `needs`")
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuemu_flow.config import model, tables
-from gpuemu_flow.config.paths import Workspace
+from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
-from gpuemu_flow.config.presence import Presence
+from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.report import Reporter
 from gpuemu_flow.config.tables_sandbox import SANDBOX
 from gpuemu_flow.config.vocabulary import STRATEGY_SET
@@ -146,10 +146,10 @@ def ci(table: Table, out: Reporter) -> model.Ci:
     )
 
 
-def execution(table: Table, base: Path, home: Path) -> model.Execution:
+def execution(table: Table, base: Path, home: Path) -> model.ExecutionConfig:
     values = tables.EXECUTION.values(table)
     python: str | None = values["python_path"]
-    return model.Execution(
+    return model.ExecutionConfig(
         python_path=None if python is None else program(python, base, home),
         parallel=values["parallel"],
         max_parallel_refs=values["max_parallel_refs"],
@@ -170,15 +170,15 @@ def program(written: str, base: Path, home: Path) -> str:
 
 def sandbox(
     table: Table,
-    workspace: Workspace,
+    workspace: WorkspacePaths,
     outs: Mapping[str, Reporter],
-    presence: Presence,
+    presence: ExpectedFiles,
     project: Reporter,
 ) -> model.SandboxConfig:
     """Parse ``[sandbox]``, whose keys have the reporters `outs`.
 
-    What is missing is only warned of if the project's file does not name it: the user's own file
-    holds for all workspaces.
+    A missing path is an error only if the project's file names it: the user's own file, which
+    holds for all workspaces, causes a warning.
     """
     values = SANDBOX.values(table)
     where = ("sandbox", "writable")
@@ -193,15 +193,15 @@ def sandbox(
     for pattern, place in apart.items():
         presence.check_apart(pattern, place, out, mild=out is not project)
     named = zip(values["hidden"], hidden, strict=True)
-    kept = [(written, path) for written, path in named if path is not None]
+    existing = [(written, path) for written, path in named if path is not None]
     out = outs["hidden"]
-    presence.check_hidden(kept, writable, out, mild=out is not project)
+    presence.check_hidden(existing, writable, out, mild=out is not project)
     return model.SandboxConfig(
-        values["mode"], writable, tuple(path for _, path in kept), tuple(apart)
+        values["mode"], writable, tuple(path for _, path in existing), tuple(apart)
     )
 
 
-def cache(table: Table, workspace: Workspace, out: Reporter) -> model.Cache:
+def cache(table: Table, workspace: WorkspacePaths, out: Reporter) -> model.Cache:
     values = tables.CACHE.values(table)
     folder = values["dir"]
     if folder is not None:
@@ -215,7 +215,7 @@ def cache(table: Table, workspace: Workspace, out: Reporter) -> model.Cache:
     )
 
 
-def daemon(table: Table, workspace: Workspace, out: Reporter) -> model.Daemon:
+def daemon(table: Table, workspace: WorkspacePaths, out: Reporter) -> model.Daemon:
     values = tables.DAEMON.values(table)
     path = values["socket_path"]
     if path is not None:
@@ -223,7 +223,7 @@ def daemon(table: Table, workspace: Workspace, out: Reporter) -> model.Daemon:
     return model.Daemon(path, values["log_level"], values["max_connections"])
 
 
-def storage(table: Table, workspace: Workspace, out: Reporter) -> model.Storage:
+def storage(table: Table, workspace: WorkspacePaths, out: Reporter) -> model.Storage:
     values = tables.STORAGE.values(table)
     path = values["db_path"]
     if path is not None:

@@ -18,7 +18,7 @@ MAX_NAME, MAX_PATH = 255, 4095  # bytes: the limits of Linux, for names and path
 
 
 @dataclass
-class Workspace:
+class WorkspacePaths:
     """The folders and limits that paths are checked against while one file is read.
 
     Attributes

@@ -22,7 +22,7 @@ _WILDCARDS = frozenset("*?[")
 
 
 @dataclass
-class Presence:
+class ExpectedFiles:
     """Lookup of the files that a configuration expects; keeps the places that were looked at.
 
     Attributes
@@ -40,7 +40,7 @@ class Presence:
     looked_at : set of Path
         Paths whose appearance or disappearance may change the problems.
     awaited : set of str
-        Patterns whose first match, after which they end in a slash, mends a warning.
+        Patterns whose first match, after which they end in a slash, fixes a warning.
     """
 
     root: Path
@@ -87,7 +87,7 @@ class Presence:
     ) -> None:
         """Report a glob of ``apart`` that matches nothing and can hardly be meant so.
 
-        An empty folder is none of these, nor one of whose candidates a template tells.
+        An empty folder is not reported, nor one whose candidates a template takes up.
         """
         first = next(self._matched(pattern), None)
         if first is not None:
@@ -124,8 +124,8 @@ class Presence:
     ) -> None:
         """Report paths of ``hidden`` that do not exist.
 
-        Outside of the workspace, what lies in a folder that is missing as well is only warned of,
-        once: a workspace that was imported from it may have been taken to another machine.
+        A path outside of the workspace whose folder is missing as well is only a warning, given
+        once: the workspace may have been imported from there and taken to another machine.
         """
         where = ("sandbox", "hidden")
         later = (self.root / ".gpuemu-cache", *writable)

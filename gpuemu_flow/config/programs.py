@@ -14,7 +14,7 @@ from pathlib import Path
 from gpuemu_flow.config import loaded
 from gpuemu_flow.config.find import exists, is_file
 from gpuemu_flow.config.model_ops import ProgramRef
-from gpuemu_flow.config.paths import Workspace
+from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.errors import AddKey, Hint
@@ -32,13 +32,13 @@ class Programs:
 
     Attributes
     ----------
-    workspace : Workspace
+    workspace : WorkspacePaths
     out : Reporter
     looked_into : dict
         Digests of files whose words decided something, by path.
     """
 
-    workspace: Workspace
+    workspace: WorkspacePaths
     out: Reporter
     looked_into: dict[Path, str] = field(default_factory=dict)
 

@@ -25,7 +25,7 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass
-class Source:
+class ConfigSource:
     """One configuration file as it was read.
 
     Attributes
@@ -62,7 +62,7 @@ def read_source(
     *,
     check: Callable[[Mapping[str, Json], Reporter], dict[str, Json]] = check_file,
     root: Path | None = None,
-) -> Source:
+) -> ConfigSource:
     """Read and check one file; a missing file gives an empty source without a problem.
 
     Parameters
@@ -76,7 +76,7 @@ def read_source(
     root : Path, optional
         The workspace, whose files templates may name; without one, templates of files give no ops.
     """
-    source = Source(path, Reporter(shown_as, elsewhere=ELSEWHERE))
+    source = ConfigSource(path, Reporter(shown_as, elsewhere=ELSEWHERE))
     data = _read_bytes(source) if edited is None else _sized(_encoded(edited), source.out)
     if data is None:
         return source
@@ -92,7 +92,7 @@ def read_source(
     return source
 
 
-def _read_bytes(source: Source) -> bytes | None:
+def _read_bytes(source: ConfigSource) -> bytes | None:
     """Read a file; return None if it is missing, no regular file, unreadable or too large."""
     try:
         # Opening a named pipe would wait for a writer for ever.

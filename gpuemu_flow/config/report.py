@@ -48,7 +48,7 @@ def shown(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class OwningTable:
     """The table that a key belongs into.
 
     Attributes
@@ -89,7 +89,7 @@ class Reporter:
     problems: list[Problem] = field(default_factory=list)
     aliases: dict[KeyPath, KeyPath] = field(default_factory=dict)
     origins: dict[KeyPath, tuple[KeyPath, str]] = field(default_factory=dict)
-    elsewhere: Mapping[str, Sequence[Place]] = field(default_factory=dict)
+    elsewhere: Mapping[str, Sequence[OwningTable]] = field(default_factory=dict)
     untold_errors: int = 0
     untold_warnings: int = 0
     compared: int = 0

@@ -73,7 +73,7 @@ class TargetOptions:
     until, forcerun, dtypes : tuple of str
     profile : str
     config : mapping of table to mapping of key to value
-        Laid over the configuration.
+        Overrides the configuration.
     """
 
     jobs: int | None = None

@@ -118,7 +118,7 @@ def _check_file(root: Path, path: Path, where: str) -> None:
         mode = path.stat().st_mode
     except OSError as error:
         text = f"{shown(where)} cannot be looked at: {error.strerror or error}"
-        raise FilesError(text, "mend or remove it") from None
+        raise FilesError(text, "fix or remove it") from None
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
         raise FilesError(f"{shown(where)} is {kind}", "move it elsewhere")

@@ -340,7 +340,7 @@ class Either(ValueType):
 
 
 @dataclass(frozen=True)
-class Then(ValueType):
+class Converted(ValueType):
     """A value of another type that a function, which cannot fail, then converts."""
 
     inner: ValueType

@@ -7,13 +7,13 @@ from gpuemu_flow.config.keys import FreeValue, Key, Section
 from gpuemu_flow.config.values import (
     Bool,
     Choice,
+    Converted,
     Either,
     Integer,
     ListOf,
     Number,
     TableOf,
     Text,
-    Then,
 )
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import (
@@ -127,13 +127,13 @@ def _expanded_strategies(names: list[str]) -> list[str]:
 LAYOUT_SET = Either(
     (
         ListOf(LAYOUT, at_least=1),
-        Then(TableOf(LAYOUT, Bool(), "a table of layout = true or false"), _layouts_of_table),
+        Converted(TableOf(LAYOUT, Bool(), "a table of layout = true or false"), _layouts_of_table),
     )
 )
 STRATEGY_SET = Either(
     (
-        Then(ListOf(STRATEGY, at_least=1), _expanded_strategies),
-        Then(STRATEGY, lambda name: _expanded_strategies([name])),
+        Converted(ListOf(STRATEGY, at_least=1), _expanded_strategies),
+        Converted(STRATEGY, lambda name: _expanded_strategies([name])),
     )
 )
 
@@ -156,7 +156,7 @@ def _absolute_only(number: float) -> Json:
 
 TOLERANCES = TableOf(
     DTYPE,
-    Either((Then(_BOUND, _absolute_only), TOLERANCE)),
+    Either((Converted(_BOUND, _absolute_only), TOLERANCE)),
     "a table of dtype = number (absolute) or { atol, rtol }",
 )
 

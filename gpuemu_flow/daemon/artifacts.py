@@ -9,8 +9,8 @@ from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.kernel_record import KernelRecord
 from gpuemu_flow.artifacts.lint import Linter
 from gpuemu_flow.artifacts.measure import Artifact, measure
-from gpuemu_flow.artifacts.metrics import KernelMetrics, Launch
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.metrics import KernelMetrics, KnownLaunch
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.view import KernelView
 from gpuemu_flow.config.model import Config
 from gpuemu_flow.daemon.fields import MAX_NAME, Fields, invalid
@@ -84,14 +84,14 @@ def _chosen(views: list[KernelView], name: str | None) -> list[tuple[KernelView,
     )
 
 
-def _launches(config: Config) -> dict[str, Launch]:
+def _launches(config: Config) -> dict[str, KnownLaunch]:
     return {
-        kernel.name: Launch(kernel.threads_per_block or 0, kernel.dynamic_shared_memory)
+        kernel.name: KnownLaunch(kernel.threads_per_block or 0, kernel.dynamic_shared_memory)
         for kernel in config.kernels
     }
 
 
-def _policy(config: Config, name: str) -> Policy:
+def _policy(config: Config, name: str) -> KernelPolicy:
     """Return a configured kernel's limits, else those of ``[policies]``."""
     kernel = next((k for k in config.kernels if k.name == name), None)
     return kernel_policy(config.policies, kernel)

@@ -49,7 +49,7 @@ def digest_of(inputs: Mapping[str, NDArray[Any]]) -> str:
     return found.hexdigest()
 
 
-class IssuedCases:
+class IssuedCaseStore:
     """The latest cases by op and seed; on disk, the recipes to make them again. Thread-safe.
 
     Parameters

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pynng
 
-from gpuemu_flow.daemon.place import Place, find_place, holder
+from gpuemu_flow.daemon.place import DaemonFiles, find_place, holder
 from gpuemu_flow.daemon.state import DaemonState
 from gpuemu_flow.errors import Problem, RunnerError, UsageError
 from gpuemu_flow.quick_dataclass import dataclass
@@ -35,7 +35,7 @@ _FOLLOW_SLICE = 0.2
 class Running:
     """A running daemon."""
 
-    place: Place
+    place: DaemonFiles
     pid: int
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.fuzz_config import FuzzConfig
+from gpuemu_flow.cases.fuzz_config import SequenceConfig
 from gpuemu_flow.daemon.replies import RequestError
 from gpuemu_flow.errors import UsageError, did_you_mean
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire.code_files import MAX_FILES, MAX_PATH, is_plain
-from gpuemu_flow.wire.envelope import Envelope, WireError
+from gpuemu_flow.wire.envelope import ParsedMessage, WireError
 from gpuemu_flow.wire.exchange import Exchange
 from gpuemu_flow.wire.tensors import decode_tensor, decode_tensors, json_type
 
@@ -28,7 +28,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 class Fields:
     """Typed access to one request; every method raises RequestError ``InvalidRequest``."""
 
-    def __init__(self, envelope: Envelope, exchange: Exchange | None = None) -> None:
+    def __init__(self, envelope: ParsedMessage, exchange: Exchange | None = None) -> None:
         self._envelope = envelope
         self._exchange = exchange
         self._fields = envelope.fields
@@ -189,10 +189,10 @@ class Fields:
             raise invalid(f"{name} must be an object, not {json_type(value)}")
         return value
 
-    def fuzz_config(self) -> FuzzConfig:
+    def fuzz_config(self) -> SequenceConfig:
         """Return the configuration of a fuzz run or of test cases."""
         try:
-            return FuzzConfig.from_json(self._get("fuzz_config"))
+            return SequenceConfig.from_json(self._get("fuzz_config"))
         except UsageError as error:
             problem = error.problems[0]
             hint = f"; {problem.hint}" if problem.hint else ""

@@ -26,8 +26,8 @@ from gpuemu_flow.config.model import Config
 from gpuemu_flow.daemon.place import (
     PRIVATE_FILE,
     PRIVATE_FOLDER,
+    DaemonFiles,
     HeldLock,
-    Place,
     hold,
     holder,
     make_place,
@@ -125,7 +125,7 @@ def serve(
 
 def _serve(
     configured: Reloading,
-    place: Place,
+    place: DaemonFiles,
     environ: Mapping[str, str],
     idle_seconds: float,
     on_ready: Callable[[Mapping[str, Json]], None],
@@ -181,7 +181,7 @@ def _allow_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
-def _make_exchange(place: Place) -> Exchange | None:
+def _make_exchange(place: DaemonFiles) -> Exchange | None:
     folder = exchange_folder(place.folder, place.stem)
     with contextlib.suppress(OSError, WireError):
         folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
@@ -207,7 +207,7 @@ def _wait(service: Service, server: Server, root: Path, idle_seconds: float) -> 
             return
 
 
-def _info(root: Path, place: Place, sockets: list[Path]) -> dict[str, Json]:
+def _info(root: Path, place: DaemonFiles, sockets: list[Path]) -> dict[str, Json]:
     return {
         "pid": os.getpid(),
         "socket": str(sockets[0]),
@@ -221,7 +221,7 @@ def _info(root: Path, place: Place, sockets: list[Path]) -> dict[str, Json]:
 
 
 def _listen(
-    server: Server, place: Place, config: Config, environ: Mapping[str, str]
+    server: Server, place: DaemonFiles, config: Config, environ: Mapping[str, str]
 ) -> tuple[list[Path], list[HeldLock]]:
     """Open the workspace's own socket, and the default one if no other daemon has it.
 
@@ -280,7 +280,7 @@ def _open_socket(server: Server, path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _logging(place: Place, config: Config, *, to_stderr: bool) -> Iterator[None]:
+def _logging(place: DaemonFiles, config: Config, *, to_stderr: bool) -> Iterator[None]:
     level = config.environment.log_level or config.daemon.log_level
     handlers: list[logging.Handler] = []
     with contextlib.suppress(OSError):

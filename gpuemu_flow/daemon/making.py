@@ -12,7 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.fuzz_config import LAYOUTS_V1, FuzzConfig
+from gpuemu_flow.cases.fuzz_config import LAYOUTS_V1, SequenceConfig
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.op_schema import default_schema
 from gpuemu_flow.cases.protocol_v1 import case_at, nominal_strides, representative_shape, tensors
@@ -35,7 +35,7 @@ class CaseMaker:
     Attributes
     ----------
     op : OpConfig
-    config : FuzzConfig
+    config : SequenceConfig
     own_cases, own_dtypes : bool
         Make the op's own; in its own dtypes, too.
     """
@@ -44,7 +44,7 @@ class CaseMaker:
         self,
         service: Service,
         op: OpConfig,
-        config: FuzzConfig,
+        config: SequenceConfig,
         *,
         own_cases: bool,
         own_dtypes: bool,
@@ -75,7 +75,7 @@ class CaseMaker:
         return cls(
             service,
             op,
-            FuzzConfig.from_json(data["fuzz_config"]),
+            SequenceConfig.from_json(data["fuzz_config"]),
             own_cases=bool(data["own_cases"]),
             own_dtypes=bool(data["own_dtypes"]),
         )

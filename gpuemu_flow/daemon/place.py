@@ -21,7 +21,7 @@ PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 
 
 @dataclass(frozen=True)
-class Place:
+class DaemonFiles:
     """The files of one workspace's daemon.
 
     Attributes
@@ -56,7 +56,7 @@ class Place:
         return self.folder / f"{self.stem}.log"
 
 
-def find_place(root: Path, environ: Mapping[str, str]) -> Place | None:
+def find_place(root: Path, environ: Mapping[str, str]) -> DaemonFiles | None:
     """Return the place of a daemon that has been started before, or None."""
     for place in possible_places(root, environ):
         if is_private(place.folder) and place.lock.exists():
@@ -64,13 +64,13 @@ def find_place(root: Path, environ: Mapping[str, str]) -> Place | None:
     return None
 
 
-def possible_places(root: Path, environ: Mapping[str, str]) -> list[Place]:
+def possible_places(root: Path, environ: Mapping[str, str]) -> list[DaemonFiles]:
     """Return every place where a daemon of the workspace may be."""
     stem = workspace_stem(root)
-    return [Place(folder, stem) for folder in user_folders(environ)]
+    return [DaemonFiles(folder, stem) for folder in user_folders(environ)]
 
 
-def make_place(root: Path, environ: Mapping[str, str]) -> Place:
+def make_place(root: Path, environ: Mapping[str, str]) -> DaemonFiles:
     """Return the place of a daemon that is to be started.
 
     Raises
@@ -84,7 +84,7 @@ def make_place(root: Path, environ: Mapping[str, str]) -> Place:
     stem = workspace_stem(root)
     reasons = []
     for folder in user_folders(environ):
-        place = Place(folder, stem)
+        place = DaemonFiles(folder, stem)
         reason = _unusable(place)
         if not reason:
             return place
@@ -98,7 +98,7 @@ def make_place(root: Path, environ: Mapping[str, str]) -> Place:
     )
 
 
-def _unusable(place: Place) -> str:
+def _unusable(place: DaemonFiles) -> str:
     """Say why a folder cannot be used; empty when it can."""
     if not fits(place.socket):
         return f"its path leaves no room for a socket's name ({MAX_PATH_BYTES} bytes)"
@@ -162,7 +162,7 @@ def holder(path: Path) -> int | None:
         os.close(descriptor)
 
 
-def write_info(place: Place, info: Mapping[str, Json]) -> None:
+def write_info(place: DaemonFiles, info: Mapping[str, Json]) -> None:
     """Write the file by which clients find the daemon."""
     write_atomic(place.info, json.dumps(dict(info)).encode() + b"\n")
 

@@ -11,7 +11,7 @@ from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
-from gpuemu_flow.wire.envelope import Envelope
+from gpuemu_flow.wire.envelope import ParsedMessage
 
 QUICK, TENSORS, REFERENCE, LONG = "quick", "tensors", "reference", "long"
 
@@ -25,7 +25,7 @@ Handler = Callable[[Service, Fields, Job], dict[str, Json]]
 
 
 @dataclass(frozen=True)
-class Kind:
+class RequestKind:
     """A type of request.
 
     Attributes
@@ -45,29 +45,29 @@ def _shutdown(service: Service, _fields: Fields, _job: Job) -> dict[str, Json]:
     return {"type": "Ok"}
 
 
-REQUESTS: dict[str, Kind] = {  # a ping is answered by the server itself
-    "Shutdown": Kind(QUICK, _shutdown),
-    "ValidateOp": Kind(REFERENCE, validating.validate_op),
-    "GetResult": Kind(QUICK, records.get_result),
-    "ListResults": Kind(QUICK, records.list_results),
-    "StoreBaseline": Kind(QUICK, records.store_baseline),
-    "CompareBaseline": Kind(QUICK, records.compare_baseline),
-    "FuzzOp": Kind(LONG, fuzzing.fuzz_op),
-    "Reproduce": Kind(TENSORS, failing.reproduce_failure),
-    "Minimize": Kind(LONG, failing.minimize),
-    "ListFailures": Kind(QUICK, failing.list_failures),
-    "LintKernel": Kind(QUICK, artifacts.lint_kernel),
-    "StoreArtifact": Kind(QUICK, artifacts.store_artifact),
-    "StoreArtifactBaseline": Kind(QUICK, artifacts.store_baseline),
-    "DiffArtifactBaseline": Kind(QUICK, artifacts.diff_baseline),
-    "GetArtifact": Kind(QUICK, artifacts.get_artifact),
-    "ListArtifacts": Kind(QUICK, artifacts.list_artifacts),
-    "RunCi": Kind(LONG, ci.run_ci),
-    "GetCiSummary": Kind(QUICK, ci.get_ci_summary),
-    "GetTestCase": Kind(TENSORS, issuing.get_test_case),
-    "GetTestBatch": Kind(TENSORS, issuing.get_test_batch),
-    "SubmitOutput": Kind(REFERENCE, validating.submit_output),
-    "SubmitOutputs": Kind(REFERENCE, validating.submit_outputs),
+REQUESTS: dict[str, RequestKind] = {  # a ping is answered by the server itself
+    "Shutdown": RequestKind(QUICK, _shutdown),
+    "ValidateOp": RequestKind(REFERENCE, validating.validate_op),
+    "GetResult": RequestKind(QUICK, records.get_result),
+    "ListResults": RequestKind(QUICK, records.list_results),
+    "StoreBaseline": RequestKind(QUICK, records.store_baseline),
+    "CompareBaseline": RequestKind(QUICK, records.compare_baseline),
+    "FuzzOp": RequestKind(LONG, fuzzing.fuzz_op),
+    "Reproduce": RequestKind(TENSORS, failing.reproduce_failure),
+    "Minimize": RequestKind(LONG, failing.minimize),
+    "ListFailures": RequestKind(QUICK, failing.list_failures),
+    "LintKernel": RequestKind(QUICK, artifacts.lint_kernel),
+    "StoreArtifact": RequestKind(QUICK, artifacts.store_artifact),
+    "StoreArtifactBaseline": RequestKind(QUICK, artifacts.store_baseline),
+    "DiffArtifactBaseline": RequestKind(QUICK, artifacts.diff_baseline),
+    "GetArtifact": RequestKind(QUICK, artifacts.get_artifact),
+    "ListArtifacts": RequestKind(QUICK, artifacts.list_artifacts),
+    "RunCi": RequestKind(LONG, ci.run_ci),
+    "GetCiSummary": RequestKind(QUICK, ci.get_ci_summary),
+    "GetTestCase": RequestKind(TENSORS, issuing.get_test_case),
+    "GetTestBatch": RequestKind(TENSORS, issuing.get_test_batch),
+    "SubmitOutput": RequestKind(REFERENCE, validating.submit_output),
+    "SubmitOutputs": RequestKind(REFERENCE, validating.submit_outputs),
 }
 
 
@@ -77,7 +77,7 @@ def lane_of(kind: str) -> str:
     return QUICK if known is None else known.lane
 
 
-def handle(service: Service, envelope: Envelope, job: Job) -> dict[str, Json]:
+def handle(service: Service, envelope: ParsedMessage, job: Job) -> dict[str, Json]:
     """Answer one request."""
     fields = Fields(envelope, service.exchange)
     known = REQUESTS.get(fields.type)

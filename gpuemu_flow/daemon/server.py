@@ -22,7 +22,7 @@ from gpuemu_flow.daemon.seats import Seats
 from gpuemu_flow.errors import CancelledRunError, FlowError
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES
-from gpuemu_flow.wire.envelope import Envelope, WireError, parse, render
+from gpuemu_flow.wire.envelope import ParsedMessage, WireError, parse, render
 
 log = logging.getLogger("gpuemu_flow.daemon")
 
@@ -44,7 +44,7 @@ LINGER_SECONDS = 1.0
 """So long after the last answer the socket stays open, unless all clients have left by then."""
 
 Reply = dict[str, Json]
-Handler = Callable[[Envelope, Job], Reply]
+Handler = Callable[[ParsedMessage, Job], Reply]
 """Answers a request; raises RequestError, FlowError or WireError."""
 
 
@@ -292,7 +292,7 @@ class Server:
         done, total = job.progress
         return {"type": "Progress", "done": done, "total": total}
 
-    def _work(self, job: Job, envelope: Envelope) -> None:
+    def _work(self, job: Job, envelope: ParsedMessage) -> None:
         try:
             job.check()
             reply = self._handle(envelope, job)

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from gpuemu_flow import __version__
 from gpuemu_flow.config.model_ops import OpConfig
-from gpuemu_flow.daemon.cases import IssuedCases
+from gpuemu_flow.daemon.cases import IssuedCaseStore
 from gpuemu_flow.daemon.references import References
 from gpuemu_flow.daemon.reload import Configured, Reloading
 from gpuemu_flow.daemon.replies import RequestError
@@ -63,7 +63,7 @@ class Service:
             size_limit=RECIPES_BYTES,
             evict=True,
         )
-        self.issued = IssuedCases(self._recipes)
+        self.issued = IssuedCaseStore(self._recipes)
         self.planned = PlannedCases()
         self.fuzz_threads = max(1, min(config.execution.max_parallel_refs, os.cpu_count() or 1))
         self.stop = threading.Event()

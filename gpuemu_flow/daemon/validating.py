@@ -30,7 +30,7 @@ from gpuemu_flow.judging.verdicts import EXCEPTION
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
 from gpuemu_flow.numerics.weakness import note_of_zeros
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.store.results import Judged, NewResult
+from gpuemu_flow.store.results import CountedResult, NewResult
 from gpuemu_flow.types import (
     BAD,
     DTYPES,
@@ -76,7 +76,7 @@ class Terms:
 
     @classmethod
     def of(cls, service: Service, fields: Fields) -> Terms:
-        """Read the terms from a request."""
+        """Read the part of a request that holds for all of its cases."""
         name = fields.name("op_name")
         configured, op = service.op(name)
         client, files = fields.client(), fields.client_files()
@@ -257,7 +257,7 @@ def _judge(
                 output_shapes=shapes,
                 fuzz_config=None if one.issued is None else one.issued.fuzz_config,
             )
-        judged = Judged.of(result, reply.get("failure_id", ""))
+        judged = CountedResult.of(result, reply.get("failure_id", ""))
         new.append(
             NewResult(
                 terms.name,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from gpuemu_flow.debug.session import Quit, Session
+from gpuemu_flow.debug.session import DebugSession, Quit
 from gpuemu_flow.errors import FlowError, Problem, UsageError
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports.text import printable
@@ -18,7 +18,7 @@ LONGEST_LINE = 64 * 1024
 REMEMBERED = 1000
 
 
-class Reader(Protocol):
+class CommandReader(Protocol):
     """A source of commands."""
 
     interactive: bool
@@ -28,8 +28,8 @@ class Reader(Protocol):
 
 
 def run_repl(
-    session: Session,
-    reader: Reader,
+    session: DebugSession,
+    reader: CommandReader,
     write: Callable[[str], None],
     complain: Callable[[str], None],
 ) -> int:
@@ -37,8 +37,8 @@ def run_repl(
 
     Parameters
     ----------
-    session : Session
-    reader : Reader
+    session : DebugSession
+    reader : CommandReader
         An interactive one goes on after Ctrl-C.
     write, complain : callable
         Take answers and problems, line by line.
@@ -89,7 +89,7 @@ class Pipe:
 class Terminal:
     """A source of lines typed on a terminal, ended by Ctrl-D; use it inside `line_editing`."""
 
-    session: Session
+    session: DebugSession
     interactive = True
 
     def read(self) -> str | None:
@@ -104,7 +104,7 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def line_editing(session: Session) -> Iterator[None]:
+def line_editing(session: DebugSession) -> Iterator[None]:
     """Switch on completion and a history file while inside; without readline, neither."""
     try:
         import readline  # noqa: PLC0415 - absent from some builds of Python

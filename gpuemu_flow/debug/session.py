@@ -50,7 +50,7 @@ class Quit(Exception):  # noqa: N818 - not an error
 
 
 @dataclass
-class Session:
+class DebugSession:
     """One debugging session in one workspace.
 
     Attributes
@@ -188,26 +188,26 @@ class Session:
 
     def _tensor(self, rest: str) -> Iterator[str]:
         self._select("")
-        asked = parse_tensors(rest)
-        if not asked:
+        named = parse_tensors(rest)
+        if not named:
             yield from (describe(name, array) for name, array in self.inputs().items())
             found = self.reproduction()
             for side, tensors in (("actual", found.actual), ("expected", found.expected)):
                 yield from (describe(f"{side}.{name}", array) for name, array in tensors.items())
-        for name, indices in asked:
+        for name, indices in named:
             part = self._part(name, indices)
             yield describe(name, part)
             yield from (f"  {line}" for line in value_lines(part))
 
     def _diff(self, rest: str) -> Iterator[str]:
         self._select("")
-        asked = parse_tensors(rest)
-        if len(asked) not in (0, 2):
+        named = parse_tensors(rest)
+        if len(named) not in (0, 2):
             raise problems.bad_arguments(BY_WORD["diff"].usage)
-        if not asked:
+        if not named:
             output = self._failing_output()
-            asked = [(f"actual.{output}", ()), (f"expected.{output}", ())]
-        first, second = asked
+            named = [(f"actual.{output}", ()), (f"expected.{output}", ())]
+        first, second = named
         yield from difference_lines((first[0], second[0]), self._part(*first), self._part(*second))
 
     def _failing_output(self) -> str:

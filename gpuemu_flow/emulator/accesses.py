@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuemu_flow.emulator.findings import show_index
-from gpuemu_flow.emulator.lanes import Lanes
+from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.memory import (
     GLOBAL_BASE,
     LOCAL_BASE,
@@ -25,7 +25,7 @@ class Accesses(SharedMemory):
 
     def _local_lanes(
         self, address: Array, mask: Array | None, size: int, step: int, verb: str
-    ) -> tuple[Lanes, Array | None]:
+    ) -> tuple[ActiveLanes, Array | None]:
         near = self._lanes(self.spread(address), mask, whole=True)
         good: Array | None = None
         limit = self.launch.program.local_bytes

@@ -11,13 +11,13 @@ import struct
 from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.effects.perturb import PERTURB
 from gpuemu_flow.emulator.forms import find_form
-from gpuemu_flow.emulator.ir import Immediate, Program, Register, Step
+from gpuemu_flow.emulator.ir import Immediate, KernelProgram, Register, Step
 from gpuemu_flow.emulator.rewriting import like, rewritten
 
 _TYPES = frozenset({"f16", "f32", "f64"})
 
 
-def find_approximate(program: Program) -> list[int]:
+def find_approximate(program: KernelProgram) -> list[int]:
     """Find the steps whose results hardware may approximate and that can be perturbed."""
     found = []
     for index, step in enumerate(program.steps):
@@ -28,12 +28,12 @@ def find_approximate(program: Program) -> list[int]:
     return found
 
 
-def perturb(program: Program, steps: list[int], draw: int) -> Program:
+def perturb(program: KernelProgram, steps: list[int], draw: int) -> KernelProgram:
     """Perturb the results of some steps.
 
     Parameters
     ----------
-    program : Program
+    program : KernelProgram
     steps : list of int
         Some of the steps that `find_approximate` found.
     draw : int
@@ -42,7 +42,7 @@ def perturb(program: Program, steps: list[int], draw: int) -> Program:
     return rewritten(program, {n: [program.steps[n], _moved(program, n, draw)] for n in steps})
 
 
-def _moved(program: Program, index: int, draw: int) -> Step:
+def _moved(program: KernelProgram, index: int, draw: int) -> Step:
     step = program.steps[index]
     form = find_form(step.opcode)
     assert form is not None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuemu_flow.emulator.errors import LaunchError, bad_argument
-from gpuemu_flow.emulator.ir import Parameter
+from gpuemu_flow.emulator.ir import KernelParameter
 from gpuemu_flow.emulator.launch import Argument, BufferArgument, ScalarArgument
 from gpuemu_flow.emulator.types import DTYPES, SIZES, Array
 from gpuemu_flow.errors import UsageError
@@ -48,7 +48,7 @@ class NamedArgument:
 
 
 def parse_arguments(
-    texts: Sequence[str], parameters: Sequence[Parameter], seed: int
+    texts: Sequence[str], parameters: Sequence[KernelParameter], seed: int
 ) -> list[NamedArgument]:
     """Read ``--arg`` texts in the order of the kernel's parameters.
 
@@ -57,7 +57,7 @@ def parse_arguments(
     texts : sequence of str
         ``name=type[dims]`` with an optional ``:fill`` (one of `FILLS`), ``name=@file.npy``,
         ``name=number`` or ``name=type:number``.
-    parameters : sequence of Parameter
+    parameters : sequence of KernelParameter
     seed : int
         Random values come from it and from the argument's name.
 
@@ -85,7 +85,7 @@ def parse_arguments(
     return found
 
 
-def _parse_value(name: str, value: str, parameter: Parameter, seed: int) -> Argument:
+def _parse_value(name: str, value: str, parameter: KernelParameter, seed: int) -> Argument:
     if value.startswith("@"):
         return BufferArgument(_read_file(name, value[1:]), name=name)
     match = _BUFFER.match(value)
@@ -152,7 +152,7 @@ def _filled(
     return BufferArgument(values.astype(dtype), name=name)
 
 
-def _number(name: str, kind: str | None, text: str, parameter: Parameter) -> ScalarArgument:
+def _number(name: str, kind: str | None, text: str, parameter: KernelParameter) -> ScalarArgument:
     if kind is not None:
         dtype = _element_type(name, kind)
     elif SIZES.get(parameter.type, 0) == parameter.size:

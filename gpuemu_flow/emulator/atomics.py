@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from gpuemu_flow.emulator.accesses import Accesses
-from gpuemu_flow.emulator.lanes import Lanes
+from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, WRITTEN
 from gpuemu_flow.emulator.semantics import floats, packed
 from gpuemu_flow.emulator.semantics.mbarrier import MBARRIER_TURNS
@@ -157,7 +157,7 @@ class Atomics(Accesses):
 
     def _atomic_lanes(
         self, space: str, address: Array, active: Array, size: int, step: int, releases: bool
-    ) -> tuple[Lanes, Array | None, Array]:
+    ) -> tuple[ActiveLanes, Array | None, Array]:
         """Check an atomic access as a read and a write."""
         if space == "shared":
             lanes, good = self._shared_lanes(address, active, size, step, True, whole=True)
@@ -185,7 +185,7 @@ class Atomics(Accesses):
             self._mark(self.launch.arena.shadow, lanes, size, good, WRITTEN)
         return lanes, self._aligned(lanes, good, size), self.launch.arena.data
 
-    def _aligned(self, lanes: Lanes, good: Array | None, size: int) -> Array | None:
+    def _aligned(self, lanes: ActiveLanes, good: Array | None, size: int) -> Array | None:
         """Drop lanes with misaligned addresses, which are already reported."""
         bad = (lanes.offsets & np.uint64(size - 1)) != 0
         if not bad.any():

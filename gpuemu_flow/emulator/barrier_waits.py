@@ -41,7 +41,7 @@ class BarrierRequest:
         return self.wanted is None and self.name.size == 1
 
 
-class Waiting:
+class BarrierWaits:
     """The warps that wait at each barrier of each block."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpuemu_flow.emulator.lanes import Lanes
+from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.memory import Buffer
 from gpuemu_flow.emulator.races import GlobalRaces
-from gpuemu_flow.emulator.state import Launch, State
+from gpuemu_flow.emulator.state import KernelLaunch, State
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.quick_dataclass import dataclass
 
@@ -47,7 +47,7 @@ class EveryLoadCountsError(Exception):
 class QuickGlobalRaces(GlobalRaces):
     """Races between blocks over all batches of a launch."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: KernelLaunch) -> None:
         super().__init__(launch)
         self._buffers = launch.arena.buffers
         self._only_read: set[int] = set()
@@ -63,7 +63,7 @@ class QuickGlobalRaces(GlobalRaces):
     def access(
         self,
         state: State,
-        lanes: Lanes,
+        lanes: ActiveLanes,
         good: Array | None,
         size: int,
         step: int,
@@ -100,7 +100,7 @@ class QuickGlobalRaces(GlobalRaces):
             state, lanes, good, size, step, write=write, strong=strong, same=same
         )  # fmt: skip
 
-    def collide(self, state: State, lanes: Lanes, lost: Array, step: int) -> None:
+    def collide(self, state: State, lanes: ActiveLanes, lost: Array, step: int) -> None:
         """Report blocks that wrote different values to one place in one instruction."""
         self._settle()
         super().collide(state, lanes, lost, step)
@@ -133,7 +133,13 @@ class QuickGlobalRaces(GlobalRaces):
         return self._everyone
 
     def _write(
-        self, state: State, lanes: Lanes, good: Array | None, offsets: Array, size: int, step: int
+        self,
+        state: State,
+        lanes: ActiveLanes,
+        good: Array | None,
+        offsets: Array,
+        size: int,
+        step: int,
     ) -> bool:
         """Record a store unless another block's may conflict; tell whether it was recorded."""
         me = self._blocks(state, lanes.mask)

@@ -7,11 +7,11 @@ from dataclasses import field
 
 from gpuemu_flow.artifacts.ptx.opcode import Destination
 from gpuemu_flow.emulator.ir import (
-    Group,
     Inverted,
-    Memory,
+    KernelProgram,
+    MemoryOperand,
     Operand,
-    Program,
+    OperandGroup,
     Register,
     Step,
     TensorPlace,
@@ -68,9 +68,9 @@ def registers_in(operand: Operand) -> tuple[int, ...]:
         return (operand.number,)
     if isinstance(operand, Inverted):
         return (operand.register.number,)
-    if isinstance(operand, Memory):
+    if isinstance(operand, MemoryOperand):
         return registers_in(operand.base)
-    if isinstance(operand, Group):
+    if isinstance(operand, OperandGroup):
         return tuple(n for item in operand.items for n in registers_in(item))
     if isinstance(operand, TensorPlace):
         return tuple(n for o in (operand.map, *operand.coordinates) for n in registers_in(o))
@@ -82,7 +82,7 @@ def defined_and_used(step: Step) -> tuple[tuple[int, ...], tuple[int, ...]]:
     defined: tuple[int, ...] = ()
     operands = step.operands
     writes = step.opcode.destination is Destination.WRITES
-    if writes and operands and not isinstance(operands[0], Memory):
+    if writes and operands and not isinstance(operands[0], MemoryOperand):
         defined, operands = registers_in(operands[0]), operands[1:]
     used = tuple(n for operand in operands for n in registers_in(operand))
     if step.opcode.destination is Destination.READS_AND_WRITES:
@@ -92,12 +92,12 @@ def defined_and_used(step: Step) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return defined, used
 
 
-def split_blocks(program: Program, also: Iterable[int] = ()) -> Blocks:
+def split_blocks(program: KernelProgram, also: Iterable[int] = ()) -> Blocks:
     """Cut a program into blocks and compute liveness.
 
     Parameters
     ----------
-    program : Program
+    program : KernelProgram
     also : iterable of int
         More steps that begin a block.
 
@@ -128,7 +128,7 @@ def split_blocks(program: Program, also: Iterable[int] = ()) -> Blocks:
     return blocks
 
 
-def _liveness(program: Program, blocks: Blocks) -> None:
+def _liveness(program: KernelProgram, blocks: Blocks) -> None:
     reads: list[frozenset[int]] = []
     writes: list[frozenset[int]] = []
     for start, end in zip(blocks.starts, blocks.ends, strict=True):

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuemu_flow.emulator.blocks import is_cluster_barrier
 from gpuemu_flow.emulator.cluster_races import ClusterRaces
-from gpuemu_flow.emulator.lanes import Lanes
+from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.memory import (
     GLOBAL_BASE,
     PATTERN,
@@ -16,7 +16,7 @@ from gpuemu_flow.emulator.memory import (
 from gpuemu_flow.emulator.names import plain_variable
 from gpuemu_flow.emulator.race_log import LoggedRaces
 from gpuemu_flow.emulator.races import GlobalRaces
-from gpuemu_flow.emulator.state import Launch, State
+from gpuemu_flow.emulator.state import KernelLaunch, State
 from gpuemu_flow.emulator.types import SIZES, Array
 
 _G = np.uint64(GLOBAL_BASE)
@@ -25,7 +25,7 @@ _G = np.uint64(GLOBAL_BASE)
 class Bytes(State):
     """Memory of one batch, and how lanes reach its bytes."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: KernelLaunch) -> None:
         super().__init__(launch)
         self.check_init = "init" in launch.checks
         self.check_race = "race" in launch.checks
@@ -145,16 +145,16 @@ class Bytes(State):
             return self._by_case(np.array(places, np.uint64)) + np.uint64(moved)
         return np.full((1, 1), (only + moved) & 0xFFFFFFFFFFFFFFFF, np.uint64)
 
-    def _lanes(self, offsets: Array, mask: Array | None, *, whole: bool) -> Lanes:
+    def _lanes(self, offsets: Array, mask: Array | None, *, whole: bool) -> ActiveLanes:
         if mask is None or (offsets.size == 1 and not whole):
             if whole:
                 offsets = self.spread(offsets)
-            return Lanes(offsets.reshape(-1), None, offsets.shape)
+            return ActiveLanes(offsets.reshape(-1), None, offsets.shape)
         if mask.shape != self.full.shape:
             mask = self.spread(mask)
-        return Lanes(self.spread(offsets)[mask], mask, ())
+        return ActiveLanes(self.spread(offsets)[mask], mask, ())
 
-    def _numbers(self, lanes: Lanes, chosen: Array) -> Array:
+    def _numbers(self, lanes: ActiveLanes, chosen: Array) -> Array:
         """Return the flat lane numbers of some positions among the active lanes."""
         positions = np.flatnonzero(chosen)
         if lanes.mask is not None:
@@ -166,7 +166,7 @@ class Bytes(State):
         step_c = self.full.shape[1] // lanes.shape[1]
         return grid[::step_r, ::step_c].reshape(-1)[positions]
 
-    def _check_alignment(self, lanes: Lanes, size: int, step: int, space: str) -> None:
+    def _check_alignment(self, lanes: ActiveLanes, size: int, step: int, space: str) -> None:
         if size > 1 and int(np.bitwise_or.reduce(lanes.offsets)) & (size - 1):
             bad = (lanes.offsets & np.uint64(size - 1)) != 0
             numbers = self._numbers(lanes, bad)
@@ -178,7 +178,7 @@ class Bytes(State):
             )  # fmt: skip
 
     def _take(
-        self, data: Array, lanes: Lanes, width: int, vector: int, good: Array | None
+        self, data: Array, lanes: ActiveLanes, width: int, vector: int, good: Array | None
     ) -> list[Array]:
         """Fetch elements, with zeros for lanes that may not access them."""
         offsets = lanes.offsets if good is None else np.where(good, lanes.offsets, np.uint64(0))
@@ -208,7 +208,12 @@ class Bytes(State):
         return out
 
     def _put(
-        self, data: Array, lanes: Lanes, values: Sequence[Array], width: int, good: Array | None
+        self,
+        data: Array,
+        lanes: ActiveLanes,
+        values: Sequence[Array],
+        width: int,
+        good: Array | None,
     ) -> None:
         offsets = lanes.offsets if good is None else lanes.offsets[good]
         size = width * len(values)
@@ -233,7 +238,9 @@ class Bytes(State):
         spread = self.spread(value)
         return spread.reshape(-1) if mask is None else spread[mask]
 
-    def _mark(self, shadow: Array, lanes: Lanes, size: int, good: Array | None, value: int) -> None:
+    def _mark(
+        self, shadow: Array, lanes: ActiveLanes, size: int, good: Array | None, value: int
+    ) -> None:
         offsets = lanes.offsets if good is None else lanes.offsets[good]
         places = offsets.astype(np.int64)
         if size in (2, 4, 8) and not int(np.bitwise_or.reduce(offsets, initial=0)) & (size - 1):
@@ -248,14 +255,16 @@ class Bytes(State):
     def _unchanged(
         self,
         data: Array,
-        lanes: Lanes,
+        lanes: ActiveLanes,
         values: Sequence[Array],
         width: int,
         good: Array | None,
     ) -> Array:
         """Mark the active lanes that write the present value again."""
         offsets = lanes.offsets if good is None else np.where(good, lanes.offsets, np.uint64(0))
-        there = self._take(data, Lanes(offsets, None, offsets.shape), width, len(values), None)
+        there = self._take(
+            data, ActiveLanes(offsets, None, offsets.shape), width, len(values), None
+        )
         same = np.ones(offsets.size, bool)
         for old, value in zip(there, values, strict=True):
             same &= old == self.active(value, lanes.mask)
@@ -264,7 +273,7 @@ class Bytes(State):
     def _lost(
         self,
         data: Array,
-        lanes: Lanes,
+        lanes: ActiveLanes,
         values: Sequence[Array],
         width: int,
         good: Array | None,

@@ -10,7 +10,7 @@ from gpuemu_flow.emulator.block_races import EveryLoadCountsError
 from gpuemu_flow.emulator.dimensions import check_dimensions
 from gpuemu_flow.emulator.effects.loads import STRONG
 from gpuemu_flow.emulator.findings import DEFAULT_CHECKS
-from gpuemu_flow.emulator.ir import Program, Special, Step
+from gpuemu_flow.emulator.ir import KernelProgram, Special, Step
 from gpuemu_flow.emulator.launch import (
     BATCH_THREADS,
     DEFAULT_BUDGET,
@@ -64,7 +64,7 @@ def launch_cases(
     return found
 
 
-def can_share(program: Program) -> bool:
+def can_share(program: KernelProgram) -> bool:
     """Tell whether the cases of one launch cannot influence each other.
 
     They can if threads look at a clock, or if a thread that waits for another gets turns that

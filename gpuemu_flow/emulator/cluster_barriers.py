@@ -9,7 +9,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class Waited:
+class WaitResult:
     """Threads that a wait lets go on at once, and those that waited without having arrived."""
 
     passed: Array
@@ -42,8 +42,8 @@ class ClusterBarriers:
         self._through &= ~group
         return twice
 
-    def wait(self, group: Array, block: int, step: int) -> Waited:
-        """Make those threads wait that may not go on at once."""
+    def wait(self, group: Array, block: int, step: int) -> WaitResult:
+        """Let threads wait until they may go on; see `WaitResult`."""
         absent = group & ~(self._arrived | self._through)
         stays = group & self._arrived
         passed = group & self._through
@@ -51,7 +51,7 @@ class ClusterBarriers:
         self.waiting |= stays
         self.block[stays] = block
         self.step[stays] = step
-        return Waited(passed, absent)
+        return WaitResult(passed, absent)
 
     def complete(self, live: Array) -> tuple[Array, Array]:
         """End the phases at which no running thread is missing.

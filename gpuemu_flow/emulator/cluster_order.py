@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuemu_flow.emulator.clusters import cluster_numbers, ranks
-from gpuemu_flow.emulator.state import Launch
+from gpuemu_flow.emulator.state import KernelLaunch
 from gpuemu_flow.emulator.types import Array
 
 
@@ -15,7 +15,7 @@ class ClusterOrder:
     Times are those of `GlobalRaces`; blocks are numbered from 1.
     """
 
-    def __init__(self, launch: Launch, members: int) -> None:
+    def __init__(self, launch: KernelLaunch, members: int) -> None:
         numbers = np.arange(launch.all_blocks)
         blocks = numbers % launch.blocks
         case = numbers // launch.blocks * launch.blocks

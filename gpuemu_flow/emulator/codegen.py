@@ -12,17 +12,17 @@ from gpuemu_flow.emulator.effects.checking import operand_problem, result_proble
 from gpuemu_flow.emulator.emitter import Emitter
 from gpuemu_flow.emulator.errors import unsupported
 from gpuemu_flow.emulator.forms import find_form
-from gpuemu_flow.emulator.ir import Immediate, Operand, Program, Register, Sink, Step
+from gpuemu_flow.emulator.ir import Immediate, KernelProgram, Operand, Register, Sink, Step
 from gpuemu_flow.emulator.machine import BlockFunction
 from gpuemu_flow.emulator.missing import fix_of
-from gpuemu_flow.emulator.registry import Form
+from gpuemu_flow.emulator.registry import OpcodeForm
 from gpuemu_flow.emulator.types import Array
 
 
 class Code:
     """The functions of a program's blocks, each compiled on first use."""
 
-    def __init__(self, program: Program, blocks: Blocks) -> None:
+    def __init__(self, program: KernelProgram, blocks: Blocks) -> None:
         self._program = program
         self._blocks = blocks
         self._functions: dict[tuple[int, bool], BlockFunction] = {}
@@ -66,7 +66,7 @@ def both(mask: Array | None, predicate: Array) -> Array:
     return predicate if mask is None else mask & predicate
 
 
-def _write_step(emitter: Emitter, program: Program, index: int) -> None:
+def _write_step(emitter: Emitter, program: KernelProgram, index: int) -> None:
     """Write one step."""
     step = program.steps[index]
     base = step.opcode.base
@@ -86,7 +86,7 @@ def _write_step(emitter: Emitter, program: Program, index: int) -> None:
     effect.emit(emitter, step, index)
 
 
-def _write_form(emitter: Emitter, form: Form, step: Step) -> None:
+def _write_form(emitter: Emitter, form: OpcodeForm, step: Step) -> None:
     operands = step.operands[1:]
     if form.table:
         table = operands[-1]
@@ -100,7 +100,7 @@ def _write_form(emitter: Emitter, form: Form, step: Step) -> None:
     emitter.write(step.operands[0], f"{function}({', '.join(values)})", form.result, step)
 
 
-def check_program(program: Program) -> None:
+def check_program(program: KernelProgram) -> None:
     """Refuse a program with a step that cannot be run, before anything runs.
 
     Raises
@@ -134,7 +134,7 @@ def why_not(step: Step) -> str:
     return effect.problem(step)
 
 
-def _form_problem(form: Form, operands: tuple[Operand, ...]) -> str:
+def _form_problem(form: OpcodeForm, operands: tuple[Operand, ...]) -> str:
     count = 1 + len(form.sources) + form.table
     if len(operands) != count:
         return f"it has {len(operands)} operands, not {count}"

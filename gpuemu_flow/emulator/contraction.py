@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.blocks import defined_and_used, split_blocks
-from gpuemu_flow.emulator.ir import Operand, Program, Register, Step
+from gpuemu_flow.emulator.ir import KernelProgram, Operand, Register, Step
 from gpuemu_flow.emulator.registry import ROUNDINGS
 from gpuemu_flow.emulator.rewriting import like, new_register, rewritten
 from gpuemu_flow.quick_dataclass import dataclass
@@ -34,7 +34,7 @@ class Pair:
     position: int
 
 
-def find_pairs(program: Program) -> list[Pair]:
+def find_pairs(program: KernelProgram) -> list[Pair]:
     """Find pairs that may be fused: in one basic block, with factors that are still unchanged."""
     blocks = split_blocks(program)
     found = []
@@ -69,7 +69,7 @@ def _fusable(step: Step, *bases: str) -> bool:
     )  # fmt: skip
 
 
-def _pairs_of(program: Program, index: int, products: dict[int, int]) -> list[Pair]:
+def _pairs_of(program: KernelProgram, index: int, products: dict[int, int]) -> list[Pair]:
     step = program.steps[index]
     for position in (1, 2):
         operand = step.operands[position]
@@ -83,7 +83,7 @@ def _pairs_of(program: Program, index: int, products: dict[int, int]) -> list[Pa
     return []
 
 
-def fuse(program: Program, pairs: list[Pair]) -> Program:
+def fuse(program: KernelProgram, pairs: list[Pair]) -> KernelProgram:
     """Replace additions of some pairs by ``fma``; keep the multiplications for other uses."""
     pieces: dict[int, list[Step]] = {}
     types: list[str] = []

@@ -12,7 +12,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class Missing:
+class MissingOpcode:
     """An opcode of a kernel that cannot be run, and the first place where it stands."""
 
     opcode: str
@@ -32,7 +32,7 @@ class KernelCoverage:
         Instructions with its device functions.
     opcodes : dict of str to int
         Number of occurrences of each opcode.
-    missing : tuple of Missing
+    missing : tuple of MissingOpcode
     problem : str
         Reason why it could not be read at all; empty when it could.
     """
@@ -40,7 +40,7 @@ class KernelCoverage:
     name: str
     steps: int
     opcodes: dict[str, int]
-    missing: tuple[Missing, ...]
+    missing: tuple[MissingOpcode, ...]
     problem: str = ""
 
     @property
@@ -69,17 +69,17 @@ def cover_file(data: bytes, file: str) -> list[KernelCoverage]:
             found.append(KernelCoverage(entry.name, 0, {}, (), str(error)))
             continue
         opcodes: Counter[str] = Counter()
-        missing: dict[str, Missing] = {}
+        missing: dict[str, MissingOpcode] = {}
         for step in program.steps:
             name = step.opcode.text
             opcodes[name] += 1
             reason = why_not(step)
             if reason and name in missing:
                 known = missing[name]
-                missing[name] = Missing(name, known.count + 1, known.line, known.reason)
+                missing[name] = MissingOpcode(name, known.count + 1, known.line, known.reason)
             elif reason:
                 line = program.module.source.line_of(step.offset)
-                missing[name] = Missing(name, 1, line, reason)
+                missing[name] = MissingOpcode(name, 1, line, reason)
         found.append(
             KernelCoverage(
                 entry.name, len(program.steps), dict(opcodes.most_common()), tuple(missing.values())

@@ -1,4 +1,4 @@
-"""Decode a parsed PTX function into a `Program`: operands read, device functions inlined."""
+"""Decode a parsed PTX function into a `KernelProgram`: operands read, device functions inlined."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gpuemu_flow.emulator.errors import UnsupportedError, unsupported
 from gpuemu_flow.emulator.ir import (
     STACK,
     GlobalVariable,
+    KernelProgram,
+    MemoryRegion,
     Operand,
-    Program,
-    Region,
     Register,
     Step,
     Symbol,
@@ -43,7 +43,7 @@ STACK_BYTES = 8192
 """Bytes of a thread's local memory that ``alloca`` may take at most."""
 
 
-def decode_program(function: Function) -> Program:
+def decode_program(function: Function) -> KernelProgram:
     """Decode a kernel.
 
     Parameters
@@ -53,7 +53,7 @@ def decode_program(function: Function) -> Program:
 
     Returns
     -------
-    Program
+    KernelProgram
 
     Raises
     ------
@@ -104,7 +104,7 @@ class _Decoder:
         self._function = function
         self._module = function.module
         self._functions = {f.name: f for f in self._module.functions if not f.is_entry}
-        self._program = Program(function.name, self._module)
+        self._program = KernelProgram(function.name, self._module)
         self._module_symbols: dict[str, Symbol] = {}
         self._shared_names: dict[str, Symbol] = {}
         self._global_numbers: dict[str, int] = {}
@@ -112,7 +112,7 @@ class _Decoder:
         self._stack: list[str] = []
         self._calls = 0
 
-    def decode(self) -> Program:
+    def decode(self) -> KernelProgram:
         program, function = self._program, self._function
         program.required_threads = function.bounds.max_threads if function.bounds.required else 0
         program.max_threads = function.bounds.max_threads
@@ -130,7 +130,7 @@ class _Decoder:
         )
         if any(step.opcode.base == "alloca" for step in program.steps):
             offset = align_up(program.local_bytes, 128)
-            program.local.append(Region(STACK, offset, STACK_BYTES))
+            program.local.append(MemoryRegion(STACK, offset, STACK_BYTES))
             program.local_bytes = offset + STACK_BYTES
         program.dynamic_offset = align_up(program.shared_bytes, 1024)
         return program
@@ -200,7 +200,7 @@ class _Decoder:
                 frame.symbols[variable.name] = Symbol("global", number)
         for name, (size, align) in widest.items():
             offset = align_up(program.local_bytes, max(align, 8))
-            program.local.append(Region(name, offset, size))
+            program.local.append(MemoryRegion(name, offset, size))
             program.local_bytes = offset + size
             frame.symbols[name] = Symbol("local", offset)
         if program.local_bytes > 1 << 20:
@@ -214,7 +214,7 @@ class _Decoder:
             return
         start = program.shared_bytes + (SHARED_GUARD if program.shared else 0)
         offset = align_up(start, max(align, 16))
-        program.shared.append(Region(name, offset, size))
+        program.shared.append(MemoryRegion(name, offset, size))
         program.shared_bytes = offset + size
         self._shared_names[name] = Symbol("shared", offset)
         if program.shared_bytes > 1 << 20:

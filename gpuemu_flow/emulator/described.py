@@ -59,7 +59,7 @@ class BufferText:
 
 
 @dataclass(frozen=True)
-class Described:
+class DescribedLaunches:
     """All launches of one op."""
 
     launches: tuple[LaunchText, ...]
@@ -75,7 +75,7 @@ def canonical_text(table: Mapping[str, Json]) -> str:
     return json.dumps({k: table[k] for k in kept if k in table}, sort_keys=True)
 
 
-def read_described(table: Mapping[str, Json], fault: Fault) -> Described | None:
+def read_described(table: Mapping[str, Json], fault: Fault) -> DescribedLaunches | None:
     """Read and check a description.
 
     Parameters
@@ -88,7 +88,7 @@ def read_described(table: Mapping[str, Json], fault: Fault) -> Described | None:
 
     Returns
     -------
-    Described or None
+    DescribedLaunches or None
         None when something is wrong.
     """
     reader = _Reader(fault)
@@ -115,7 +115,7 @@ def read_described(table: Mapping[str, Json], fault: Fault) -> Described | None:
         reader.fault(("backend",), f"no back end {backend!r}", f"one of {known}")
     if reader.failed:
         return None
-    return Described(
+    return DescribedLaunches(
         tuple(item for item in launches if item is not None), outputs, scratch, tuple(checks),
         backend,
     )  # fmt: skip

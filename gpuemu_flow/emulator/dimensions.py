@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpuemu_flow.emulator.clusters import ALONE, Dimensions, size_of
 from gpuemu_flow.emulator.errors import bad_launch
-from gpuemu_flow.emulator.ir import Program
+from gpuemu_flow.emulator.ir import KernelProgram
 from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_THREADS = 1024
@@ -24,14 +24,14 @@ class LaunchShape:
 
 
 def check_dimensions(
-    program: Program, grid: Sequence[int], block: Sequence[int], shared: int,
+    program: KernelProgram, grid: Sequence[int], block: Sequence[int], shared: int,
     cluster: Sequence[int] = (),
 ) -> LaunchShape:  # fmt: skip
     """Check a launch's dimensions, and fill them up to three numbers.
 
     Parameters
     ----------
-    program : Program
+    program : KernelProgram
     grid, block : sequence of int
     shared : int
         Bytes of dynamic shared memory.
@@ -79,7 +79,7 @@ def _full(what: str, given: Sequence[int]) -> Dimensions:
     return x, y, z
 
 
-def _cluster(program: Program, grid: Dimensions, given: Sequence[int]) -> Dimensions:
+def _cluster(program: KernelProgram, grid: Dimensions, given: Sequence[int]) -> Dimensions:
     required = program.required_cluster
     cluster = _full("cluster", given) if given else required or ALONE
     if required is not None and cluster != required:

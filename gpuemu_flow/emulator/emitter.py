@@ -9,9 +9,9 @@ import numpy as np
 from gpuemu_flow.emulator.ir import (
     Immediate,
     Inverted,
-    Memory,
+    KernelProgram,
+    MemoryOperand,
     Operand,
-    Program,
     Register,
     Sink,
     Special,
@@ -26,7 +26,7 @@ Bind = Callable[[str, tuple[object, ...], object], str]
 class Emitter:
     """Writes one block's function."""
 
-    def __init__(self, bind: Bind, program: Program) -> None:
+    def __init__(self, bind: Bind, program: KernelProgram) -> None:
         self._bind = bind
         self._program = program
         self.lines: list[str] = []
@@ -153,7 +153,7 @@ class Emitter:
         value = np.array([[offset & 0xFFFFFFFFFFFFFFFF]], np.uint64)
         return self.constant(value, ("address", offset))
 
-    def address(self, operand: Memory) -> str:
+    def address(self, operand: MemoryOperand) -> str:
         """Write an address operand as u8."""
         base, displacement = operand.base, operand.displacement
         if isinstance(base, Symbol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpuemu_flow.emulator.ir import Place
+from gpuemu_flow.emulator.ir import StepLocation
 from gpuemu_flow.kernel_findings import TITLES, CodePlace, KernelFinding
 from gpuemu_flow.quick_dataclass import dataclass
 
@@ -19,7 +19,7 @@ DOUBTS = ("contract", "approx")
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckFinding:
     """One thing that a check found.
 
     Attributes
@@ -32,12 +32,12 @@ class Finding:
         Message with block, thread and address, without the place; `THERE` stands for the
         second place.
     kernel : str
-    place : Place
+    place : StepLocation
     block, thread : tuple of int
         The first that did it: (x, y, z) each.
     count : int
         Number of occurrences, over all threads.
-    there : Place or None
+    there : StepLocation or None
         For a race, the other access; for a barrier, the other barrier.
     """
 
@@ -45,11 +45,11 @@ class Finding:
     rule: str
     words: str
     kernel: str
-    place: Place
+    place: StepLocation
     block: tuple[int, int, int]
     thread: tuple[int, int, int]
     count: int
-    there: Place | None = None
+    there: StepLocation | None = None
 
     @property
     def message(self) -> str:
@@ -65,7 +65,7 @@ class Finding:
             Maps a line of the PTX to its number in the PTX without line information.
         """
 
-        def place(found: Place) -> CodePlace:
+        def place(found: StepLocation) -> CodePlace:
             return CodePlace(found.file, found.line, code_line(found.ptx_line))
 
         return KernelFinding(

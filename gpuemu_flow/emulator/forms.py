@@ -9,18 +9,18 @@ from functools import cache
 
 from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator import forms_arithmetic, forms_bits, forms_convert
-from gpuemu_flow.emulator.registry import BUILDERS, ROUNDINGS, Form
+from gpuemu_flow.emulator.registry import BUILDERS, ROUNDINGS, OpcodeForm
 
 FAMILIES = (forms_arithmetic, forms_bits, forms_convert)
 """Modules that register forms when they are imported."""
 
 
-def find_form(opcode: Opcode) -> Form | None:
+def find_form(opcode: Opcode) -> OpcodeForm | None:
     """Return the form of a lane-wise opcode.
 
     Returns
     -------
-    Form or None
+    OpcodeForm or None
         None for an opcode that is not lane-wise, or not known.
     """
     return _find(opcode.text)
@@ -54,7 +54,7 @@ MODIFIERS: dict[str, frozenset[str]] = {
 
 
 @cache
-def _find(text: str) -> Form | None:
+def _find(text: str) -> OpcodeForm | None:
     opcode = Opcode(text)
     builder = BUILDERS.get(opcode.base)
     if builder is None:

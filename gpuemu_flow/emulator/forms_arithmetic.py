@@ -8,8 +8,8 @@ from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.registry import (
     INTEGERS,
     ROUNDINGS,
-    Form,
     Lanes,
+    OpcodeForm,
     builds,
     only,
     rounding,
@@ -21,14 +21,14 @@ from gpuemu_flow.emulator.types import DTYPES
 
 def _arithmetic(
     function: Lanes, type_name: str, count: int, words: frozenset[str], section: str
-) -> Form:
+) -> OpcodeForm:
     wrapped = floats.with_flags(function, ftz="ftz" in words, sat="sat" in words)
-    return Form(wrapped, (type_name,) * count, type_name, section)
+    return OpcodeForm(wrapped, (type_name,) * count, type_name, section)
 
 
 def _half(
     base: str, type_name: str, count: int, words: frozenset[str], section: str
-) -> Form | None:
+) -> OpcodeForm | None:
     """Build f16, bf16, f16x2 and bf16x2 arithmetic from one table."""
     scalar = type_name.removesuffix("x2")
     function: Lanes
@@ -50,7 +50,7 @@ def _half(
         function = packed.in_bfloat(wide[base])
         function = packed.bfloat_relu(function) if "relu" in words else function
         function = packed.twice_bits(function) if type_name == "bf16x2" else function
-    return Form(function, (type_name,) * count, type_name, section)
+    return OpcodeForm(function, (type_name,) * count, type_name, section)
 
 
 _PAIRS = frozenset({"u16x2", "s16x2"})
@@ -59,7 +59,7 @@ _HALVES = frozenset({"f16", "f16x2", "bf16", "bf16x2"})
 
 
 @builds("add", "sub", "mul")
-def _sum_or_product(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+def _sum_or_product(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeForm | None:
     base = opcode.base
     if len(opcode.types) != 1 or "cc" in words:
         return None
@@ -71,38 +71,42 @@ def _sum_or_product(opcode: Opcode, type_name: str, words: frozenset[str]) -> Fo
     if type_name in ("f32", "f64"):
         if not only(words, *ROUNDINGS, "ftz", "sat", type_name):
             return None
-        makers = {"add": floats.add, "sub": floats.subtract, "mul": floats.multiply}
-        function = makers[base](rounding(words), DTYPES[type_name])
+        factories = {"add": floats.add, "sub": floats.subtract, "mul": floats.multiply}
+        function = factories[base](rounding(words), DTYPES[type_name])
         return _arithmetic(function, type_name, 2, words, base)
     if type_name in _PAIRS and base == "add" and only(words, type_name):
-        return Form(packed.twice_bits(np.add), (type_name,) * 2, type_name, base)
+        return OpcodeForm(packed.twice_bits(np.add), (type_name,) * 2, type_name, base)
     if type_name not in INTEGERS:
         return None
     if base == "mul":
         return _integer_product(type_name, words)
     if "sat" in words:
         saturating = {"add": integers.add_saturating, "sub": integers.subtract_saturating}
-        return Form(saturating[base], ("s32", "s32"), "s32", base) if type_name == "s32" else None
+        return (
+            OpcodeForm(saturating[base], ("s32", "s32"), "s32", base)
+            if type_name == "s32"
+            else None
+        )
     if not only(words, type_name):
         return None
-    return Form(np.add if base == "add" else np.subtract, (type_name,) * 2, type_name, base)
+    return OpcodeForm(np.add if base == "add" else np.subtract, (type_name,) * 2, type_name, base)
 
 
-def _integer_product(type_name: str, words: frozenset[str]) -> Form | None:
+def _integer_product(type_name: str, words: frozenset[str]) -> OpcodeForm | None:
     if "wide" in words:
         if type_name.endswith("64"):
             return None
         result = type_name[0] + str(2 * int(type_name[1:]))
-        return Form(integers.multiply_wide, (type_name,) * 2, result, "mul")
+        return OpcodeForm(integers.multiply_wide, (type_name,) * 2, result, "mul")
     if "hi" in words:
-        return Form(integers.multiply_high, (type_name,) * 2, type_name, "mul")
+        return OpcodeForm(integers.multiply_high, (type_name,) * 2, type_name, "mul")
     if "lo" in words:
-        return Form(np.multiply, (type_name,) * 2, type_name, "mul")
+        return OpcodeForm(np.multiply, (type_name,) * 2, type_name, "mul")
     return None
 
 
 @builds("fma", "mad")
-def _multiply_add(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+def _multiply_add(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeForm | None:
     if len(opcode.types) != 1 or "cc" in words:
         return None
     if type_name in _HALVES:
@@ -113,79 +117,81 @@ def _multiply_add(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form
     if type_name in ("f32", "f64"):
         if not only(words, *ROUNDINGS, "ftz", "sat", type_name):
             return None
-        maker = floats.fma32 if type_name == "f32" else floats.fma64
-        return _arithmetic(maker(rounding(words)), type_name, 3, words, "fma")
+        factory = floats.fma32 if type_name == "f32" else floats.fma64
+        return _arithmetic(factory(rounding(words)), type_name, 3, words, "fma")
     if opcode.base == "fma" or type_name not in INTEGERS:
         return None
     if "sat" in words:
         good = type_name == "s32" and "hi" in words
-        return Form(integers.mad_high_saturating, ("s32",) * 3, "s32", "mad") if good else None
+        return (
+            OpcodeForm(integers.mad_high_saturating, ("s32",) * 3, "s32", "mad") if good else None
+        )
     product = _integer_product(type_name, words)
     if product is None:
         return None
     function = integers.mad(product.function)
-    return Form(function, (type_name, type_name, product.result), product.result, "mad")
+    return OpcodeForm(function, (type_name, type_name, product.result), product.result, "mad")
 
 
 @builds("mul24", "mad24")
-def _short_product(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+def _short_product(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeForm | None:
     if type_name not in ("u32", "s32") or not only(words, "hi", "lo", type_name):
         return None
     function = integers.multiply24("hi" in words)
     if opcode.base == "mul24":
-        return Form(function, (type_name,) * 2, type_name, "mul24")
-    return Form(integers.mad(function), (type_name,) * 3, type_name, "mad24")
+        return OpcodeForm(function, (type_name,) * 2, type_name, "mul24")
+    return OpcodeForm(integers.mad(function), (type_name,) * 3, type_name, "mad24")
 
 
 @builds("sad")
-def _sad(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+def _sad(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeForm | None:
     if type_name not in INTEGERS:
         return None
-    return Form(integers.absolute_difference_sum, (type_name,) * 3, type_name, "sad")
+    return OpcodeForm(integers.absolute_difference_sum, (type_name,) * 3, type_name, "sad")
 
 
 @builds("div")
-def _quotient(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+def _quotient(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeForm | None:
     if type_name in INTEGERS and only(words, type_name):
-        return Form(integers.divide, (type_name,) * 2, type_name, "div")
+        return OpcodeForm(integers.divide, (type_name,) * 2, type_name, "div")
     if type_name not in ("f32", "f64"):
         return None
     if words & {"approx", "full"}:
         form = _arithmetic(np.divide, type_name, 2, words, "div")
-        return Form(form.function, form.sources, type_name, "div", approximate=2.0**-22)
+        return OpcodeForm(form.function, form.sources, type_name, "div", approximate=2.0**-22)
     function = floats.divide(rounding(words), DTYPES[type_name])
     return _arithmetic(function, type_name, 2, words, "div")
 
 
 @builds("rem")
-def _remainder(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+def _remainder(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeForm | None:
     if type_name not in INTEGERS:
         return None
-    return Form(integers.remainder, (type_name,) * 2, type_name, "rem")
+    return OpcodeForm(integers.remainder, (type_name,) * 2, type_name, "rem")
 
 
 @builds("neg", "abs")
-def _sign(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+def _sign(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeForm | None:
     flip = opcode.base == "neg"
     if type_name in ("f32", "f64", "f16"):
         function: Lanes = np.negative if flip else np.abs
         if "ftz" in words:
             inner = function
             function = lambda a: inner(floats.flush(a))  # noqa: E731
-        return Form(function, (type_name,), type_name, opcode.base)
+        return OpcodeForm(function, (type_name,), type_name, opcode.base)
     masks = {"bf16": 0x8000, "f16x2": 0x80008000, "bf16x2": 0x80008000}
     if type_name in masks:
         kind = np.dtype(DTYPES[type_name]).type
         mask = kind(masks[type_name])
         bits: Lanes = (lambda a: a ^ mask) if flip else (lambda a: a & ~mask)
-        return Form(bits, (type_name,), type_name, opcode.base)
+        return OpcodeForm(bits, (type_name,), type_name, opcode.base)
     if type_name not in ("s16", "s32", "s64"):
         return None
-    return Form(integers.negate if flip else np.abs, (type_name,), type_name, opcode.base)
+    return OpcodeForm(integers.negate if flip else np.abs, (type_name,), type_name, opcode.base)
 
 
 @builds("min", "max")
-def _extreme(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+def _extreme(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeForm | None:
     least = opcode.base == "min"
     if type_name in INTEGERS | _PAIRS:
         if not only(words, "relu", type_name) or ("relu" in words and type_name not in _RELU):
@@ -196,7 +202,7 @@ def _extreme(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | No
             choose = lambda a, b: np.maximum(chosen(a, b), a.dtype.type(0))  # noqa: E731
         if type_name in _PAIRS:
             choose = packed.twice_integers(choose, DTYPES[type_name.removesuffix("x2")])
-        return Form(choose, (type_name,) * 2, type_name, opcode.base)
+        return OpcodeForm(choose, (type_name,) * 2, type_name, opcode.base)
     if words & {"xorsign", "relu"} or type_name not in {*_HALVES, "f32", "f64"}:
         return None
     if "NaN" in words:
@@ -216,7 +222,7 @@ def _extreme(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | No
         function = packed.twice_bits(function) if type_name == "bf16x2" else function
     elif type_name == "f16x2":
         function = packed.twice_f16(function)
-    return Form(function, (type_name,) * 2, type_name, opcode.base)
+    return OpcodeForm(function, (type_name,) * 2, type_name, opcode.base)
 
 
 _APPROXIMATE: dict[str, tuple[Lanes, float]] = {
@@ -233,7 +239,7 @@ _APPROXIMATE: dict[str, tuple[Lanes, float]] = {
 
 
 @builds("rcp", "sqrt", "rsqrt", "sin", "cos", "lg2", "ex2", "tanh")
-def _function(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+def _function(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeForm | None:
     base = opcode.base
     function, error = _APPROXIMATE[base]
     if type_name in ("f16", "f16x2", "bf16", "bf16x2"):
@@ -251,13 +257,13 @@ def _function(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | N
         return _arithmetic(made, type_name, 1, words, base)
     if type_name == "f64":
         form = _arithmetic(function, "f64", 1, frozenset(), base)
-        return Form(form.function, ("f64",), "f64", base, approximate=error)
+        return OpcodeForm(form.function, ("f64",), "f64", base, approximate=error)
     form = _arithmetic(floats.through64(function), "f32", 1, words, base)
     least = 1.0 if base in ("sin", "cos", "lg2") else 0.0  # their bounds are absolute near 0
-    return Form(form.function, ("f32",), "f32", base, approximate=error, absolute_below=least)
+    return OpcodeForm(form.function, ("f32",), "f32", base, approximate=error, absolute_below=least)
 
 
-def _half_function(base: str, type_name: str, function: Lanes) -> Form | None:
+def _half_function(base: str, type_name: str, function: Lanes) -> OpcodeForm | None:
     if base not in ("ex2", "tanh"):
         return None
     made: Lanes
@@ -269,21 +275,21 @@ def _half_function(base: str, type_name: str, function: Lanes) -> Form | None:
     else:
         made = packed.in_bfloat(function)
         made = packed.twice_bits(made) if type_name == "bf16x2" else made
-    return Form(made, (type_name,), type_name, base, approximate=2.0**-9.9)
+    return OpcodeForm(made, (type_name,), type_name, base, approximate=2.0**-9.9)
 
 
 @builds("copysign")
-def _copysign(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+def _copysign(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeForm | None:
     if type_name not in ("f32", "f64"):
         return None
-    return Form(floats.copy_sign, (type_name,) * 2, type_name, "copysign")
+    return OpcodeForm(floats.copy_sign, (type_name,) * 2, type_name, "copysign")
 
 
 @builds("testp")
-def _testp(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+def _testp(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeForm | None:
     if type_name not in ("f32", "f64") or len(opcode.segments) != 3:
         return None
     names = {"finite", "infinite", "number", "notanumber", "normal", "subnormal"}
     if opcode.segments[1] not in names:
         return None
-    return Form(floats.test_property(opcode.segments[1]), (type_name,), "pred", "testp")
+    return OpcodeForm(floats.test_property(opcode.segments[1]), (type_name,), "pred", "testp")

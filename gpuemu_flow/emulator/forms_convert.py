@@ -7,7 +7,7 @@ import numpy as np
 from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.registry import (
     ROUNDINGS,
-    Form,
+    OpcodeForm,
     builds,
 )
 from gpuemu_flow.emulator.semantics import convert as conversions
@@ -23,7 +23,7 @@ def _canonical_half(x: Array) -> Array:
     return np.where(np.isnan(x), nan, x.astype(np.float16))
 
 
-def _convert_fp8(to: str, source: str, words: frozenset[str]) -> Form | None:
+def _convert_fp8(to: str, source: str, words: frozenset[str]) -> OpcodeForm | None:
     """Build the conversions of pairs of 8-bit floats; the first operand is the upper one."""
     if to == "f16x2" and source in _PAIRS:
         kind = source.removesuffix("x2")
@@ -33,7 +33,7 @@ def _convert_fp8(to: str, source: str, words: frozenset[str]) -> Form | None:
             low, high = (_canonical_half(small_floats.unpack_fp8(h, kind)) for h in halves)
             return packed.pack(low, high)
 
-        return Form(widen, (source,), to, "cvt") if "relu" not in words else None
+        return OpcodeForm(widen, (source,), to, "cvt") if "relu" not in words else None
     if to not in _PAIRS or "satfinite" not in words:
         return None
     kind, relu = to.removesuffix("x2"), "relu" in words
@@ -44,18 +44,18 @@ def _convert_fp8(to: str, source: str, words: frozenset[str]) -> Form | None:
         return lower | upper << np.uint16(8)
 
     if source == "f32":
-        return Form(narrow, ("f32", "f32"), to, "cvt")
+        return OpcodeForm(narrow, ("f32", "f32"), to, "cvt")
     if source != "f16x2":
         return None
 
     def narrow_pair(x: Array) -> Array:
         return narrow(packed.high(x).view(np.float16), packed.low(x).view(np.float16))
 
-    return Form(narrow_pair, ("f16x2",), to, "cvt")
+    return OpcodeForm(narrow_pair, ("f16x2",), to, "cvt")
 
 
 @builds("cvt")
-def _cvt(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+def _cvt(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeForm | None:
     types = opcode.types
     mode = next((m for m in (*ROUNDINGS, "rni", "rzi", "rmi", "rpi", "rna") if m in words), "")
     ftz, sat = "ftz" in words, "sat" in words
@@ -73,7 +73,7 @@ def _cvt(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
         if "relu" in words:
             one = packed.relu(one) if to == "f16x2" else packed.bfloat_relu(one)
         scalar = one
-        return Form(lambda a, b: packed.pack(scalar(b), scalar(a)), ("f32", "f32"), to, "cvt")
+        return OpcodeForm(lambda a, b: packed.pack(scalar(b), scalar(a)), ("f32", "f32"), to, "cvt")
     if not is_float(source) and not is_float(to) and "bf16" not in (to, source) and mode:
         return None
     made = conversions.convert(to, source, mode, ftz=ftz, sat=sat)
@@ -86,4 +86,4 @@ def _cvt(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
             made = packed.bfloat_relu(made)
         else:
             return None
-    return Form(made, (source,), to, "cvt")
+    return OpcodeForm(made, (source,), to, "cvt")

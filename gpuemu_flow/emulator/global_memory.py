@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuemu_flow.emulator.bytes import Bytes
-from gpuemu_flow.emulator.lanes import Lanes
+from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.meetings import may_meet, report_meetings
 from gpuemu_flow.emulator.memory import (
     GLOBAL_BASE,
@@ -29,7 +29,7 @@ class GlobalMemory(Bytes):
         if self.global_races is not None:
             self.global_races.fence(self, None if mask is None else self.spread(mask))
 
-    def _check_global(self, lanes: Lanes, size: int, step: int, write: bool) -> Array | None:
+    def _check_global(self, lanes: ActiveLanes, size: int, step: int, write: bool) -> Array | None:
         """Check an access to the arena; return the mask of permitted lanes, None for all."""
         arena, offsets = self.launch.arena, lanes.offsets
         self._check_alignment(lanes, size, step, "global")
@@ -67,7 +67,7 @@ class GlobalMemory(Bytes):
         return good
 
     def _report_global(
-        self, lanes: Lanes, bad: Array, size: int, step: int, rule: str, verb: str
+        self, lanes: ActiveLanes, bad: Array, size: int, step: int, rule: str, verb: str
     ) -> None:
         positions = np.flatnonzero(bad)
         if not positions.size:

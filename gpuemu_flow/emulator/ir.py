@@ -36,8 +36,8 @@ class Special:
 class Symbol:
     """The address of a variable: an offset into its space's layout.
 
-    For ``global`` the offset is the number of the variable in `Program.globals`; `displacement`
-    bytes are added.
+    For ``global`` the offset is the number of the variable in `KernelProgram.globals`.
+    `displacement` bytes are added to the address.
     """
 
     space: str
@@ -46,14 +46,14 @@ class Symbol:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class OperandGroup:
     """Several operands written as one: ``{a, b}`` or the ``p|q`` of setp and shfl."""
 
     items: tuple[Operand, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryOperand:
     """``[base+displacement]``."""
 
     base: Register | Immediate | Symbol
@@ -64,7 +64,7 @@ class Memory:
 class TensorPlace:
     """``[map, {x, y}]``: a tensor map's address and coordinates in its tensor."""
 
-    map: Memory
+    map: MemoryOperand
     coordinates: tuple[Operand, ...]
 
 
@@ -80,11 +80,21 @@ class Sink:
     """``_``: an operand that discards the result."""
 
 
-Operand = Register | Immediate | Special | Symbol | Group | Memory | TensorPlace | Inverted | Sink
+Operand = (
+    Register
+    | Immediate
+    | Special
+    | Symbol
+    | OperandGroup
+    | MemoryOperand
+    | TensorPlace
+    | Inverted
+    | Sink
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StepLocation:
     """The place of a step: PTX line, source file and line, and its text for messages."""
 
     text: str
@@ -133,7 +143,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class KernelParameter:
     """A kernel parameter and where it lies in the parameter block."""
 
     name: str
@@ -147,7 +157,7 @@ STACK = "the stack"
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class MemoryRegion:
     """A named piece of shared or local memory."""
 
     name: str
@@ -167,7 +177,7 @@ class GlobalVariable:
 
 
 @dataclass
-class Program:
+class KernelProgram:
     """A kernel ready for code generation.
 
     Attributes
@@ -178,8 +188,8 @@ class Program:
         Device functions are inlined.
     register_types, register_names : list of str
         Declared type and name by register number.
-    parameters : list of Parameter
-    shared, local : list of Region
+    parameters : list of KernelParameter
+    shared, local : list of MemoryRegion
     globals : list of GlobalVariable
         ``Symbol("global", n)`` means the n-th.
     dynamic_shared : bool
@@ -195,12 +205,12 @@ class Program:
     steps: list[Step] = field(default_factory=list)
     register_types: list[str] = field(default_factory=list)
     register_names: list[str] = field(default_factory=list)
-    parameters: list[Parameter] = field(default_factory=list)
+    parameters: list[KernelParameter] = field(default_factory=list)
     parameter_bytes: int = 0
-    shared: list[Region] = field(default_factory=list)
+    shared: list[MemoryRegion] = field(default_factory=list)
     shared_bytes: int = 0
     dynamic_offset: int = -1
-    local: list[Region] = field(default_factory=list)
+    local: list[MemoryRegion] = field(default_factory=list)
     local_bytes: int = 0
     globals: list[GlobalVariable] = field(default_factory=list)
     required_threads: int = 0
@@ -208,11 +218,11 @@ class Program:
     required_cluster: tuple[int, int, int] | None = None
     largest_cluster: int = 1
 
-    def place(self, step: int) -> Place:
+    def place(self, step: int) -> StepLocation:
         """Return the place of a step."""
         found = self.steps[step]
         source = self.module.source
         file, line = "", 0
         if found.location is not None:
             file, line = self.module.files.get(found.location[0], ""), found.location[1]
-        return Place(found.text, source.line_of(found.offset), file, line)
+        return StepLocation(found.text, source.line_of(found.offset), file, line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuemu_flow.emulator.types import Array
 
 
-class Lanes:
+class ActiveLanes:
     """The active lanes of one access: their flat numbers, or all of them.
 
     Attributes

@@ -16,14 +16,14 @@ from gpuemu_flow.emulator.codegen import Code, check_program
 from gpuemu_flow.emulator.decode import decode_program
 from gpuemu_flow.emulator.dimensions import LaunchShape, check_dimensions
 from gpuemu_flow.emulator.errors import UnsupportedError, bad_argument, bad_launch
-from gpuemu_flow.emulator.findings import DEFAULT_CHECKS, Finding
-from gpuemu_flow.emulator.ir import Parameter, Program
-from gpuemu_flow.emulator.machine import Machine
-from gpuemu_flow.emulator.memory import GLOBAL_BASE, Arena, SideBySide
+from gpuemu_flow.emulator.findings import DEFAULT_CHECKS, CheckFinding
+from gpuemu_flow.emulator.ir import KernelParameter, KernelProgram
+from gpuemu_flow.emulator.machine import BlockMachine
+from gpuemu_flow.emulator.memory import GLOBAL_BASE, LaunchArena, SideBySide
 from gpuemu_flow.emulator.names import plain_function
-from gpuemu_flow.emulator.native.backend import Native
+from gpuemu_flow.emulator.native.backend import NativeKernel
 from gpuemu_flow.emulator.races import GlobalRaces
-from gpuemu_flow.emulator.state import CaseMemory, Launch
+from gpuemu_flow.emulator.state import CaseMemory, KernelLaunch
 from gpuemu_flow.emulator.tensor_maps import MAP_BYTES, TensorMap
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.emulator.undefined import watch_registers
@@ -105,7 +105,7 @@ class LaunchResult:
     ----------
     buffers : tuple of array or None
         Content of each buffer argument afterwards; None for numbers.
-    findings : tuple of Finding
+    findings : tuple of CheckFinding
     printed : str
         Output of the kernel's ``printf``.
     instructions : int
@@ -117,7 +117,7 @@ class LaunchResult:
     """
 
     buffers: tuple[Array | None, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckFinding, ...]
     printed: str
     instructions: int
     backend: str = "numpy"
@@ -128,14 +128,14 @@ class LaunchResult:
 class Kernel:
     """A kernel ready to be launched any number of times."""
 
-    program: Program
+    program: KernelProgram
     _watched: Kernel | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_program(self.program)
         self._blocks = split_blocks(self.program)
         self._code = Code(self.program, self._blocks)
-        self._native = Native(self.program, self._blocks)
+        self._native = NativeKernel(self.program, self._blocks)
 
     @property
     def name(self) -> str:
@@ -143,7 +143,7 @@ class Kernel:
         return self.program.name
 
     @property
-    def parameters(self) -> list[Parameter]:
+    def parameters(self) -> list[KernelParameter]:
         """Return the parameters in order."""
         return self.program.parameters
 
@@ -211,7 +211,7 @@ class Kernel:
         checks: frozenset[str], budget: int, order: Sequence[int] | None, warps_reversed: bool,
         backend: str,
     ) -> LaunchResult:  # fmt: skip
-        def prepared() -> tuple[Launch, list[int]]:
+        def prepared() -> tuple[KernelLaunch, list[int]]:
             launch, (buffers,) = self.prepare(shape, [arguments], shared, checks, budget)
             launch.warps_reversed = warps_reversed
             return launch, buffers
@@ -235,7 +235,7 @@ class Kernel:
             self.run(launch, ids, every_load=True)
         return _result(launch, buffers, arguments, "numpy", note)
 
-    def run(self, launch: Launch, ids: Array, *, every_load: bool = False) -> None:
+    def run(self, launch: KernelLaunch, ids: Array, *, every_load: bool = False) -> None:
         """Run blocks with numpy, batch by batch.
 
         Raises
@@ -246,7 +246,7 @@ class Kernel:
         races: GlobalRaces | None = None
         if "race" in launch.checks and launch.blocks > 1:
             races = GlobalRaces(launch) if every_load else QuickGlobalRaces(launch)
-        machine = Machine(launch, self._blocks, self._code)
+        machine = BlockMachine(launch, self._blocks, self._code)
         machine.global_races = races
         local = max(1, self.program.local_bytes)
         size = size_of(launch.cluster)
@@ -265,12 +265,12 @@ class Kernel:
     def prepare(
         self, shape: LaunchShape, lists: Sequence[Sequence[Argument]], shared: int,
         checks: frozenset[str], budget: int,
-    ) -> tuple[Launch, list[list[int]]]:  # fmt: skip
+    ) -> tuple[KernelLaunch, list[list[int]]]:  # fmt: skip
         """Lay out memory for one list of arguments, or for several cases side by side.
 
         Returns
         -------
-        tuple of Launch and list
+        tuple of KernelLaunch and list
             For each list, the buffer number of each argument; -1 for scalars.
         """
         program = self.program
@@ -286,16 +286,16 @@ class Kernel:
             sizes += [a.data.nbytes for a in arguments if isinstance(a, BufferArgument)]
             sizes += [v.size for v in program.globals] + [program.parameter_bytes + 16]
         if len(lists) == 1:
-            arena = Arena(sizes)
+            arena = LaunchArena(sizes)
             made = [_place(program, lists[0], arena)]
         else:
-            arena = Arena([*sizes, SideBySide.room(sizes)])
+            arena = LaunchArena([*sizes, SideBySide.room(sizes)])
             shared_arena, made = SideBySide(arena, len(lists)), []
             for arguments in lists:
                 shared_arena.begin_case()
                 made.append(_place(program, arguments, shared_arena))
         first, cases = made[0][0], tuple(case for case, _ in made)
-        launch = Launch(
+        launch = KernelLaunch(
             program, arena, shape.grid, shape.block, first.parameters,
             first.parameter_address, first.symbols, shared, checks, budget * len(lists),
             cases if len(lists) > 1 else (), cluster=shape.cluster,
@@ -304,7 +304,7 @@ class Kernel:
 
 
 def _place(
-    program: Program, arguments: Sequence[Argument], arena: Arena | SideBySide
+    program: KernelProgram, arguments: Sequence[Argument], arena: LaunchArena | SideBySide
 ) -> tuple[CaseMemory, list[int]]:
     """Allocate the module's variables, the buffers and the parameters of one case."""
     symbols = []
@@ -325,7 +325,7 @@ def _place(
 
 
 def _pack(
-    program: Program, arguments: Sequence[Argument], arena: Arena | SideBySide
+    program: KernelProgram, arguments: Sequence[Argument], arena: LaunchArena | SideBySide
 ) -> tuple[bytearray, list[int]]:
     """Allocate buffers and fill the parameter block."""
     block = bytearray(program.parameter_bytes + 16)
@@ -358,7 +358,7 @@ def _pack(
     return block, buffers
 
 
-def _check_pointer(parameter: Parameter, argument: BufferArgument | PointerArgument) -> None:
+def _check_pointer(parameter: KernelParameter, argument: BufferArgument | PointerArgument) -> None:
     if argument.tensor is None and parameter.size != 8:
         raise bad_argument(
             f"{parameter.name} is a .{parameter.type} of {parameter.size} bytes, no pointer",
@@ -377,7 +377,7 @@ def _pointer(argument: BufferArgument | PointerArgument, start: int) -> bytes:
 
 
 def _result(
-    launch: Launch, buffers: list[int], arguments: Sequence[Argument], backend: str, note: str
+    launch: KernelLaunch, buffers: list[int], arguments: Sequence[Argument], backend: str, note: str
 ) -> LaunchResult:
     return LaunchResult(
         outputs_of(launch, buffers, arguments), tuple(launch.findings()),
@@ -386,7 +386,7 @@ def _result(
 
 
 def outputs_of(
-    launch: Launch, buffers: Sequence[int], arguments: Sequence[Argument]
+    launch: KernelLaunch, buffers: Sequence[int], arguments: Sequence[Argument]
 ) -> tuple[Array | None, ...]:
     """Copy the contents of one case's buffer arguments; None for other arguments."""
     return tuple(
@@ -397,7 +397,7 @@ def outputs_of(
     )
 
 
-def _take_out(arena: Arena, buffer: int, argument: BufferArgument) -> Array:
+def _take_out(arena: LaunchArena, buffer: int, argument: BufferArgument) -> Array:
     raw = arena.read(arena.buffers[buffer]).copy()
     return raw.view(argument.data.dtype).reshape(argument.data.shape)
 

@@ -10,7 +10,7 @@ from gpuemu_flow.artifacts.ptx.model import Function, Module, Variable
 from gpuemu_flow.artifacts.ptx.numbers import parse_integer
 from gpuemu_flow.artifacts.ptx.opcode import TYPE_BYTES
 from gpuemu_flow.emulator.errors import unsupported
-from gpuemu_flow.emulator.ir import GlobalVariable, Parameter
+from gpuemu_flow.emulator.ir import GlobalVariable, KernelParameter
 
 MAX_VARIABLE_BYTES = 1 << 28
 """Largest single variable of a module: a hostile file declares exabytes."""
@@ -58,12 +58,12 @@ def _declared(text: str, function: Function) -> list[Variable]:
     return found
 
 
-def lay_out_parameters(function: Function) -> tuple[list[Parameter], int]:
+def lay_out_parameters(function: Function) -> tuple[list[KernelParameter], int]:
     """Place a kernel's parameters as the ABI does: in order, each at its alignment.
 
     Returns
     -------
-    tuple of list of Parameter and int
+    tuple of list of KernelParameter and int
         The parameters and the size of the block.
     """
     offset = 0
@@ -71,7 +71,7 @@ def lay_out_parameters(function: Function) -> tuple[list[Parameter], int]:
     for variable in header_lists(function)[1]:
         size = variable.size_bytes or 0
         offset = align_up(offset, variable.align or TYPE_BYTES.get(variable.type, 1))
-        found.append(Parameter(variable.name, variable.type, offset, size))
+        found.append(KernelParameter(variable.name, variable.type, offset, size))
         offset += size
     return found, offset
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.emulator.barrier_waits import BarrierRequest, Waiting
+from gpuemu_flow.emulator.barrier_waits import BarrierRequest, BarrierWaits
 from gpuemu_flow.emulator.blocks import (
     ENDS_THREADS,
     Blocks,
@@ -17,10 +17,10 @@ from gpuemu_flow.emulator.blocks import (
     is_unaligned,
 )
 from gpuemu_flow.emulator.cluster_barriers import ClusterBarriers
-from gpuemu_flow.emulator.ir import Program
+from gpuemu_flow.emulator.ir import KernelProgram
 from gpuemu_flow.emulator.mbarriers import StuckError
 from gpuemu_flow.emulator.printing import Printing
-from gpuemu_flow.emulator.state import Launch
+from gpuemu_flow.emulator.state import KernelLaunch
 from gpuemu_flow.emulator.types import BITS, WARP, Array
 from gpuemu_flow.kernel_findings import THERE
 
@@ -34,10 +34,10 @@ LEAST_CHARGE = 1024
 """Threads that one step is charged for at least, so that a lonely loop ends in time too."""
 
 
-class Machine(Printing):
+class BlockMachine(Printing):
     """Executes batches of whole blocks of one launch."""
 
-    def __init__(self, launch: Launch, blocks: Blocks, code: CodeSource) -> None:
+    def __init__(self, launch: KernelLaunch, blocks: Blocks, code: CodeSource) -> None:
         super().__init__(launch)
         self._blocks = blocks
         self._code = code
@@ -77,7 +77,7 @@ class Machine(Printing):
         )
 
     def barrier_passed(self, released: Array | None, arrived: Array | None = None) -> None:
-        """Record that threads passed a barrier, or without a mask that all of the batch did."""
+        """Record that threads passed a barrier; without a mask, all threads of the batch."""
         if self.shared_races is not None:
             self.shared_races.barrier(released, arrived)
 
@@ -113,7 +113,7 @@ class Machine(Printing):
             self.global_races.cluster_pass(self, group)
 
     def blocks_ended(self, gone: Array) -> None:
-        """Look for accesses of the shared memory of blocks that ended, which nothing orders."""
+        """Report accesses to the shared memory of ended blocks that may come after the end."""
         rows = np.flatnonzero(gone.any(axis=1) & ~self.live.any(axis=1))
         for row in rows.tolist():
             self.leave_copies(row)
@@ -130,7 +130,7 @@ class Machine(Printing):
 class _Schedule:
     """The groups of one batch, with the basic block that each group's threads execute next."""
 
-    def __init__(self, machine: Machine, registers: list[Array]) -> None:
+    def __init__(self, machine: BlockMachine, registers: list[Array]) -> None:
         self._m = machine
         self._registers = registers
         self._blocks = machine._blocks
@@ -138,7 +138,7 @@ class _Schedule:
         self._groups: dict[int, Array] = {}
         self._counts: dict[int, int] = {}
         self._turn = -1
-        self._waiting: Waiting | None = None
+        self._waiting: BarrierWaits | None = None
         self._cluster = ClusterBarriers(machine.full.shape, machine.cluster_size)
         self._in_cluster = False
         self._live = machine.live
@@ -273,7 +273,7 @@ class _Schedule:
             self._put(block + 1, group, count)
             return
         if self._waiting is None:
-            self._waiting = Waiting(group.shape)
+            self._waiting = BarrierWaits(group.shape)
         self._waiting.arrive(request, group, block + 1, index)
         if request.arrive_only:
             self._waiting.learn(request, self._m.barrier_arrived(group))
@@ -382,7 +382,7 @@ class _Schedule:
             )  # fmt: skip
 
 
-def _waiting_blocks(program: Program, blocks: Blocks) -> list[bool]:
+def _waiting_blocks(program: KernelProgram, blocks: Blocks) -> list[bool]:
     """Mark basic blocks where a thread may wait for another: atomics, volatile loads, in loops."""
     words = {"volatile", "acquire", "relaxed", "mbarrier", "try_wait", "test_wait"}
     found = []
@@ -400,7 +400,7 @@ def _waiting_blocks(program: Program, blocks: Blocks) -> list[bool]:
 _IDLE = frozenset({"bra", "setp", "selp", "mov", "nanosleep"})
 
 
-def _idle_blocks(program: Program, blocks: Blocks) -> list[bool]:
+def _idle_blocks(program: KernelProgram, blocks: Blocks) -> list[bool]:
     """Mark basic blocks that do nothing but wait for barrier objects, and branch."""
     return [
         all(
@@ -412,7 +412,7 @@ def _idle_blocks(program: Program, blocks: Blocks) -> list[bool]:
     ]  # fmt: skip
 
 
-def _collective_blocks(program: Program, blocks: Blocks) -> list[bool]:
+def _collective_blocks(program: KernelProgram, blocks: Blocks) -> list[bool]:
     """Mark basic blocks that the threads of a warp must enter together."""
     return [
         any(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gpuemu_flow.emulator.findings import show_index
-from gpuemu_flow.emulator.lanes import Lanes
+from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.state import State
 from gpuemu_flow.emulator.types import WARP, Array
 from gpuemu_flow.quick_dataclass import dataclass
@@ -35,7 +35,7 @@ def may_meet(offsets: Array) -> bool:
 
 def report_meetings(
     state: State,
-    lanes: Lanes,
+    lanes: ActiveLanes,
     values: Sequence[Array],
     lost: Array,
     step: int,
@@ -46,17 +46,17 @@ def report_meetings(
 ) -> None:
     """Report threads that stored different values to one place in one instruction.
 
-    Lanes of one warp are a race of its own kind, ``same-instruction``. Warps that execute a store
-    at one time are not ordered either; that is a ``write-after-write``.
+    Stores by lanes of one warp are a race of a kind of their own, ``same-instruction``. Stores by
+    different warps are not ordered either, and are reported as ``write-after-write``.
 
     Parameters
     ----------
     state : State
-    lanes : Lanes
+    lanes : ActiveLanes
     values : sequence of array
         Elements written, for the active lanes.
     lost : array
-        Active lanes whose value is no longer there.
+        Active lanes whose value was overwritten by that of another lane.
     step : int
     strong : bool
         True for volatile and relaxed stores, which other warps may make at the same time.

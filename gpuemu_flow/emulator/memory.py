@@ -54,7 +54,7 @@ class Buffer:
         return self.start + self.size
 
 
-class Arena:
+class LaunchArena:
     """Global memory of one launch.
 
     Attributes
@@ -153,12 +153,12 @@ class SideBySide:
 
     Parameters
     ----------
-    arena : Arena
+    arena : LaunchArena
     count : int
         Cases, each of which allocates the same sizes in the same order.
     """
 
-    def __init__(self, arena: Arena, count: int) -> None:
+    def __init__(self, arena: LaunchArena, count: int) -> None:
         self._arena = arena
         self._count = count
         self._tops: list[int] = []
@@ -186,7 +186,7 @@ class SideBySide:
         self._calls = 0
 
     def allocate(self, name: str, size: int, data: bytes | None, item: int, **options: bool) -> int:
-        """Place a buffer of this case; see `Arena.allocate`."""
+        """Place a buffer of this case; see `LaunchArena.allocate`."""
         arena = self._arena
         stride = (-(-(size + 2 * guard_bytes(size)) // ALIGNMENT) + 1) * ALIGNMENT
         if self._case == 0:

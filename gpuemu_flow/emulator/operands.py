@@ -9,11 +9,11 @@ from collections.abc import Callable
 from gpuemu_flow.artifacts.ptx.numbers import parse_integer
 from gpuemu_flow.artifacts.ptx.operands import parse_address, split_operands
 from gpuemu_flow.emulator.ir import (
-    Group,
     Immediate,
     Inverted,
-    Memory,
+    MemoryOperand,
     Operand,
+    OperandGroup,
     Register,
     Sink,
     Special,
@@ -70,21 +70,21 @@ def decode_operand(text: str, lookup: Lookup) -> Operand | None:
     return _simple(text, lookup)
 
 
-def _group(parts: tuple[str, ...], lookup: Lookup) -> Group | None:
+def _group(parts: tuple[str, ...], lookup: Lookup) -> OperandGroup | None:
     items = []
     for part in parts:
         item = _simple(part, lookup)
         if item is None:
             return None
         items.append(item)
-    return Group(tuple(items)) if items else None
+    return OperandGroup(tuple(items)) if items else None
 
 
-def _memory(text: str, lookup: Lookup) -> Memory | TensorPlace | None:
+def _memory(text: str, lookup: Lookup) -> MemoryOperand | TensorPlace | None:
     parts = split_operands(text[1:-1]) if "{" in text and text.endswith("]") else ()
     if len(parts) == 2:
         place, corner = _memory(f"[{parts[0]}]", lookup), decode_operand(parts[1], lookup)
-        if isinstance(place, Memory) and isinstance(corner, Group):
+        if isinstance(place, MemoryOperand) and isinstance(corner, OperandGroup):
             return TensorPlace(place, corner.items)
         return None
     address = parse_address(text)
@@ -92,7 +92,7 @@ def _memory(text: str, lookup: Lookup) -> Memory | TensorPlace | None:
         return None
     base = _simple(address.base, lookup)
     if isinstance(base, (Register, Immediate, Symbol)):
-        return Memory(base, address.displacement)
+        return MemoryOperand(base, address.displacement)
     return None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gpuemu_flow.emulator.findings import Finding
+from gpuemu_flow.emulator.findings import CheckFinding
 from gpuemu_flow.emulator.launch import Argument, BufferArgument, Kernel, LaunchResult
 from gpuemu_flow.emulator.types import WARP, Array
 
@@ -14,7 +14,7 @@ from gpuemu_flow.emulator.types import WARP, Array
 def find_order_dependence(
     kernel: Kernel, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Argument],
     result: LaunchResult, *, shared: int, budget: int, cluster: Sequence[int] = (),
-) -> list[Finding]:  # fmt: skip
+) -> list[CheckFinding]:  # fmt: skip
     """Launch with the blocks in reverse order, then with the warps, and compare the buffers.
 
     Parameters
@@ -29,10 +29,10 @@ def find_order_dependence(
 
     Returns
     -------
-    list of Finding
+    list of CheckFinding
         One for each order and each buffer that differs.
     """
-    found: list[Finding] = []
+    found: list[CheckFinding] = []
     count = int(np.prod(grid))
     if count > 1:
         again = kernel.launch(
@@ -52,7 +52,7 @@ def find_order_dependence(
 def _differences(
     turned: str, kernel: Kernel, arguments: Sequence[Argument], result: LaunchResult,
     again: LaunchResult,
-) -> Iterator[Finding]:  # fmt: skip
+) -> Iterator[CheckFinding]:  # fmt: skip
     """Yield one finding for each buffer whose bits differ; `turned` is blocks or warps."""
     pairs = zip(kernel.parameters, arguments, result.buffers, again.buffers, strict=True)
     for parameter, argument, first, second in pairs:
@@ -69,7 +69,7 @@ def _differences(
         zero = (0, 0, 0)
         place = kernel.program.place(0)
         rule = f"{turned.removesuffix('s')}-order"
-        yield Finding("order", rule, message, kernel.name, place, zero, zero, differing)
+        yield CheckFinding("order", rule, message, kernel.name, place, zero, zero, differing)
 
 
 def _difference(first: Array, second: Array) -> tuple[int, int]:

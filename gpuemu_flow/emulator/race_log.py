@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpuemu_flow.emulator.lanes import Lanes
+from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.races import SharedRaces
 from gpuemu_flow.emulator.state import State
 from gpuemu_flow.emulator.types import Array
@@ -26,7 +26,7 @@ MOST_LANES = 1 << 22
 class _Access:
     """One access as it was made."""
 
-    lanes: Lanes
+    lanes: ActiveLanes
     good: Array | None
     size: int
     step: int
@@ -56,7 +56,7 @@ class LoggedRaces(SharedRaces):
 
     def access(
         self,
-        lanes: Lanes,
+        lanes: ActiveLanes,
         good: Array | None,
         size: int,
         step: int,
@@ -143,7 +143,7 @@ class LoggedRaces(SharedRaces):
             kept=event.kept,
         )  # fmt: skip
 
-    def _whole(self, event: _Access) -> tuple[Lanes, Array | None]:
+    def _whole(self, event: _Access) -> tuple[ActiveLanes, Array | None]:
         """Repeat the offset of a load shared by all lanes for every lane."""
         lanes, good = event.lanes, event.good
         full = self._s.full.shape
@@ -152,14 +152,14 @@ class LoggedRaces(SharedRaces):
         offsets = np.broadcast_to(lanes.offsets.reshape(lanes.shape), full).reshape(-1)
         if good is not None and good.size != offsets.size:
             good = np.broadcast_to(good.reshape(lanes.shape), full).reshape(-1)
-        return Lanes(offsets, None, full), good
+        return ActiveLanes(offsets, None, full), good
 
-    def _cells(self, lanes: Lanes, good: Array | None, size: int) -> list[Array]:
+    def _cells(self, lanes: ActiveLanes, good: Array | None, size: int) -> list[Array]:
         offsets = lanes.offsets if good is None else lanes.offsets[good]
         first = offsets.astype(np.int64) // self._grain
         return [first + k for k in range(max(1, size // self._grain))]
 
-    def _owners(self, lanes: Lanes, good: Array | None) -> Array:
+    def _owners(self, lanes: ActiveLanes, good: Array | None) -> Array:
         """Return the number of each active lane, beginning with 1."""
         me = self._everyone if lanes.mask is None else self._everyone[lanes.mask.reshape(-1)]
         return me if good is None else me[good]

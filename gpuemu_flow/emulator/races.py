@@ -9,9 +9,9 @@ import numpy as np
 from gpuemu_flow.emulator.cluster_order import ClusterOrder
 from gpuemu_flow.emulator.clusters import size_of
 from gpuemu_flow.emulator.findings import show_index
-from gpuemu_flow.emulator.ir import Program
-from gpuemu_flow.emulator.lanes import Lanes
-from gpuemu_flow.emulator.state import Launch, State
+from gpuemu_flow.emulator.ir import KernelProgram
+from gpuemu_flow.emulator.lanes import ActiveLanes
+from gpuemu_flow.emulator.state import KernelLaunch, State
 from gpuemu_flow.emulator.types import SIZES, WARP, Array
 from gpuemu_flow.kernel_findings import THERE
 
@@ -36,7 +36,7 @@ def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable
     return keep
 
 
-def smallest_access(program: Program) -> int:
+def smallest_access(program: KernelProgram) -> int:
     """Return the bytes of the smallest memory access, at most 4: the unit of race checks."""
     sizes = [
         SIZES.get(step.opcode.type, 4)
@@ -73,7 +73,7 @@ class SharedRaces:
 
     def access(
         self,
-        lanes: Lanes,
+        lanes: ActiveLanes,
         good: Array | None,
         size: int,
         step: int,
@@ -86,7 +86,7 @@ class SharedRaces:
 
         Parameters
         ----------
-        lanes : Lanes
+        lanes : ActiveLanes
             Offsets into the batch's shared memory, one for each active lane.
         good : array or None
             Lanes that take part in the access.
@@ -280,7 +280,7 @@ class GlobalRaces:
     atomic or a volatile or acquire load). Which variable carried the signal is not looked at.
     """
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: KernelLaunch) -> None:
         self._launch = launch
         self._grain = smallest_access(launch.program)
         cells = len(launch.arena.data) // self._grain + 64
@@ -346,7 +346,7 @@ class GlobalRaces:
     def access(
         self,
         state: State,
-        lanes: Lanes,
+        lanes: ActiveLanes,
         good: Array | None,
         size: int,
         step: int,
@@ -360,7 +360,7 @@ class GlobalRaces:
         Parameters
         ----------
         state : State
-        lanes : Lanes
+        lanes : ActiveLanes
         good : array or None
         size, step : int
         write, strong : bool
@@ -424,15 +424,15 @@ class GlobalRaces:
                 self._read_strong[1][cells[beaten]] = strong
         return collided
 
-    def collide(self, state: State, lanes: Lanes, lost: Array, step: int) -> None:
+    def collide(self, state: State, lanes: ActiveLanes, lost: Array, step: int) -> None:
         """Report blocks that wrote different values to one place in one instruction.
 
         Parameters
         ----------
         state : State
-        lanes : Lanes
+        lanes : ActiveLanes
         lost : array
-            Active lanes whose value is no longer there.
+            Active lanes whose value was overwritten by that of another lane.
         step : int
         """
         if not lost.any():

@@ -12,7 +12,7 @@ Lanes = Callable[..., Array]
 
 
 @dataclass(frozen=True)
-class Form:
+class OpcodeForm:
     """One opcode ready to be called.
 
     Attributes
@@ -42,7 +42,7 @@ class Form:
     absolute_below: float = 0.0
 
 
-Builder = Callable[[Opcode, str, frozenset[str]], "Form | None"]
+Builder = Callable[[Opcode, str, frozenset[str]], "OpcodeForm | None"]
 
 BUILDERS: dict[str, Builder] = {}
 ROUNDINGS = ("rn", "rz", "rm", "rp")

@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpuemu_flow.emulator.ir import Program, Register, Step
+from gpuemu_flow.emulator.ir import KernelProgram, Register, Step
 
 
 def rewritten(
-    program: Program,
+    program: KernelProgram,
     pieces: Mapping[int, Sequence[Step]],
     *,
     first: Sequence[Step] = (),
     types: Sequence[str] = (),
-) -> Program:
+) -> KernelProgram:
     """Make a program in which some steps are replaced.
 
     Parameters
     ----------
-    program : Program
+    program : KernelProgram
     pieces : mapping of int to sequence of Step
         Replacement of each step; targets of branches are numbers of old steps.
     first : sequence of Step
@@ -30,7 +30,7 @@ def rewritten(
 
     Returns
     -------
-    Program
+    KernelProgram
     """
     steps, starts = list(first), []
     for index, step in enumerate(program.steps):
@@ -42,7 +42,7 @@ def rewritten(
     return replace(program, steps=steps, register_types=[*program.register_types, *types])
 
 
-def new_register(program: Program, extra: Sequence[str], type_name: str) -> Register:
+def new_register(program: KernelProgram, extra: Sequence[str], type_name: str) -> Register:
     """Return a new register, numbered behind those that were added already."""
     return Register(len(program.register_types) + len(extra), type_name)
 

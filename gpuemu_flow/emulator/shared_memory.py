@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from gpuemu_flow.emulator.cluster_memory import ClusterMemory
-from gpuemu_flow.emulator.lanes import Lanes
+from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.meetings import may_meet, report_meetings
 from gpuemu_flow.emulator.memory import (
     GLOBAL_BASE,
@@ -23,7 +23,7 @@ class SharedMemory(ClusterMemory):
 
     def _shared_lanes(
         self, address: Array, mask: Array | None, size: int, step: int, write: bool, whole: bool
-    ) -> tuple[Lanes, Array | None]:
+    ) -> tuple[ActiveLanes, Array | None]:
         base, refused = self.shared_base, None
         if self.cluster_size > 1:
             address, rows = self.shared_rows(address)
@@ -54,7 +54,7 @@ class SharedMemory(ClusterMemory):
             good = may if good is None else good & may
         return far, good
 
-    def _back(self, chosen: Array, lanes: Lanes) -> Array:
+    def _back(self, chosen: Array, lanes: ActiveLanes) -> Array:
         """Scatter one value per active lane to the shape of all lanes."""
         if lanes.mask is None:
             return chosen.reshape(lanes.shape)
@@ -62,7 +62,7 @@ class SharedMemory(ClusterMemory):
         out[lanes.mask] = chosen
         return out
 
-    def _inside_shared(self, lanes: Lanes, size: int) -> Array | None:
+    def _inside_shared(self, lanes: ActiveLanes, size: int) -> Array | None:
         offsets, limit = lanes.offsets, self.shared_limit
         valid = self.shared_valid
         high = int(offsets.max())
@@ -97,17 +97,19 @@ class SharedMemory(ClusterMemory):
             races.access(lanes, good, size, step, write=False, strong=strong)
         return self._take(self.shared, lanes, width, vector, good)
 
-    def _shared_rows(self, address: Array, size: int, step: int) -> tuple[Lanes, Array | None]:
+    def _shared_rows(
+        self, address: Array, size: int, step: int
+    ) -> tuple[ActiveLanes, Array | None]:
         """Prepare a load that all threads of a block make at one address."""
         rows = np.broadcast_to(address, (self.count, 1))
-        near = Lanes(rows.reshape(-1), None, rows.shape)
+        near = ActiveLanes(rows.reshape(-1), None, rows.shape)
         self._check_alignment(near, size, step, "shared")
         good = self._inside_shared(near, size)
         if good is not None:
             self._shared_lanes(address, None, size, step, False, whole=True)
             rows = np.where(good.reshape(rows.shape), rows, np.uint64(0))
         far = rows + self.shared_base
-        return Lanes(far.reshape(-1), None, far.shape), good
+        return ActiveLanes(far.reshape(-1), None, far.shape), good
 
     def store_shared(
         self, address: Array, values: Sequence[Array], width: int, mask: Array | None, step: int,
@@ -139,7 +141,7 @@ class SharedMemory(ClusterMemory):
             self._mark(self.shared_written, lanes, size, good, 1)
 
     def _check_written(
-        self, written: Array, lanes: Lanes, good: Array | None, width: int, vector: int,
+        self, written: Array, lanes: ActiveLanes, good: Array | None, width: int, vector: int,
         step: int, space: str,
     ) -> None:  # fmt: skip
         places = lanes.offsets.astype(np.int64)

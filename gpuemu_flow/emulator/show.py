@@ -8,14 +8,14 @@ import numpy as np
 
 from gpuemu_flow.emulator.arguments import NamedArgument
 from gpuemu_flow.emulator.coverage import KernelCoverage
-from gpuemu_flow.emulator.findings import Finding
+from gpuemu_flow.emulator.findings import CheckFinding
 from gpuemu_flow.emulator.launch import Kernel, LaunchResult
 from gpuemu_flow.emulator.types import Array
 
 Json = object
 
 
-def finding_json(finding: Finding) -> dict[str, Json]:
+def finding_json(finding: CheckFinding) -> dict[str, Json]:
     """Return a finding as a JSON object."""
     return {
         "check": finding.check,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuemu_flow.emulator.ir import STACK, Program
+from gpuemu_flow.emulator.ir import STACK, KernelProgram
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.emulator.wmma import WarpMatrices
 
 
-def stack_region(program: Program) -> tuple[int, int]:
+def stack_region(program: KernelProgram) -> tuple[int, int]:
     """Return the offsets in local memory where a thread's stack begins and ends."""
     for region in program.local:
         if region.name == STACK:

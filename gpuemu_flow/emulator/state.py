@@ -9,9 +9,9 @@ import numpy as np
 
 from gpuemu_flow.emulator.clusters import ALONE, Dimensions, block_indices, ranks, size_of
 from gpuemu_flow.emulator.errors import BudgetError
-from gpuemu_flow.emulator.findings import Finding, show_index
-from gpuemu_flow.emulator.ir import Program
-from gpuemu_flow.emulator.memory import Arena
+from gpuemu_flow.emulator.findings import CheckFinding, show_index
+from gpuemu_flow.emulator.ir import KernelProgram
+from gpuemu_flow.emulator.memory import LaunchArena
 from gpuemu_flow.emulator.types import WARP, WARPGROUP, Array
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.quick_dataclass import dataclass
@@ -47,13 +47,13 @@ class CaseMemory:
 
 
 @dataclass
-class Launch:
+class KernelLaunch:
     """One launch of a kernel: what all of its blocks share.
 
     Attributes
     ----------
-    program : Program
-    arena : Arena
+    program : KernelProgram
+    arena : LaunchArena
     grid, block : tuple of int
     parameters : bytes
         The parameter block.
@@ -75,8 +75,8 @@ class Launch:
         Blocks per cluster, by dimension.
     """
 
-    program: Program
-    arena: Arena
+    program: KernelProgram
+    arena: LaunchArena
     grid: Dimensions
     block: Dimensions
     parameters: bytes
@@ -137,9 +137,9 @@ class Launch:
         else:
             known.count += count
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[CheckFinding]:
         """List the findings, by check and place, one for each opcode of a source line."""
-        found: dict[tuple[str, str, str, int, str], Finding] = {}
+        found: dict[tuple[str, str, str, int, str], CheckFinding] = {}
         for (check, rule, step), tally in sorted(
             self._tallies.items(), key=lambda item: (item[0][0], item[0][2], item[0][1])
         ):
@@ -147,7 +147,7 @@ class Launch:
             opcode = self.program.steps[step].opcode.text
             key = (check, rule, place.file, place.line or -step - 1, opcode)
             count = tally.count + (found[key].count if key in found else 0)
-            kept = found.get(key) or Finding(
+            kept = found.get(key) or CheckFinding(
                 check, rule, tally.message, self.program.name, place, tally.block, tally.thread, 0,
                 None if tally.there < 0 else self.program.place(tally.there),
             )  # fmt: skip
@@ -158,7 +158,7 @@ class Launch:
 class State:
     """One batch of blocks: lanes, special registers, and names of threads for findings."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: KernelLaunch) -> None:
         self.launch = launch
         threads = launch.threads
         self.width = -(-threads // WARP) * WARP
@@ -286,7 +286,9 @@ def _all_members(members: Array) -> bool:
     return members.size == 1 and int(members.flat[0]) == 0xFFFFFFFF
 
 
-def _specials(launch: Launch, lanes: Array, block_ids: Array, rank: Array) -> dict[str, Array]:
+def _specials(
+    launch: KernelLaunch, lanes: Array, block_ids: Array, rank: Array
+) -> dict[str, Array]:
     def wide(x: Array) -> Array:
         return np.asarray(x).astype(np.uint32)
 

@@ -14,12 +14,12 @@ from gpuemu_flow.emulator.blocks import Blocks, defined_and_used, registers_in
 from gpuemu_flow.emulator.effects.watch import UNDEFINED
 from gpuemu_flow.emulator.forms import find_form
 from gpuemu_flow.emulator.ir import (
-    Group,
     Immediate,
     Inverted,
-    Memory,
+    KernelProgram,
+    MemoryOperand,
     Operand,
-    Program,
+    OperandGroup,
     Register,
     Step,
     TensorPlace,
@@ -32,12 +32,12 @@ _MERGES = frozenset({"prmt", "bfi", "and", "or", "lop3", "shf"})
 """Instructions whose result may leave out an undefined operand, or parts of it."""
 
 
-def watch_registers(program: Program, blocks: Blocks) -> Program:
+def watch_registers(program: KernelProgram, blocks: Blocks) -> KernelProgram:
     """Add the steps that watch registers which may be read unwritten.
 
     Returns
     -------
-    Program
+    KernelProgram
         The same program when there are no such registers.
     """
     if not blocks.entry_live:
@@ -51,7 +51,7 @@ def _sources(step: Step) -> tuple[Operand, ...]:
 
 
 class _Watch:
-    def __init__(self, program: Program, unwritten: frozenset[int]) -> None:
+    def __init__(self, program: KernelProgram, unwritten: frozenset[int]) -> None:
         self._old = program
         self._shadows: dict[int, Register] = {}
         self._steps: list[Step] = []
@@ -75,7 +75,7 @@ class _Watch:
                         found.update(defined)
         return found
 
-    def program(self) -> Program:
+    def program(self) -> KernelProgram:
         """Write the new program."""
         model = self._old.steps[0]
         first = [
@@ -99,10 +99,10 @@ class _Watch:
         base = step.opcode.base
         wanted: dict[int, str] = {}
         for operand in step.operands:
-            if isinstance(operand, (Memory, TensorPlace)):
+            if isinstance(operand, (MemoryOperand, TensorPlace)):
                 wanted.update(dict.fromkeys(registers_in(operand), "as an address"))
             elif base in _STORES:
-                values = operand.items if isinstance(operand, Group) else (operand,)
+                values = operand.items if isinstance(operand, OperandGroup) else (operand,)
                 if operand is not step.operands[0] or base == "red":
                     for value in values:
                         wanted.update(dict.fromkeys(registers_in(value), "as a value to store"))
@@ -132,7 +132,7 @@ class _Watch:
         found = [
             self._shadows[n]
             for operand in _sources(step)
-            if not isinstance(operand, Memory)
+            if not isinstance(operand, MemoryOperand)
             for n in registers_in(operand)
             if n in self._shadows
         ]
@@ -144,7 +144,7 @@ class _Watch:
         whole = all(
             any(n in self._shadows for n in registers_in(o)) for o in _sources(step)
         )  # fmt: skip
-        merges = base in _MERGES or (base == "mov" and isinstance(step.operands[-1], Group))
+        merges = base in _MERGES or (base == "mov" and isinstance(step.operands[-1], OperandGroup))
         if not found or not self._computes(step) or (merges and not whole):
             self._add(step, "mov.pred", (target, Immediate(0)))
         elif base == "selp":

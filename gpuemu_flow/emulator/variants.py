@@ -11,8 +11,8 @@ import numpy as np
 
 from gpuemu_flow.emulator.approximations import find_approximate, perturb
 from gpuemu_flow.emulator.contraction import find_pairs, fuse
-from gpuemu_flow.emulator.findings import Finding
-from gpuemu_flow.emulator.ir import Program
+from gpuemu_flow.emulator.findings import CheckFinding
+from gpuemu_flow.emulator.ir import KernelProgram
 from gpuemu_flow.emulator.launch import Argument, BufferArgument, Kernel, LaunchResult
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.quick_dataclass import dataclass
@@ -66,11 +66,11 @@ def make_variants(kernel: Kernel, checks: Iterable[str]) -> list[Variant]:
     return found
 
 
-def _name(program: Program, step: int) -> str:
+def _name(program: KernelProgram, step: int) -> str:
     return f"{program.steps[step].opcode.text} at {program.place(step).where}"
 
 
-def _contracted(program: Program) -> Iterator[Variant]:
+def _contracted(program: KernelProgram) -> Iterator[Variant]:
     pairs = find_pairs(program)
     labels = [f"{_name(program, p.add)} fused with {_name(program, p.multiply)}" for p in pairs]
     if len(pairs) > 1:
@@ -80,7 +80,7 @@ def _contracted(program: Program) -> Iterator[Variant]:
         yield Variant("contract", pair.add, label, True, Kernel(fuse(program, [pair])))
 
 
-def _approximated(program: Program) -> Iterator[Variant]:
+def _approximated(program: KernelProgram) -> Iterator[Variant]:
     steps = find_approximate(program)
     for draw in range(DRAWS if len(steps) > 1 else 0):
         label = f"all {len(steps)} approximate instructions {_way(draw)}"
@@ -101,7 +101,7 @@ def _way(draw: int) -> str:
 def find_flips(
     kernel: Kernel, variants: Sequence[Variant], result: LaunchResult,
     arguments: Sequence[Argument], launch: Callable[[Kernel], LaunchResult],
-) -> list[Finding]:  # fmt: skip
+) -> list[CheckFinding]:  # fmt: skip
     """Find variants that change more of a launch than the last digits of a float.
 
     They change the findings of other checks, an integer, or which results are finite. There is
@@ -117,7 +117,7 @@ def find_flips(
     launch : callable
         Launches a kernel in the way that gave `result`.
     """
-    found: dict[str, Finding] = {}
+    found: dict[str, CheckFinding] = {}
     for variant in variants:
         known = found.get(variant.check)
         if known is not None and (known.rule == "one-decides" or not variant.single):
@@ -126,7 +126,7 @@ def find_flips(
         if said:
             rule = "one-decides" if variant.single else "all-decide"
             zero = (0, 0, 0)
-            found[variant.check] = Finding(
+            found[variant.check] = CheckFinding(
                 variant.check, rule, f"inconclusive: with {variant.label}, {said}", kernel.name,
                 kernel.program.place(variant.step), zero, zero, 1,
             )  # fmt: skip

@@ -92,7 +92,7 @@ class Remaining:
 
         Notes
         -----
-        Nobody knows when a task will end that already takes longer than last time. It is taken to
+        Nobody knows when a task that already takes longer than last time will end. It is taken to
         need another tenth of its time so far, so that the estimate never stands at 0.
         """
         if len(self._seconds) < _WITH_HISTORY * self._todo or not self._seconds:

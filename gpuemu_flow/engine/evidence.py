@@ -22,7 +22,7 @@ SLUG = "judged-by-changed"
 
 
 @dataclass(frozen=True)
-class Evidence:
+class StartDigests:
     """Digests at the beginning of a run.
 
     Attributes
@@ -45,7 +45,7 @@ class Evidence:
     @classmethod
     def take(
         cls, graph: Graph, todo: Iterable[str], files: FileTable, judge: str, config: Iterable[str]
-    ) -> Evidence:
+    ) -> StartDigests:
         """Take the digests of everything on which the verdicts of the tasks in `todo` will depend.
 
         Parameters

@@ -14,18 +14,18 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.store.lock import RunLock
 
 if TYPE_CHECKING:
-    from gpuemu_flow.store.remote.shared import Counts
+    from gpuemu_flow.store.remote.shared import TransferCounts
 
 
 def push(
     workspace: Workspace, words: Sequence[str] = (), listener: Listener | None = None
-) -> tuple[RunOutcome, Counts | None]:
+) -> tuple[RunOutcome, TransferCounts | None]:
     """Bring tasks up to date, then store all of their results in the shared cache.
 
     Returns
     -------
     RunOutcome
-    Counts or None
+    TransferCounts or None
         Figures of what was stored; None for a run that was interrupted.
 
     Raises

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpuemu_flow.engine.elsewhere import far_results
 from gpuemu_flow.engine.events import Listener
-from gpuemu_flow.engine.evidence import Evidence
+from gpuemu_flow.engine.evidence import StartDigests
 from gpuemu_flow.engine.selection import is_set, select
 from gpuemu_flow.engine.shared_place import shared
 from gpuemu_flow.engine.trust import require_trust
@@ -344,7 +344,7 @@ def _execute(
     triggers = {*options.triggers, "input"}
     basis, files = workspace.snapshot.basis, workspace.snapshot.files
     config = [path for path, _ in basis.config]
-    evidence = Evidence.take(workspace.graph, todo, files, basis.own_code, config)
+    evidence = StartDigests.take(workspace.graph, todo, files, basis.own_code, config)
     with (
         open_context(workspace, options, jobs, listener, pool) as context,
         shared(workspace, context),

@@ -12,7 +12,7 @@ from gpuemu_flow.tasks.base import StageContext
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.workspace import Workspace
-    from gpuemu_flow.store.remote.place import Place
+    from gpuemu_flow.store.remote.place import CacheAccess
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def shared(workspace: Workspace, context: StageContext) -> Iterator[None]:
             context.shared = None
 
 
-def place_for(workspace: Workspace, *, writing: bool = False) -> Place:
+def place_for(workspace: Workspace, *, writing: bool = False) -> CacheAccess:
     """Return the shared cache of a workspace.
 
     Raises

@@ -194,7 +194,7 @@ class TaskStates:
         return found
 
     def as_made(self, spec: TaskSpec) -> set[str]:
-        """Return the outputs in the workspace that are what the task made."""
+        """Return the outputs in the workspace that nobody has changed since the task made them."""
         record = self.record(spec.name)
         made = record.values.get("outputs", {}) if record is not None else {}
         return {path for path in spec.outputs if path in made and made[path] == self.output(path)}
@@ -263,7 +263,7 @@ class TaskStates:
         return float(seconds) if isinstance(seconds, (int, float)) else None
 
     def has_failed(self, name: str) -> bool:
-        """Tell whether a task ever failed to make its target, now or before it succeeded."""
+        """Tell whether a task has ever failed to make its target, even if it succeeded since."""
         return isinstance(self._cache.state.get(f"broken:{name}"), dict)
 
     def moved(self, spec: TaskSpec) -> bool:

@@ -150,11 +150,11 @@ class Workspace:
     def config(self) -> Config:
         """Return the configuration, parsed on first use."""
         if self._config is None:
-            from gpuemu_flow.config.changes import Changes  # noqa: PLC0415
+            from gpuemu_flow.config.changes import ConfigChanges  # noqa: PLC0415
             from gpuemu_flow.config.load import load_config  # noqa: PLC0415
 
             own = self._overrides
-            changes = Changes(own.profile, own.settings, own.words, own.all_given)
+            changes = ConfigChanges(own.profile, own.settings, own.words, own.all_given)
             self._config = load_config(
                 self.config_path, environ=self._environ, changes=changes, copied=self._copied
             )

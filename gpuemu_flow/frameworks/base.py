@@ -20,7 +20,7 @@ from gpuemu_flow.client.results import Record
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.types import Json
-from gpuemu_flow.wire.envelope import Envelope
+from gpuemu_flow.wire.envelope import ParsedMessage
 from gpuemu_flow.wire.tensors import decode_tensor, encode_tensor
 
 Array = NDArray[Any]
@@ -181,7 +181,7 @@ class FrameworkAdapter(ABC):
 
     @abstractmethod
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether a tensor keeps gradients, or, given `requires`, set that and return it."""
+        """Tell whether a tensor requires gradients, or set that and return the tensor."""
 
     @abstractmethod
     def compute_gradient(self, *args: Any, **kwargs: Any) -> Any:
@@ -211,7 +211,7 @@ class FrameworkAdapter(ABC):
 
     def from_tensor_data(self, data: Mapping[str, Json], like: Any = None) -> Any:
         """Return the tensor that `to_tensor_data` gave; WireError for anything else."""
-        array = decode_tensor(dict(data), "tensor", Envelope({}))
+        array = decode_tensor(dict(data), "tensor", ParsedMessage({}))
         return self.from_numpy(np.array(array), like)
 
     def evaluate(self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays) -> list[Array]:

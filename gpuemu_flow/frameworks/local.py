@@ -14,7 +14,7 @@ from gpuemu_flow.client.arrays import as_array
 from gpuemu_flow.client.context import failed
 from gpuemu_flow.client.given import check_tolerances
 from gpuemu_flow.client.results import FailureInfo, ValidationResult
-from gpuemu_flow.frameworks.local_auto import Reference, local_envelope
+from gpuemu_flow.frameworks.local_auto import LocalReference, local_envelope
 from gpuemu_flow.frameworks.local_shadow import Versions
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
@@ -44,9 +44,9 @@ def outputs_by_name(returned: Any, names: tuple[str, ...] = ()) -> Arrays:
 def reference_of(
     function: Callable[..., Any] | Versions,
     call: Callable[[Callable[..., Any], Arrays], Any],
-) -> Reference:
-    """Wrap a function as a `Reference`; `call` passes arrays to a version of it."""
-    return Reference(function, lambda version, arrays: outputs_by_name(call(version, arrays)))
+) -> LocalReference:
+    """Wrap a function as a `LocalReference`; `call` passes arrays to a version of it."""
+    return LocalReference(function, lambda version, arrays: outputs_by_name(call(version, arrays)))
 
 
 def compare(
@@ -60,7 +60,7 @@ def compare(
     rtol: float | None = None,
     found: tuple[Failure, ...] = (),
     raise_on_failure: bool = False,
-    reference: Reference | None = None,
+    reference: LocalReference | None = None,
     precision: str = TENSOR_CORE,
 ) -> ValidationResult:
     """Judge the outputs of an op by those of its reference.
@@ -78,7 +78,7 @@ def compare(
     found : tuple of Failure
         Further errors of the output.
     raise_on_failure : bool
-    reference : Reference, optional
+    reference : LocalReference, optional
         Gives what `expected` is on inputs as float64 arrays; see `reference_of`.
     precision : str
         Values that a right op may round if the tolerance follows from the reference.

@@ -26,7 +26,7 @@ Outputs = dict[str, NDArray[Any]]
 _ROUNDING = threading.RLock()  # what a shadow rounds to is a setting of the whole process
 
 
-class Reference:
+class LocalReference:
     """A reference in this process, which can be evaluated again.
 
     Parameters
@@ -79,7 +79,7 @@ def checked_precision(precision: str | None) -> str | None:
 
 
 def local_envelope(
-    reference: Reference,
+    reference: LocalReference,
     inputs: Arrays,
     expected: Arrays,
     dtypes: Mapping[str, str],
@@ -90,7 +90,7 @@ def local_envelope(
 
     Parameters
     ----------
-    reference : Reference
+    reference : LocalReference
     inputs, expected : mapping of str to ndarray
         The inputs in their own dtypes; what the reference gave on them in float64.
     dtypes : mapping of str to str

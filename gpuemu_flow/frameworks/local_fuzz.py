@@ -59,12 +59,14 @@ def fuzz_locally(
         Turns an array into an argument of the op; by default, the array itself.
     """
     allowed = checked_precision(precision) or TENSOR_CORE
-    asked = None if ref_fn is None else Versions(ref_fn)
+    versions = None if ref_fn is None else Versions(ref_fn)
     done: list[ValidationResult] = []
     for case in cases:
         limits = _Limits(atol, rtol, allowed)
         done.append(
-            _judged(op_fn, ref_fn, asked, case, tuple(names), op_name, limits, convert or np.copy)
+            _judged(
+                op_fn, ref_fn, versions, case, tuple(names), op_name, limits, convert or np.copy
+            )
         )
         if fail_fast and not done[-1].passed and done[-1].verdict != Verdict.INCONCLUSIVE.value:
             break
@@ -82,7 +84,7 @@ class _Limits(NamedTuple):
 def _judged(
     op_fn: Callable[..., Any],
     ref_fn: Callable[..., Any] | None,
-    asked: Versions | None,
+    versions: Versions | None,
     case: FuzzCase,
     names: tuple[str, ...],
     op_name: str,
@@ -95,7 +97,7 @@ def _judged(
         actual = outputs_by_name(returned)
     except Exception as error:
         return error_result(op_name, case.seed, error)
-    if ref_fn is None or asked is None:
+    if ref_fn is None or versions is None:
         failures = _finite_only(actual, inputs)
         looked_at = sum(np.size(array) for array in actual.values())
         verdict = decide(bool(failures), looked_at)
@@ -120,7 +122,7 @@ def _judged(
         atol=limits.atol,
         rtol=limits.rtol,
         precision=limits.precision,
-        reference=reference_of(asked, lambda function, given: caller(function, inputs)(given)),
+        reference=reference_of(versions, lambda function, given: caller(function, inputs)(given)),
     )
 
 

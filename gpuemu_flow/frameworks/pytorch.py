@@ -180,9 +180,9 @@ def with_gradients(
 def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     """Validate the output of an op and, on request, its backward pass.
 
-    ``with validate_pytorch(client, op_name, inputs, check_backward=False) as context`` judges by
-    the daemon's reference what the body sets as ``context["output"]``; without a client, one for
-    the workspace of the current folder is made. With `ref_fn` no daemon is needed.
+    ``with validate_pytorch(client, op_name, inputs, check_backward=False) as context`` judges the
+    value that its body assigns to ``context["output"]`` against the daemon's reference. Without a
+    client, it makes one for the workspace of the current folder. With `ref_fn` it needs no daemon.
     ``validate_pytorch(op_fn, ref_fn, inputs)`` runs both functions and judges at once.
 
     Parameters

@@ -82,7 +82,7 @@ class _Workers:
 
 
 @dataclass
-class Effort:
+class ExperimentBudget:
     """The time and cases left for all experiments of a report, and the ops that they left out.
 
     Attributes
@@ -170,7 +170,7 @@ def with_causes(
             by_op.setdefault(result.op, []).append(result)
     found: dict[str, tuple[Cause, ...]] = {}
     seconds = min(MOST_SECONDS, max(LEAST_SECONDS, SHARE_OF_RUN * report.duration_s))
-    effort = Effort(MOST_OPS * budget, time.monotonic() + seconds, announce)
+    effort = ExperimentBudget(MOST_OPS * budget, time.monotonic() + seconds, announce)
     with _Workers(workspace, pool) as workers:
         for op, results in by_op.items():
             failing = [(f.case, f.result) for r in results for f in r.failures]
@@ -202,7 +202,7 @@ def causes_of(
     budget: int,
     known_only: bool = False,
     cancel: Event | None = None,
-    effort: Effort | None = None,
+    effort: ExperimentBudget | None = None,
     workers: _Workers | None = None,
 ) -> tuple[Cause, ...]:
     """Return the causes of one op's failures, stated ones first; empty if none is known.

@@ -16,7 +16,7 @@ from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, StoreError, UsageError
 from gpuemu_flow.fuzz.named_case import records_from_words
-from gpuemu_flow.fuzz.retrial import Setting, judge_in, shows_all
+from gpuemu_flow.fuzz.retrial import FailureSetting, judge_in, shows_all
 from gpuemu_flow.fuzz.subjects import dtypes_of, op_names, op_subject, select_ops
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
@@ -301,7 +301,7 @@ def reproduce(
             subject, _ = subject_for(workspace, record)
             inputs = stored_inputs(store, record)
             shown: Reproduction | None = None
-            for setting in Setting:
+            for setting in FailureSetting:
                 with open_evaluator(pool, subject, cancel) as evaluator:
                     evaluated = judge_in(
                         setting, evaluator, Case.from_json(record.case), inputs, record

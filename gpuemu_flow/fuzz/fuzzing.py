@@ -16,7 +16,7 @@ from gpuemu_flow.fuzz.failure_sample import MOST_FAILURES
 from gpuemu_flow.fuzz.farm import Cluster
 from gpuemu_flow.fuzz.judged import Judged
 from gpuemu_flow.fuzz.lane import Asked, Lane
-from gpuemu_flow.fuzz.outcome import FuzzOutcome
+from gpuemu_flow.fuzz.outcome import OpFuzzOutcome
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
 from gpuemu_flow.fuzz.verdict_cache import VerdictCache, case_key, expected_key
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
@@ -82,7 +82,7 @@ class Fuzzer:
         Called with each `Judged` as it is known, from several threads, one at a time.
     on_failure : callable
         Called with the `EvaluatedCase` of a case that failed, while its tensors are valid; of many,
-        with those that `FuzzOutcome.failures` may contain.
+        with those that `OpFuzzOutcome.failures` may contain.
     cancel : threading.Event
         Set to end the run; what was judged is kept.
     cluster : Cluster, optional
@@ -136,7 +136,7 @@ class Fuzzer:
                     return True
         return False
 
-    def run(self) -> FuzzOutcome:
+    def run(self) -> OpFuzzOutcome:
         """Judge the cases.
 
         Raises
@@ -147,7 +147,7 @@ class Fuzzer:
             When the cache, the workers or the cluster cannot be used.
         """
         begin = time.perf_counter()
-        outcome = FuzzOutcome(self._op, self._seed, self._options.most_failures)
+        outcome = OpFuzzOutcome(self._op, self._seed, self._options.most_failures)
         source = self._source()
         if self._cluster is None:
             self._run_here(source, outcome)
@@ -162,7 +162,7 @@ class Fuzzer:
         outcome.duration_s = time.perf_counter() - begin
         return outcome
 
-    def _run_here(self, source: CaseSource, outcome: FuzzOutcome) -> None:
+    def _run_here(self, source: CaseSource, outcome: OpFuzzOutcome) -> None:
         """Judge the cases in threads of this process."""
         jobs = max(1, self._options.jobs)
         sessions = jobs * SESSIONS_PER_EVALUATOR * len(self.subjects)
@@ -177,7 +177,7 @@ class Fuzzer:
                 while thread.is_alive():
                     thread.join(WAKE_SECONDS)  # else a signal might wait with it
 
-    def _run_on(self, cluster: Cluster, source: CaseSource, outcome: FuzzOutcome) -> None:
+    def _run_on(self, cluster: Cluster, source: CaseSource, outcome: OpFuzzOutcome) -> None:
         """Have a cluster judge the cases, and handle the verdicts in the order of the cases."""
         from gpuemu_flow.fuzz.far import FarRun  # noqa: PLC0415 - few use a cluster
 
@@ -210,7 +210,7 @@ class Fuzzer:
         ]
         return CaseSource(streams, iterations=options.iterations, time_limit=options.time_limit)
 
-    def _work(self, pool: Pool, source: CaseSource, outcome: FuzzOutcome) -> None:
+    def _work(self, pool: Pool, source: CaseSource, outcome: OpFuzzOutcome) -> None:
         """Judge one thread's share of the cases."""
         with ExitStack() as stack:
             lanes: dict[int, Lane] = {}
@@ -237,7 +237,7 @@ class Fuzzer:
                 self._errors.append(error)
                 source.stop()
 
-    def _tell(self, judged: Judged, source: CaseSource, outcome: FuzzOutcome) -> None:
+    def _tell(self, judged: Judged, source: CaseSource, outcome: OpFuzzOutcome) -> None:
         with self._lock:
             outcome.add(judged)
             self._on_case(judged)
@@ -245,7 +245,7 @@ class Fuzzer:
             source.stop()
 
     def _judged(
-        self, lane: Lane, which: int, number: int, case: Case, outcome: FuzzOutcome
+        self, lane: Lane, which: int, number: int, case: Case, outcome: OpFuzzOutcome
     ) -> Iterator[Judged]:
         """Start judging one case, and yield all verdicts that are known by then."""
         key = case_key(number, case)
@@ -257,7 +257,7 @@ class Fuzzer:
             yield self._keep(which, asked, evaluated, outcome)
 
     def _keep(
-        self, which: int, asked: Asked, evaluated: EvaluatedCase, outcome: FuzzOutcome
+        self, which: int, asked: Asked, evaluated: EvaluatedCase, outcome: OpFuzzOutcome
     ) -> Judged:
         """Record a failure while its tensors are valid, and the verdict."""
         judged = Judged(asked.number, evaluated.case, evaluated.result)

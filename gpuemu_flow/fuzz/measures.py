@@ -15,7 +15,13 @@ from gpuemu_flow.fuzz.kernel_mutants import try_kernel_mutants
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
 from gpuemu_flow.judging.evaluated import Prepared
-from gpuemu_flow.numerics.calibrate import Calibration, Observation, calibrate, observe, tolerances
+from gpuemu_flow.numerics.calibrate import (
+    Calibration,
+    MeasuredErrors,
+    calibrate,
+    observe,
+    tolerances,
+)
 from gpuemu_flow.numerics.output_mutants import (
     OUTPUT_MUTANTS,
     MutantResult,
@@ -171,7 +177,7 @@ def calibrate_op(
         ``calibration-failed`` when the op or its reference fails on a case.
     """
     select_ops(workspace, [op])
-    observations: list[Observation] = []
+    observations: list[MeasuredErrors] = []
     with _all_evaluators(workspace, op, cancel) as each:
         for subject, evaluator in each:
             contracts = subject.subject.compare.outputs

@@ -20,7 +20,7 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.fuzz.failures import FailureLog, stored_inputs, subject_for
 from gpuemu_flow.fuzz.retrial import (
-    Setting,
+    FailureSetting,
     fails_alike,
     judge_in,
     recorded_reason,
@@ -153,11 +153,11 @@ class _Shrinker:
         self._record = record
         self._cancel = cancel
         self._case = Case.from_json(record.case)
-        self._setting = Setting.ALONE
+        self._setting = FailureSetting.ALONE
 
     def search(self, inputs: Any, ask: dict[str, Any]) -> Minimized:
         """Return the smallest case, in the first setting in which the original fails."""
-        for setting in Setting:
+        for setting in FailureSetting:
             self._setting = setting
             with self._evaluator() as evaluator:
                 found = minimise(inputs, still_fails=partial(self._fails, evaluator), **ask)

@@ -17,7 +17,7 @@ from gpuemu_flow.types import BAD, Case, Verdict
 from gpuemu_flow.verdicts import Tally
 
 
-class FuzzOutcome:
+class OpFuzzOutcome:
     """The result of fuzzing one op, the same whatever the number of jobs.
 
     Parameters

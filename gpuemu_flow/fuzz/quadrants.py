@@ -33,9 +33,14 @@ class Waiting:
         self._cases.setdefault(self._of(facts), []).append((case, facts))
 
     def take(self, inside: bool, *, any_of: bool = False) -> tuple[Case, CaseFacts] | None:
-        """Return a case that meets the condition, or one from the least tried other quadrant.
+        """Return a waiting case, or None if there is none.
 
-        None where none waits there; with `any_of` any other quadrant outside will do.
+        Parameters
+        ----------
+        inside : bool
+            True: of the quadrant that meets all conditions. False: of the least tried other one.
+        any_of : bool
+            Take a case of any other quadrant if none waits in the least tried one.
         """
         if inside:
             wanted: list[Quadrant] = [tuple(True for _ in self._predicates)]

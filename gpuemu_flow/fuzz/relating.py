@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
 from gpuemu_flow.numerics.perturb import widen
-from gpuemu_flow.numerics.relations import Observation, Relation, output_relations, predict
+from gpuemu_flow.numerics.relations import ObservedCase, Relation, output_relations, predict
 from gpuemu_flow.numerics.relations_inputs import Ask, holds, input_relations
 from gpuemu_flow.numerics.relations_masks import KINDS, mask_holds, mask_relations
 from gpuemu_flow.quick_dataclass import dataclass
@@ -136,7 +136,7 @@ class Relater:
             return True  # what the cases before were explained by was chance
         return True if True in told else False if False in told or not told else None
 
-    def _begin(self, seen: Observation) -> bool:
+    def _begin(self, seen: ObservedCase) -> bool:
         """Find the relations of a first failing case; tell whether there are any."""
         if self._begun >= FIRST - 1:
             return False
@@ -149,7 +149,7 @@ class Relater:
             self.left, self._misses = found, dict.fromkeys(found, 0)
         return bool(found)
 
-    def _fits(self, relation: Relation, seen: Observation, tried: Tried) -> bool | None:
+    def _fits(self, relation: Relation, seen: ObservedCase, tried: Tried) -> bool | None:
         if relation.kind in KINDS:
             return mask_holds(relation, seen, self._ask)
         told = holds(relation, seen, self._ask)
@@ -164,9 +164,10 @@ class Relater:
         return not tried.failed and relation.kind != "swapped-input"
 
     def weigh(self, passing: Sequence[Case]) -> None:
-        """Drop relations that cases known to pass contradict; run nothing.
+        """Drop the relations that already known passing cases contradict, without running one.
 
-        An op that never writes the end of a dim is wrong for every size but 1.
+        For example, an op that never writes the end of a dim fails at every size above 1: one
+        passing case with such a size contradicts the relation.
         """
         plain = [
             dict(case.dims)
@@ -226,7 +227,7 @@ class Relater:
         axes = self._schema.outputs[0].dims
         return tuple(sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in axes)
 
-    def observation(self, tried: Tried) -> Observation | None:
+    def observation(self, tried: Tried) -> ObservedCase | None:
         """Return a case's tensors as floats; None where they cannot be compared."""
         actual = _floats(tried.actual)
         expected = _floats(tried.expected)
@@ -238,7 +239,7 @@ class Relater:
                 axes.setdefault(name, tensor.dims)
         dtypes = {name: dtype_name(array.dtype) or "" for name, array in tried.actual.items()}
         inputs = {n: np.array(a) for n, a in widen(tried.inputs).items()}
-        seen = Observation(
+        seen = ObservedCase(
             dict(tried.case.dims), axes, dtypes, inputs, actual, expected, not tried.failed
         )
         return seen if seen.usable() else None

@@ -33,7 +33,7 @@ _WATCHED = (
 )
 
 
-class Setting(enum.Enum):
+class FailureSetting(enum.Enum):
     """A setting in which a failure occurs; its value is a sentence for people."""
 
     ALONE = ""
@@ -43,13 +43,17 @@ class Setting(enum.Enum):
 
 
 def judge_in(
-    setting: Setting, evaluator: CaseEvaluator, case: Case, inputs: Arrays, record: FailureRecord
+    setting: FailureSetting,
+    evaluator: CaseEvaluator,
+    case: Case,
+    inputs: Arrays,
+    record: FailureRecord,
 ) -> EvaluatedCase:
     """Judge inputs once, in a given setting.
 
     Parameters
     ----------
-    setting : Setting
+    setting : FailureSetting
         Tried in their order: the plainest in which a failure shows tells most.
     evaluator : CaseEvaluator
         In a new process, unless what earlier calls left behind may count.
@@ -62,10 +66,10 @@ def judge_in(
     """
     watched = record.kind in _WATCHED
     checks = Checks(inputs_unchanged=True, repeat=True) if watched else Checks()
-    if setting is Setting.AS_RUN:
+    if setting is FailureSetting.AS_RUN:
         checks = FULL_CHECKS
     else:
-        decoy, guards = setting is Setting.AFTER_DECOY, setting is Setting.GUARDED
+        decoy, guards = setting is FailureSetting.AFTER_DECOY, setting is FailureSetting.GUARDED
         checks = replace(checks, decoy=decoy, guards=guards)
     evaluated = evaluator.judge_arrays(case, inputs, checks)
     if not setting.value or not evaluated.result.failures:

@@ -18,7 +18,7 @@ from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.farm import Cluster
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.judged import Judged
-from gpuemu_flow.fuzz.outcome import FuzzOutcome
+from gpuemu_flow.fuzz.outcome import OpFuzzOutcome
 from gpuemu_flow.fuzz.subjects import OpSubject, select_ops
 from gpuemu_flow.judging.evaluated import EvaluatedCase
 from gpuemu_flow.judging.verdicts import reason
@@ -166,7 +166,7 @@ def _fuzz_op(
     )
 
 
-def _gaps(subjects: Iterable[OpSubject], outcome: FuzzOutcome) -> Iterator[str]:
+def _gaps(subjects: Iterable[OpSubject], outcome: OpFuzzOutcome) -> Iterator[str]:
     """List the aspects that this run did not exercise."""
     for subject in subjects:
         known = (subject.subject.dtype, subject.layouts, subject.strategies)
@@ -178,7 +178,7 @@ def _gaps(subjects: Iterable[OpSubject], outcome: FuzzOutcome) -> Iterator[str]:
                 yield f"{gap.dtype}: {gap.aspect.replace('_', ' ')} {names}"
 
 
-def _stopped_early(outcome: FuzzOutcome, options: FuzzOptions) -> str:
+def _stopped_early(outcome: OpFuzzOutcome, options: FuzzOptions) -> str:
     count = outcome.cases
     if outcome.interrupted:
         return f"interrupted after {count} cases; what was judged is kept: run again to go on"
@@ -191,7 +191,7 @@ def _stopped_early(outcome: FuzzOutcome, options: FuzzOptions) -> str:
 
 
 def _causes(
-    workspace: Workspace, op: str, outcome: FuzzOutcome, options: FuzzOptions, cancel: Event
+    workspace: Workspace, op: str, outcome: OpFuzzOutcome, options: FuzzOptions, cancel: Event
 ) -> Sequence[Cause]:
     """Confirm causes by new cases, for the failures of a run that went to its end."""
     if not outcome.failures or outcome.interrupted or options.fail_fast:
@@ -202,7 +202,7 @@ def _causes(
 
 
 def _groups(
-    log: FailureLog, op: str, outcome: FuzzOutcome, known_causes: Sequence[Cause]
+    log: FailureLog, op: str, outcome: OpFuzzOutcome, known_causes: Sequence[Cause]
 ) -> list[CauseGroup]:
     """Group failures by cause, and store the cause in each record."""
     by_reason: dict[str, list[Judged]] = {}
@@ -240,7 +240,7 @@ def _group(
     known: Mapping[str, str],
     op: str,
     members: Sequence[Judged],
-    outcome: FuzzOutcome,
+    outcome: OpFuzzOutcome,
     text: str,
 ) -> CauseGroup:
     """Return one group's failures, smallest first, and store the group's cause in each record."""
@@ -255,7 +255,7 @@ def _group(
     )
 
 
-def _shape_classes(failing: Iterable[Judged], outcome: FuzzOutcome) -> dict[str, tuple[int, int]]:
+def _shape_classes(failing: Iterable[Judged], outcome: OpFuzzOutcome) -> dict[str, tuple[int, int]]:
     """Count failing and passing cases in each class of shapes; none if not all are known."""
     if outcome.left_out:
         return {}

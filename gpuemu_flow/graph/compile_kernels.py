@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuemu_flow.artifacts.lint import LINT_VERSION
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.toolchain import Toolchain, find_tools, tool_missing, tool_places
 from gpuemu_flow.artifacts.view import VIEW_VERSION
 from gpuemu_flow.config.model import Config, Policies
@@ -96,7 +96,7 @@ def kernel_tasks(
     return _KernelCompiler(config, cache, sources, version, fence).compile()
 
 
-def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> Policy:
+def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> KernelPolicy:
     """Combine the limits and severities of one kernel with those of ``[policies]``."""
     limits: dict[str, Any] = {
         "max_registers": policies.registers.fail,
@@ -117,7 +117,7 @@ def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> Policy:
             if own is not None:
                 limits["expect_tensor_cores" if name == "tensor_cores" else name] = own
     given = {name: value for name, value in limits.items() if value is not None}
-    return Policy(
+    return KernelPolicy(
         **given, severities=policies.rules, allow=allow, archs=archs, explicit=frozenset(given)
     )
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable
 
 from gpuemu_flow.init.frameworks import Framework
-from gpuemu_flow.init.installed import Origin
+from gpuemu_flow.init.installed import PipRequirement
 
 REPORTS = ("gpuemu.html", "gpuemu.xml", "gpuemu.sarif")
 VALIDATE = " ".join(["gpuemu-flow ci {mode} --require-all", *(f"-o {name}" for name in REPORTS)])
@@ -87,7 +87,7 @@ _GITLAB = """\
 """
 
 
-def _install(framework: Framework, origin: Origin, indent: str) -> str:
+def _install(framework: Framework, origin: PipRequirement, indent: str) -> str:
     words = (*framework.install, shlex.quote(origin.with_extras(framework.extras)))
     return _lines(indent, [f"python -m pip install {what}" for what in words])
 
@@ -96,7 +96,7 @@ def _lines(indent: str, words: Iterable[str]) -> str:
     return "\n".join(f"{indent}{word}" for word in words)
 
 
-def github(framework: Framework, origin: Origin) -> str:
+def github(framework: Framework, origin: PipRequirement) -> str:
     """Return ``.github/workflows/gpuemu.yml``."""
     return _GITHUB.format(
         install=_install(framework, origin, " " * 10),
@@ -106,7 +106,7 @@ def github(framework: Framework, origin: Origin) -> str:
     )
 
 
-def gitlab(framework: Framework, origin: Origin) -> str:
+def gitlab(framework: Framework, origin: PipRequirement) -> str:
     """Return ``.gitlab-ci.yml``."""
     return gitlab_job(_install(framework, origin, "    - "), with_git=origin.needs_git)
 

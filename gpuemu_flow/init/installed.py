@@ -23,7 +23,7 @@ _SSH = re.compile(r"(?:ssh://)?(?:[^@/]+@)?([A-Za-z0-9.-]+)(?::\d+/|[:/])([^:]+)
 
 
 @dataclass(frozen=True)
-class Origin:
+class PipRequirement:
     """A requirement for pip.
 
     Attributes
@@ -47,7 +47,7 @@ class Origin:
         return "git+" in self.requirement
 
 
-def find_origin(version: str = gpuemu_flow.__version__) -> Origin:
+def find_origin(version: str = gpuemu_flow.__version__) -> PipRequirement:
     """Find the origin of the installation that runs.
 
     An installation from a package index is identified by its version, one from a repository by the
@@ -63,17 +63,17 @@ def find_origin(version: str = gpuemu_flow.__version__) -> Origin:
     vcs = source.get("vcs_info", {})
     if vcs.get("vcs") == "git":
         found = _from_git(address, str(vcs.get("commit_id", "")))
-        return found or Origin(pinned, "it came from a repository that only some can reach")
+        return found or PipRequirement(pinned, "it came from a repository that only some can reach")
     if "archive_info" in source:
         public = _without_user(address)
         if public:
-            return Origin(f"{NAME} @ {public}")
-        return Origin(pinned, "it came from a file of this machine")
+            return PipRequirement(f"{NAME} @ {public}")
+        return PipRequirement(pinned, "it came from a file of this machine")
     folder = _folder(address) or _checkout()
     if folder is None:
-        return Origin(pinned)
+        return PipRequirement(pinned)
     doubt = f"it came from {folder}, whose commit no https repository is known to have"
-    return _from_clone(folder) or Origin(pinned, doubt)
+    return _from_clone(folder) or PipRequirement(pinned, doubt)
 
 
 def _direct_url(installed: Distribution) -> dict[str, Any]:
@@ -96,18 +96,18 @@ def _checkout() -> Path | None:
     return folder if (folder / "pyproject.toml").is_file() else None
 
 
-def _from_clone(folder: Path) -> Origin | None:
+def _from_clone(folder: Path) -> PipRequirement | None:
     commit = _git(folder, "rev-parse", "HEAD")
     if not _git(folder, "branch", "--remotes", "--contains", commit):
         return None
     return _from_git(_git(folder, "config", "--get", "remote.origin.url"), commit)
 
 
-def _from_git(address: str, commit: str) -> Origin | None:
+def _from_git(address: str, commit: str) -> PipRequirement | None:
     public = _without_user(address)
     if not public or not _COMMIT.fullmatch(commit):
         return None
-    return Origin(f"{NAME} @ git+{public}@{commit}")
+    return PipRequirement(f"{NAME} @ git+{public}@{commit}")
 
 
 def _without_user(address: str) -> str:

@@ -12,7 +12,7 @@ from gpuemu_flow.config.read import read_source
 from gpuemu_flow.init import ops_frameworks, ops_kernels, ops_numpy, references
 from gpuemu_flow.init.ci_files import CI_FILES, REPORTS
 from gpuemu_flow.init.frameworks import FRAMEWORKS, Framework
-from gpuemu_flow.init.installed import Origin
+from gpuemu_flow.init.installed import PipRequirement
 from gpuemu_flow.quick_dataclass import dataclass
 
 SCHEMA_PATH = ".gpuemu/gpuemu.schema.json"
@@ -134,7 +134,7 @@ def plan_files(
     *,
     with_examples: bool,
     ci: str | None,
-    origin: Origin,
+    origin: PipRequirement,
 ) -> dict[str, bytes]:
     """Plan the files of a new workspace, by relative path; the configuration comes last.
 
@@ -147,7 +147,7 @@ def plan_files(
         Three ops in place of one.
     ci : str or None
         A key of `CI_FILES`; None leaves the workflow out.
-    origin : Origin
+    origin : PipRequirement
         Source from which that workflow installs gpuemu-flow.
     """
     chosen = OPS if with_examples else OPS[:1]
@@ -162,7 +162,7 @@ def plan_files(
     return {**workflow, **{path: text.encode() for path, text in planned.items()}}
 
 
-def plan_workflow(framework: Framework, ci: str, origin: Origin) -> dict[str, bytes]:
+def plan_workflow(framework: Framework, ci: str, origin: PipRequirement) -> dict[str, bytes]:
     """Plan the files that a workspace lacks for a CI service; parameters as `plan_files`."""
     path, make = CI_FILES[ci]
     return {path: make(framework, origin).encode()}

@@ -60,8 +60,8 @@ def install(
         old = Path(staging, "old")
         old.mkdir()
         for number, path in enumerate(todo):
-            kept = old / str(number) if path in replaceable else None
-            _move(Path(staging, str(number)), target / path, kept, undo)
+            backup = old / str(number) if path in replaceable else None
+            _move(Path(staging, str(number)), target / path, backup, undo)
     except BaseException as error:
         for step in reversed(undo):
             with contextlib.suppress(OSError):
@@ -120,14 +120,14 @@ def _holds(place: Path, content: bytes) -> bool:
         return False
 
 
-def _move(made: Path, place: Path, kept: Path | None, undo: list[Callable[[], object]]) -> None:
+def _move(made: Path, place: Path, backup: Path | None, undo: list[Callable[[], object]]) -> None:
     """Move a file to its place and an existing one to `kept`; record the reversal in `undo`."""
     for folder in reversed([p for p in place.parents if not p.exists()]):
         folder.mkdir()
         undo.append(folder.rmdir)
-    if kept is not None and os.path.lexists(place):
-        place.rename(kept)
-        undo.append(functools.partial(kept.replace, place))
+    if backup is not None and os.path.lexists(place):
+        place.rename(backup)
+        undo.append(functools.partial(backup.replace, place))
     try:
         # A link, unlike a rename, fails when somebody made such a file meanwhile.
         os.link(made, place)

@@ -96,7 +96,7 @@ class Answer:
         self._spoilt = True
 
     def rest_on(self, folders: Iterable[str] = (), files: Iterable[str] = ()) -> None:
-        """Make it a condition that the listings of folders, and files, stay as they are."""
+        """Make the answer depend on some files, and on the listings of some folders."""
         for kind, paths in (("folder", folders), ("file", files)):
             for path in paths:
                 try:
@@ -108,7 +108,7 @@ class Answer:
                 self._conditions.append("\t".join((f"{kind} {path}", *map(str, stamp))))
 
     def rest_on_unlocked(self, paths: Iterable[str]) -> None:
-        """Make it a condition that no process holds one of these locks."""
+        """Make the answer depend on these locks: it is valid only while nobody holds one."""
         self._conditions += [f"unlocked {path}" for path in paths]
 
     def keep(self) -> None:
@@ -141,7 +141,7 @@ recording: Answer | None = None
 
 
 def may_be_kept(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Tell whether a command only looks if nothing changed, so that its answer may be repeated."""
+    """Tell whether a command only reads when nothing has changed, so that it may be cached."""
     words = tuple(arguments)
     if words[:1] == ("ci",) and any(environ.get(name) for name in _OF_SERVICES):
         return False

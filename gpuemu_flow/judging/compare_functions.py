@@ -37,7 +37,7 @@ class CompareError(Exception):
 
 
 @dataclass(frozen=True)
-class Answer:
+class FunctionAnswer:
     """The failures that a compare function returned, and the number of elements compared.
 
     Attributes
@@ -71,7 +71,7 @@ class CompareFunctions:
         expected: Array,
         inputs: Arrays,
         tolerance: Tolerance,
-    ) -> Answer:
+    ) -> FunctionAnswer:
         """Call a compare function on one output, and return its answer.
 
         Raises
@@ -121,7 +121,7 @@ def _label(ref: CompareRef) -> str:
     return f"compare = {ref.module or ref.path}:{ref.function}"
 
 
-def _answer(name: str, ref: CompareRef, returned: Any, size: int) -> Answer:
+def _answer(name: str, ref: CompareRef, returned: Any, size: int) -> FunctionAnswer:
     compared = size
     if isinstance(returned, Mapping):
         compared = returned.get("compared", size)
@@ -131,11 +131,11 @@ def _answer(name: str, ref: CompareRef, returned: Any, size: int) -> Answer:
             _refuse(ref, "no number of compared elements")
         returned = returned["failures"]
     elif returned is None:
-        return Answer((), 0)
+        return FunctionAnswer((), 0)
     if not isinstance(returned, (list, tuple)):
         _refuse(ref, f"a {type(returned).__name__}")
     failures = tuple(_failure(name, ref, item) for item in returned[:MOST_FAILURES])
-    return Answer(failures, min(compared, size))
+    return FunctionAnswer(failures, min(compared, size))
 
 
 def _failure(name: str, ref: CompareRef, item: Any) -> Failure:

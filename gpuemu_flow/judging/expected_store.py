@@ -58,14 +58,14 @@ def worth_keeping(seconds: float, nbytes: int) -> bool:
 
 
 class Effort:
-    """Measures what a call costs, from when this is made."""
+    """Measures the cost of a call, which begins when this object is made."""
 
     def __init__(self) -> None:
         self._before = resource.getrusage(resource.RUSAGE_SELF)
         self._begin = time.perf_counter()
 
     def is_worth_keeping(self, nbytes: int) -> bool:
-        """Apply `worth_keeping` to the time since then, as far as `own_seconds` counts it."""
+        """Tell whether outputs are worth keeping, by the processor time that the call has taken."""
         passed = time.perf_counter() - self._begin
         if not worth_keeping(passed, nbytes):
             return False

@@ -147,7 +147,7 @@ class Evaluation:
         self._rounding = None if rounding is None else vars(rounding)
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """See `Work`."""
+        """Send the request to the worker, as `Work.begin` says."""
         message = {
             "method": "evaluate",
             "index": 0,
@@ -158,7 +158,7 @@ class Evaluation:
         return post(worker_client, message, self._setup, self._inputs)
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """See `Work`."""
+        """Wait for the outcome, as `Work.finish` says."""
         attempt, answer = worker_client.collect(0)
         if attempt.outcome.ok:
             try:

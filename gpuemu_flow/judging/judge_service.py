@@ -55,12 +55,12 @@ class _Item:
 
 
 class JudgeService:
-    """Judges the cases of one op and dtype; see `runners.jobs.Service`.
+    """Judges the cases of one op and dtype; see `runners.jobs.WorkerService`.
 
     Parameters
     ----------
     setup : mapping
-        See `judge_requests.Setup`. Facts that are given need not be found out again.
+        See `judge_requests.Setup`. The service does not find out again what `facts` holds.
     """
 
     def __init__(self, setup: Mapping[str, Json]) -> None:
@@ -74,7 +74,7 @@ class JudgeService:
         self._items: list[_Item] = []
 
     def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Answer ``prepare``, then ``judge`` or ``expected``, repeatedly; ``given``; ``evaluate``.
+        """Answer ``prepare``, which ``judge`` or ``expected`` follow, or ``given`` or ``evaluate``.
 
         Raises
         ------

@@ -63,7 +63,7 @@ class CompareParams:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CompareParams:
-        """Rebuild from the result of `to_json`; TypeError when it is not that."""
+        """Rebuild from the result of `to_json`, or raise TypeError."""
         given = cls(**data)
         outputs = tuple(OutputContract.from_json(contract) for contract in data.get("outputs", ()))
         return replace(

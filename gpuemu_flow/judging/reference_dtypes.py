@@ -30,8 +30,9 @@ def probe_case(samples: Sequence[Case]) -> Case:
 def own_dtypes(ran: Outcome, dtype: str) -> dict[str, list[str]]:
     """Find the dtypes that each output may have where the reference ran in the case's own dtype.
 
-    Products of bfloat16 are float32 in numpy, so that of floats narrower than float64 the case's
-    dtype is accepted, too. Nothing is returned for other dtypes: there only the reference's counts.
+    The case's dtype is accepted as well if it is a float narrower than float64, since numpy makes
+    float32 of products of bfloat16. For other dtypes nothing is returned: only the reference's own
+    dtype is right.
     """
     if DTYPES[dtype].kind != "float" or dtype == WIDE or not ran.ok:
         return {}

@@ -47,9 +47,9 @@ def without_outputs(reference: RunError | None, op: RunError | None) -> CheckRes
 
 
 def comparison_failed(error: RunError) -> CheckResult:
-    """Return the verdict if a comparison of outputs did not finish.
+    """Return the verdict on a case whose comparison did not finish.
 
-    It evaluates the reference on other inputs, which may raise, crash or hang.
+    A comparison evaluates the reference on other inputs, on which it may raise, crash or hang.
     """
     told = replace(error, message=f"while comparing: {error.message}")
     return run_error_result(FailureKind.REFERENCE, told)

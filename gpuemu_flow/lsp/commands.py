@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gpuemu_flow.lsp.jobs import Finished
+from gpuemu_flow.lsp.jobs import CommandResult
 from gpuemu_flow.reporting.last_results import LastResults
 from gpuemu_flow.reports.text import plural, printable
 
@@ -27,7 +27,7 @@ def arguments(command: str, op: str, last: LastResults) -> list[str] | None:
     return [LENSES[command], "--format", "json", "--", failures[0].id]
 
 
-def outcome(command: str, op: str, finished: Finished) -> tuple[bool, str]:
+def outcome(command: str, op: str, finished: CommandResult) -> tuple[bool, str]:
     """Tell whether a command succeeded, and describe its outcome in a sentence."""
     if finished.timed_out:
         return False, f"{op}: stopped, because it ran for too long"

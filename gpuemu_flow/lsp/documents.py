@@ -11,7 +11,7 @@ from lsprotocol import types
 from pygls.uris import to_fs_path
 from pygls.workspace import PositionCodec
 
-from gpuemu_flow.lsp.findings import Finding
+from gpuemu_flow.lsp.findings import Diagnosis
 from gpuemu_flow.lsp.outline import Outline, Span
 from gpuemu_flow.quick_dataclass import dataclass
 
@@ -33,7 +33,7 @@ class Document:
     version : int or None
     outline : Outline or None
         None until the text has been parsed.
-    findings : list of Finding
+    findings : list of Diagnosis
         Findings of this text; until it is `checked`, those of the previous version.
     """
 
@@ -42,7 +42,7 @@ class Document:
     text: str
     version: int | None = None
     outline: Outline | None = None
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Diagnosis] = field(default_factory=list)
     checked: bool = False
 
     @property

@@ -8,9 +8,9 @@ from lsprotocol import types
 
 from gpuemu_flow.lsp import cards, commands, offers
 from gpuemu_flow.lsp.documents import Document, to_range
-from gpuemu_flow.lsp.findings import Finding
+from gpuemu_flow.lsp.findings import Diagnosis
 from gpuemu_flow.lsp.outline import Outline
-from gpuemu_flow.lsp.running import Running
+from gpuemu_flow.lsp.running import RunningCommands
 from gpuemu_flow.lsp.server import WATCHED, ConfigServer
 
 MAX_OPS = 2_000
@@ -91,7 +91,7 @@ def _answer_actions(server: ConfigServer) -> None:
 
 
 def _actions(
-    server: ConfigServer, document: Document, outlined: Outline, finding: Finding
+    server: ConfigServer, document: Document, outlined: Outline, finding: Diagnosis
 ) -> list[types.CodeAction]:
     about = [server.diagnostic(finding, outlined)]
     fix = finding.fix
@@ -173,7 +173,7 @@ def _reads_markdown(server: ConfigServer) -> bool:
 
 
 def _run_commands(server: ConfigServer) -> None:
-    running = Running(server)
+    running = RunningCommands(server)
 
     # pygls asks if the first parameter is a kind of server; for Any, Python 3.10 has no answer.
 

@@ -35,7 +35,7 @@ class Fix:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """One diagnosis of an edited text.
 
     Attributes
@@ -59,7 +59,7 @@ class Finding:
     op: str = ""
 
 
-def text_findings(outlined: Outline, path: Path | None, environ: dict[str, str]) -> list[Finding]:
+def text_findings(outlined: Outline, path: Path | None, environ: dict[str, str]) -> list[Diagnosis]:
     """List the errors that the configuration's own loader finds in a text.
 
     Parameters
@@ -79,7 +79,7 @@ def text_findings(outlined: Outline, path: Path | None, environ: dict[str, str])
     return [_of_problem(problem, outlined, own) for problem in problems]
 
 
-def _of_problem(problem: Problem, outlined: Outline, own: tuple[str, str]) -> Finding:
+def _of_problem(problem: Problem, outlined: Outline, own: tuple[str, str]) -> Diagnosis:
     span, fix = outlined.line_span(problem.line - 1 if problem.line else 0), None
     message = problem.message
     if problem.hint:
@@ -91,7 +91,7 @@ def _of_problem(problem: Problem, outlined: Outline, own: tuple[str, str]) -> Fi
         fix = _fix_of(problem, outlined)
         span = fix.span if fix is not None and fix.span.start < fix.span.end else span
     level = WARNING if problem.warning else ERROR
-    return Finding(span, level, problem.slug, printable(message)[:MAX_MESSAGE], fix)
+    return Diagnosis(span, level, problem.slug, printable(message)[:MAX_MESSAGE], fix)
 
 
 def _fix_of(problem: Problem, outlined: Outline) -> Fix | None:
@@ -121,7 +121,7 @@ def _added(edit: AddKey, outlined: Outline, line: int) -> Fix | None:
     return Fix(f"Add {edit.name!r}", Span(header.line, end, end), f'\n{edit.name} = ""')
 
 
-def result_findings(outlined: Outline, last: LastResults) -> list[Finding]:
+def result_findings(outlined: Outline, last: LastResults) -> list[Diagnosis]:
     """List a finding, at the op's name, for each op that failed in its last run."""
     found = []
     for table in outlined.ops:
@@ -171,7 +171,7 @@ def source_findings(last: LastResults) -> list[SourceFinding]:
     return list(found.values())
 
 
-def _of_result(table: OpTable, result: OpResult, *, outdated: bool) -> Finding:
+def _of_result(table: OpTable, result: OpResult, *, outdated: bool) -> Diagnosis:
     """Make the finding of one op and dtype; an outdated verdict is only a hint."""
     first = result.failures[0] if result.failures else None
     reason = next(iter(first.result.failures), None) if first is not None else None
@@ -189,4 +189,4 @@ def _of_result(table: OpTable, result: OpResult, *, outdated: bool) -> Finding:
     level = INFORMATION if outdated else _LEVELS[result.verdict]
     code = reason.kind.value if reason is not None else result.verdict.value
     text = printable("\n".join(lines))[:MAX_MESSAGE]
-    return Finding(table.place, level, code, text, op=table.name)
+    return Diagnosis(table.place, level, code, text, op=table.name)

@@ -24,7 +24,7 @@ _PROGRESS = re.compile(r"progress (\d+)/(\d+) (.+) (\d+)/(\d+)")
 
 
 @dataclass(frozen=True)
-class Progress:
+class CommandProgress:
     """Progress of a command: tasks finished and to do, and the cases of the task under way."""
 
     finished: int
@@ -49,7 +49,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Finished:
+class CommandResult:
     """The outcome of a command; `code` is negative when a signal ended it."""
 
     code: int
@@ -63,9 +63,9 @@ async def run_command(
     *,
     root: Path,
     environ: Mapping[str, str],
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[CommandProgress], None],
     limit_s: float = LIMIT_S,
-) -> Finished:
+) -> CommandResult:
     """Run ``gpuemu-flow`` with `arguments` in a workspace.
 
     A cancelled call stops the command, and all that it started, before it returns.
@@ -99,7 +99,7 @@ async def run_command(
         out, err = "", ""
         with contextlib.suppress(asyncio.TimeoutError):
             out, err = await reading_ended
-    return Finished(process.returncode or 0, out, err, timed_out)
+    return CommandResult(process.returncode or 0, out, err, timed_out)
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
@@ -124,7 +124,9 @@ async def _read(stream: asyncio.StreamReader, most: int) -> str:
     return kept.decode("utf-8", "replace")
 
 
-async def _follow(stream: asyncio.StreamReader, on_progress: Callable[[Progress], None]) -> str:
+async def _follow(
+    stream: asyncio.StreamReader, on_progress: Callable[[CommandProgress], None]
+) -> str:
     """Report the progress in a command's lines, and return the other lines."""
     kept: list[str] = []
     size = 0
@@ -137,7 +139,7 @@ async def _follow(stream: asyncio.StreamReader, on_progress: Callable[[Progress]
             found = _PROGRESS.fullmatch(text)
             if found is not None:
                 finished, todo, task, done, total = found.groups()
-                on_progress(Progress(int(finished), int(todo), task, int(done), int(total)))
+                on_progress(CommandProgress(int(finished), int(todo), task, int(done), int(total)))
             elif size < MAX_ERRORS:
                 kept.append(text)
                 size += len(text)

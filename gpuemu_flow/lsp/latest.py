@@ -29,7 +29,7 @@ class Latest:
         return self._running[key]
 
     def running(self, key: Hashable) -> asyncio.Task[None] | None:
-        """Return the running job of `key`, if any, which ends after all requests made so far."""
+        """Return the running job of `key`, if any: it ends once all requests so far are served."""
         return self._running.get(key)
 
     async def _run(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> None:

@@ -16,7 +16,7 @@ _VALUE = re.compile(r"""\s*([\w.-]+)\s*=.*?(["'][^"']*|\w*)""")
 
 
 @dataclass(frozen=True)
-class Offer:
+class CompletionOffer:
     """One completion.
 
     Attributes
@@ -34,7 +34,7 @@ class Offer:
     doc: str = ""
 
 
-def offers(outlined: Outline, line: int, column: int) -> list[Offer]:
+def offers(outlined: Outline, line: int, column: int) -> list[CompletionOffer]:
     """List all completions at a place, whatever has been typed there."""
     if not 0 <= line < len(outlined.lines):
         return []
@@ -51,32 +51,36 @@ def offers(outlined: Outline, line: int, column: int) -> list[Offer]:
     )
 
 
-def _tables() -> list[Offer]:
+def _tables() -> list[CompletionOffer]:
     """Return headers of the whole file, without their brackets, and of the tables within ops."""
     found = []
     for key in FILE.keys:
         array = isinstance(key.type, Tables)
         found.append(
-            Offer(key.name, "table", f"[[{key.name}]]" if array else f"[{key.name}]", key.doc)
+            CompletionOffer(
+                key.name, "table", f"[[{key.name}]]" if array else f"[{key.name}]", key.doc
+            )
         )
-    found.append(Offer("ops.schema", "table", "[ops.schema]", "Dims, inputs and outputs."))
+    found.append(
+        CompletionOffer("ops.schema", "table", "[ops.schema]", "Dims, inputs and outputs.")
+    )
     return found
 
 
-def _keys(section: Section) -> list[Offer]:
+def _keys(section: Section) -> list[CompletionOffer]:
     return [
-        Offer(key.name, "key", key.type.describe()[:120], plain(key.doc))
+        CompletionOffer(key.name, "key", key.type.describe()[:120], plain(key.doc))
         for key in section.keys
         if not isinstance(key.type, Tables)
     ]
 
 
-def _words(path: tuple[str, ...], *, quoted: bool) -> list[Offer]:
+def _words(path: tuple[str, ...], *, quoted: bool) -> list[CompletionOffer]:
     key = key_at(path)
     found = words_of(key.type) if key is not None else ()
     bare = ("true", "false")
     return [
-        Offer(word if quoted or word in bare else f'"{word}"', "word")
+        CompletionOffer(word if quoted or word in bare else f'"{word}"', "word")
         for word in found
         if not (quoted and word in bare)
     ]

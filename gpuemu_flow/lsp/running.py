@@ -12,7 +12,7 @@ from lsprotocol import types
 
 from gpuemu_flow.lsp import commands
 from gpuemu_flow.lsp.documents import Document
-from gpuemu_flow.lsp.jobs import Finished, Progress, run_command
+from gpuemu_flow.lsp.jobs import CommandProgress, CommandResult, run_command
 from gpuemu_flow.lsp.server import ConfigServer
 
 MAX_WAITING = 20
@@ -21,14 +21,14 @@ CREATE_PATIENCE_S = 10.0
 READ_PATIENCE_S = 30.0
 
 
-class Running:
+class RunningCommands:
     """The commands that a server's lenses have started."""
 
     def __init__(self, server: ConfigServer) -> None:
         self._server = server
         self._locks: dict[Path, asyncio.Lock] = {}
         self._waiting: set[tuple[str, str, str]] = set()
-        self._works: set[asyncio.Future[Finished]] = set()
+        self._works: set[asyncio.Future[CommandResult]] = set()
         self._idle = asyncio.Event()
         self._ending = False
 
@@ -109,7 +109,7 @@ class Running:
         return self._tell(command, document, op, finished, unsaved=unsaved)
 
     def _tell(
-        self, command: str, document: Document, op: str, finished: Finished, *, unsaved: bool
+        self, command: str, document: Document, op: str, finished: CommandResult, *, unsaved: bool
     ) -> dict[str, Any]:
         log = "\n".join(part for part in (finished.err, finished.out) if part)[:MAX_LOGGED]
         self._server.window_log_message(types.LogMessageParams(types.MessageType.Log, log))
@@ -167,13 +167,13 @@ class _Shown:
         """Return a future that is cancelled when the user wants the command to stop."""
         return self._server.work_done_progress.tokens.get(self._token or "")
 
-    def stop(self, work: asyncio.Future[Finished], asked: Any) -> None:
+    def stop(self, work: asyncio.Future[CommandResult], asked: Any) -> None:
         """Stop `work`, if `asked` says so."""
         if asked.cancelled():
             self.stopped = True
             work.cancel()
 
-    def report(self, progress: Progress) -> None:
+    def report(self, progress: CommandProgress) -> None:
         """Report the progress of the command."""
         if self._token is not None:
             # Tasks run side by side, and each tells of itself; a bar must not go back.

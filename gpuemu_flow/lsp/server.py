@@ -14,7 +14,7 @@ from pygls.lsp.server import LanguageServer
 
 from gpuemu_flow import __version__
 from gpuemu_flow.lsp.documents import Document, is_config, path_of, to_column, to_range
-from gpuemu_flow.lsp.findings import Finding, result_findings, source_findings, text_findings
+from gpuemu_flow.lsp.findings import Diagnosis, result_findings, source_findings, text_findings
 from gpuemu_flow.lsp.latest import Latest
 from gpuemu_flow.lsp.outline import Outline, outline
 from gpuemu_flow.reporting.last_results import NOTHING, LastResults, last_results
@@ -175,11 +175,11 @@ class ConfigServer(LanguageServer):
         """Return the last results of a document's workspace."""
         return self.last.get(document.root, NOTHING) if document.root is not None else NOTHING
 
-    def all_findings(self, document: Document, outlined: Outline) -> list[Finding]:
+    def all_findings(self, document: Document, outlined: Outline) -> list[Diagnosis]:
         """Return the findings of the text and of the last results."""
         return [*document.findings, *result_findings(outlined, self.results(document))]
 
-    def range_of(self, finding: Finding, outlined: Outline) -> types.Range:
+    def range_of(self, finding: Diagnosis, outlined: Outline) -> types.Range:
         """Return the range of a finding, in the client's units."""
         last = len(outlined.lines) - 1
         span = finding.span if finding.span.line <= last else outlined.line_span(last)
@@ -189,7 +189,7 @@ class ConfigServer(LanguageServer):
         """Convert a client's position to a column in characters."""
         return to_column(position, outlined.lines, self.workspace.position_codec)
 
-    def diagnostic(self, finding: Finding, outlined: Outline) -> types.Diagnostic:
+    def diagnostic(self, finding: Diagnosis, outlined: Outline) -> types.Diagnostic:
         """Convert a finding to the protocol's form."""
         return types.Diagnostic(
             range=self.range_of(finding, outlined),

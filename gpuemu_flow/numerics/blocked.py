@@ -54,7 +54,7 @@ _PADDING = 128  # keeps buffers from lying a power of two apart, where they comp
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BlockedOutcome:
     """One output compared: totals over all elements, and the sample for the other statistics."""
 
     totals: Totals
@@ -255,7 +255,7 @@ def compare_floats(
     fmt: FloatLimits | None,
     *,
     stop_at_failure: bool = False,
-) -> Outcome:
+) -> BlockedOutcome:
     """Compare a float output; needs a few blocks of memory beyond its arguments.
 
     Parameters
@@ -273,7 +273,7 @@ def compare_floats(
 
     Returns
     -------
-    Outcome
+    BlockedOutcome
         Exact whatever the size: which elements fail and how many, ``max_abs``, ``share`` and the
         worst element. ``sum_abs`` of proven blocks is added in float32 within a block, to a
         relative error below 2e-4. ``max_rel`` and ``max_ulp`` are exact up to `FULL_EXTREMES`
@@ -303,11 +303,11 @@ class _FloatComparison:
         self._largest_error = (0.0, 0, 0)
         self._largest_share = (0.0, 0, 0)
 
-    def run(self, *, stop_at_failure: bool) -> Outcome:
+    def run(self, *, stop_at_failure: bool) -> BlockedOutcome:
         count = self._actual.size
         positions = sample_positions(count)
         if positions is None:
-            return Outcome(self._totals, self._judge_all())
+            return BlockedOutcome(self._totals, self._judge_all())
         prover = make_prover(self._bound, self._actual, self._expected)
         every = -(-count // FULL_EXTREMES)  # of so many blocks, one is searched for extremes
         size = BLOCK_BYTES // 8 if prover is None else prover.block
@@ -317,11 +317,11 @@ class _FloatComparison:
                 continue
             self._judge_block(start, block_a, block_e)
             if stop_at_failure and self._totals.failing:
-                return Outcome(self._totals, Sample(np.zeros(0)), stopped=True)
+                return BlockedOutcome(self._totals, Sample(np.zeros(0)), stopped=True)
         if prover is not None:
             for start, length in {self._largest_error[1:], self._largest_share[1:]} - {(0, 0)}:
                 self._refine(prover, start, length)
-        return Outcome(self._totals, self._sample(positions))
+        return BlockedOutcome(self._totals, self._sample(positions))
 
     def _prove(
         self, prover: Prover, start: int, block_a: Array, block_e: Array, extremes: bool
@@ -400,7 +400,7 @@ class _FloatComparison:
         return ulps
 
 
-def compare_integers(actual: Array, expected: Array, bound: Bound) -> Outcome:
+def compare_integers(actual: Array, expected: Array, bound: Bound) -> BlockedOutcome:
     """Compare integers or booleans of one dtype; exact unless `bound` allows an error.
 
     Booleans are compared by truth value. The statistics hold absolute and relative errors and no
@@ -420,7 +420,7 @@ def compare_integers(actual: Array, expected: Array, bound: Bound) -> Outcome:
     weight = actual.size / positions.size if positions.size else 1.0
     sampled_a, sampled_e = take(actual, positions), take(expected, positions)
     judgement, _, wide_e = _judge_integer_block(sampled_a, sampled_e, bound, positions)
-    return Outcome(totals, make_sample(judgement, wide_e, None, weight))
+    return BlockedOutcome(totals, make_sample(judgement, wide_e, None, weight))
 
 
 def _judge_integer_block(

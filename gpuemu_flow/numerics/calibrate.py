@@ -25,7 +25,7 @@ TOP_BINADES = 3
 
 
 @dataclass(frozen=True)
-class Observation:
+class MeasuredErrors:
     """The errors of a trusted implementation in one case, in the outputs of one dtype.
 
     Attributes
@@ -120,7 +120,7 @@ class Calibration:
 def observe(
     actual: Mapping[str, NDArray[Any]],
     expected: Mapping[str, NDArray[Any]],
-) -> list[Observation]:
+) -> list[MeasuredErrors]:
     """Measure one case's errors, one entry per float dtype among the outputs.
 
     Parameters
@@ -129,7 +129,7 @@ def observe(
         Same names and shapes; the expected values may be wider. Integer outputs are exact and left
         out.
     """
-    found: dict[str, Observation] = {}
+    found: dict[str, MeasuredErrors] = {}
     for name, values in actual.items():
         dtype = dtype_name(values.dtype) or ""
         if dtype not in FLOAT_LIMITS or not values.size:
@@ -141,11 +141,11 @@ def observe(
         with np.errstate(all="ignore"):
             error = np.abs(a - e)[finite]
         size = np.abs(e)[finite]
-        seen = found.get(dtype, Observation(dtype, 0.0))
+        seen = found.get(dtype, MeasuredErrors(dtype, 0.0))
         relative = dict(seen.relative)
         for exponent, largest in _by_binade(error, size):
             relative[exponent] = max(relative.get(exponent, 0.0), largest)
-        found[dtype] = Observation(
+        found[dtype] = MeasuredErrors(
             dtype,
             max(seen.max_abs, float(error.max(initial=0.0))),
             relative,
@@ -165,7 +165,7 @@ def _by_binade(error: NDArray[Any], size: NDArray[Any]) -> Iterator[tuple[int, f
         yield int(exponent), float(relative[exponents == exponent].max())
 
 
-def calibrate(observations: Iterable[Observation]) -> list[Calibration]:
+def calibrate(observations: Iterable[MeasuredErrors]) -> list[Calibration]:
     """Suggest a tolerance per dtype, in the order of the observations.
 
     Notes
@@ -177,13 +177,13 @@ def calibrate(observations: Iterable[Observation]) -> list[Calibration]:
     the errors' own size only would be 0 for an exact implementation and fail the next case of any
     other, hence never below 2 ulp: an ``rtol`` of 2 eps, an ``atol`` of the smallest normal number.
     """
-    by_dtype: dict[str, list[Observation]] = {}
+    by_dtype: dict[str, list[MeasuredErrors]] = {}
     for observation in observations:
         by_dtype.setdefault(observation.dtype, []).append(observation)
     return [_suggest(dtype, seen) for dtype, seen in by_dtype.items()]
 
 
-def _suggest(dtype: str, seen: list[Observation]) -> Calibration:
+def _suggest(dtype: str, seen: list[MeasuredErrors]) -> Calibration:
     limits = FLOAT_LIMITS[dtype]
     at_the_top = MARGIN * _percentile([observation.at_the_top for observation in seen])
     rtol = round_up(max(at_the_top, LEAST_ULP * limits.eps))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.blocked import Outcome, compare_floats, compare_integers
+from gpuemu_flow.numerics.blocked import BlockedOutcome, compare_floats, compare_integers
 from gpuemu_flow.numerics.contracts import SeenOutputs
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
 from gpuemu_flow.numerics.envelope import Envelope
@@ -86,7 +86,7 @@ class CheckedOutput:
     tolerance: Tolerance
     label: str
     envelope: Envelope | None
-    outcome: Outcome
+    outcome: BlockedOutcome
     seen: SeenOutputs | None = None
 
     def value_failures(self) -> list[Failure]:
@@ -219,7 +219,7 @@ def compare_output(
         expected = _as_integers(expected, actual.dtype)
     rules = _rules(policy, special, fmt if expected.dtype != actual.dtype else None)
 
-    def run(bound: Bound, *, stop: bool = False) -> Outcome:
+    def run(bound: Bound, *, stop: bool = False) -> BlockedOutcome:
         if excused is not None:
             bound = ExcusedBound(bound, excused.reshape(-1))
         if fmt is None and expected.dtype == actual.dtype:
@@ -241,8 +241,12 @@ def compare_output(
 
 
 def _compare_auto(
-    name: str, envelope: Envelope, run: Callable[..., Outcome], actual: Array, expected: Array
-) -> Outcome:
+    name: str,
+    envelope: Envelope,
+    run: Callable[..., BlockedOutcome],
+    actual: Array,
+    expected: Array,
+) -> BlockedOutcome:
     """Compare by the quick bound, then the envelope, then, before a failure, a thorough one."""
     quick = envelope.quick(name)
     outcome = run(quick, stop=True)

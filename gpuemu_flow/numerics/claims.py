@@ -270,7 +270,7 @@ def _is_there(border: float, grave: float, side: float) -> bool:
 
 
 def has_moved(before: Claim, after: Claim) -> bool:
-    """Tell whether more cases moved a known border, which shows that there is none."""
+    """Tell whether a border that seemed known moved with more cases, so that there is none."""
     if before.kind not in STRETCHES or not is_sharp(before):
         return False
     pairs = [(old, new) for old, new in ((before.low, after.low), (before.high, after.high)) if old]
@@ -317,7 +317,7 @@ def is_close(right: float, wrong: float) -> bool:
 
 
 def is_zero(right: float, wrong: float) -> bool:
-    """Tell whether nothing that is known separates a border from zero."""
+    """Tell whether a border may be zero, by the nearest right and the nearest wrong value."""
     if wrong == 0.0 or right * wrong <= 0.0:
         return max(abs(right), abs(wrong)) <= NEAR_ZERO
     return abs(right) <= abs(wrong) <= TINY

@@ -171,7 +171,7 @@ class OutputContract:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> OutputContract:
-        """Rebuild from `to_json`'s form; TypeError when it is not that."""
+        """Rebuild from `to_json`'s form, or raise TypeError."""
         given = dict(data)
         if "dims" in given:
             given["dims"] = tuple(given["dims"])

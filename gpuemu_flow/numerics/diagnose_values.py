@@ -176,10 +176,16 @@ def _factor(evidence: Evidence, points: Points) -> Finding | None:
 def fit_factor(
     actual: Float64Array, expected: Float64Array, least: int = FEW
 ) -> tuple[float, float] | None:
-    """Fit a factor between finite values; return it and its relative residual (95th percentile).
+    """Fit a factor between finite values.
 
-    It fits when it leaves at most a twentieth of the error that it explains, for nearly all of at
-    least `least` different values.
+    A factor fits if the error that remains for nearly all values is at most a twentieth of the
+    error that the factor explains.
+
+    Returns
+    -------
+    (float, float) or None
+        The factor and its relative residual (95th percentile). None if no factor fits, or if there
+        are fewer than `least` values to fit it to.
     """
     usable = np.abs(expected) > np.abs(expected).max(initial=0.0) * 2.0**-40
     actual, expected = actual[usable], expected[usable]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, numpy_dtype, to_float64
 from gpuemu_flow.numerics.judge import BoolArray
-from gpuemu_flow.numerics.relations import WRONG, Observation, is_near
+from gpuemu_flow.numerics.relations import WRONG, ObservedCase, is_near
 from gpuemu_flow.numerics.ulp import Float64Array
 from gpuemu_flow.quick_dataclass import dataclass
 
@@ -100,7 +100,7 @@ def _unseen(expected: Float64Array) -> float:
 
 
 def sighting(
-    seen: Observation, integers: frozenset[str] = frozenset(), *, chosen: bool = False
+    seen: ObservedCase, integers: frozenset[str] = frozenset(), *, chosen: bool = False
 ) -> Sighting | None:
     """Return the units of a case; None if its output is not a single tensor, or is empty."""
     if len(seen.actual) != 1:
@@ -165,7 +165,7 @@ def sighting(
     )
 
 
-def _marks(seen: Observation, name: str) -> tuple[BoolArray, BoolArray]:
+def _marks(seen: ObservedCase, name: str) -> tuple[BoolArray, BoolArray]:
     """Mark the elements that are clearly wrong, and those that are right."""
     dtype = seen.dtypes[name]
     actual, expected = seen.actual[name], seen.expected[name]
@@ -187,7 +187,7 @@ def _marks(seen: Observation, name: str) -> tuple[BoolArray, BoolArray]:
     return wrong | mixed, right & ~mixed
 
 
-def _is_grave(seen: Observation, name: str, times: float) -> BoolArray:
+def _is_grave(seen: ObservedCase, name: str, times: float) -> BoolArray:
     """Mark the elements whose error is many times that of an ordinary wrong element."""
     actual, expected = seen.actual[name], seen.expected[name]
     relative = times * CLEARLY * WRONG.get(seen.dtypes[name], 0.0)
@@ -197,7 +197,7 @@ def _is_grave(seen: Observation, name: str, times: float) -> BoolArray:
     return grave
 
 
-def _beyond_rounding(seen: Observation, name: str) -> BoolArray:
+def _beyond_rounding(seen: ObservedCase, name: str) -> BoolArray:
     """Mark errors too large to be roundings of the row's largest element, as in sums."""
     actual, expected = seen.actual[name], seen.expected[name]
     sizes = np.where(np.isfinite(expected), np.abs(expected), 0.0)
@@ -220,7 +220,7 @@ def _places(shape: tuple[int, ...]) -> Iterator[tuple[Feature, int, Float64Array
     yield Feature(ELEMENT, "flat", ""), total, np.arange(total, dtype=np.float64)
 
 
-def _aligned(seen: Observation, given: str, name: str) -> NDArray[np.float64] | None:
+def _aligned(seen: ObservedCase, given: str, name: str) -> NDArray[np.float64] | None:
     """Return an input's value for each element of the output; None if they do not correspond.
 
     They are of one shape, or each dim of the input is a dim of the output.

@@ -106,7 +106,7 @@ class Envelope:
         return self._bounds
 
     def thorough(self, name: str) -> Bound:
-        """Return the envelope from three times as many evaluations, requested before a failure."""
+        """Return the envelope from three times as many evaluations, for an output about to fail."""
         if self._thorough is None:
             self._thorough = self._measure(thorough=True)
         return self._excused(name, self._thorough.get(name)) or self.quick(name)

@@ -184,11 +184,11 @@ class Bends:
     def excuse(self, name: str, actual: Array) -> Excused:
         """Find elements of a gradient that a kink makes right or impossible to judge.
 
-        An element is not judged if its error is no larger than twice the jump of one that has the
-        same value in the same input: of equal elements that share a maximum, a nudge shows one or
-        two. Nor is one judged where its input is NaN or infinite, which has no derivative, nor
-        where such inputs lead to NaN. Where the reference gives exactly 0, values
-        too small to change 1 in float64 are right, too.
+        An element is not judged if its error is at most twice the jump at an element with the same
+        input value: of all elements that share a maximum, a nudge moves only one or two. An element
+        is not judged either if its input is NaN or infinite, where no derivative exists, or if such
+        inputs make it NaN. Where the reference gives exactly 0, a value too small to change 1 in
+        float64 is right, too.
         """
         before, given = _as_wide(self._expected[name]), _as_wide(actual)
         jump, right = np.zeros(before.shape), np.zeros(before.shape, bool)

@@ -22,7 +22,7 @@ CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Violation:
+class BrokenInvariant:
     """The place where an invariant does not hold."""
 
     message: str
@@ -36,7 +36,7 @@ def check_invariant(
     dtype: str,
     tolerance: Tolerance,
     exempt: BoolArray | None = None,
-) -> Violation | None:
+) -> BrokenInvariant | None:
     """Check one invariant of one output.
 
     Parameters
@@ -54,7 +54,7 @@ def check_invariant(
 
     Returns
     -------
-    Violation or None
+    BrokenInvariant or None
         The first place where it does not hold.
 
     Raises
@@ -87,7 +87,7 @@ def check_invariant(
     return _check_elements(name, output, exempt)
 
 
-def as_failure(name: str, output_name: str, violation: Violation) -> Failure:
+def as_failure(name: str, output_name: str, violation: BrokenInvariant) -> Failure:
     """Return a violation in the form of a failure."""
     return Failure(
         FailureKind.INVARIANT,
@@ -98,11 +98,15 @@ def as_failure(name: str, output_name: str, violation: Violation) -> Failure:
     )
 
 
-def check_shape_preserved(shape: Shape, input_name: str, input_shape: Shape) -> Violation | None:
+def check_shape_preserved(
+    shape: Shape, input_name: str, input_shape: Shape
+) -> BrokenInvariant | None:
     """Check the table form of ``shape_preserved``: the output has the shape of the named input."""
     if shape == input_shape:
         return None
-    return Violation(f"the output has shape {list(shape)}, {input_name!r} {list(input_shape)}")
+    return BrokenInvariant(
+        f"the output has shape {list(shape)}, {input_name!r} {list(input_shape)}"
+    )
 
 
 _ELEMENTWISE: dict[str, tuple[Callable[[Array], BoolArray], str]] = {
@@ -113,7 +117,7 @@ _ELEMENTWISE: dict[str, tuple[Callable[[Array], BoolArray], str]] = {
 }
 
 
-def _check_elements(name: str, output: Array, exempt: BoolArray | None) -> Violation | None:
+def _check_elements(name: str, output: Array, exempt: BoolArray | None) -> BrokenInvariant | None:
     violates, what = _ELEMENTWISE[name]
     for start, block, _ in paired_blocks(output, output):
         # int64 does not fit float64, and the dtypes of ml_dtypes have no predicates of numpy's.
@@ -124,13 +128,13 @@ def _check_elements(name: str, output: Array, exempt: BoolArray | None) -> Viola
         if bad.any():
             at = int(bad.argmax())
             index, value = multi_index(start + at, output.shape), float(values[at])
-            return Violation(f"the element at {list(index)} {what}", index, value)
+            return BrokenInvariant(f"the element at {list(index)} {what}", index, value)
     return None
 
 
 def _check_normalized(
     output: Array, dtype: str, tolerance: Tolerance, exempt: BoolArray | None
-) -> Violation | None:
+) -> BrokenInvariant | None:
     length = output.shape[-1] if output.ndim else 1
     epsilon = FLOAT_LIMITS[dtype].eps if dtype in FLOAT_LIMITS else 0.0
     allowed = max(tolerance.atol, tolerance.rtol, length * epsilon)
@@ -151,15 +155,15 @@ def _check_normalized(
             message = (
                 f"the last dim at {list(index)} sums to {total:.9g}, 1 +- {allowed:.3g} wanted"
             )
-            return Violation(message, index, total)
+            return BrokenInvariant(message, index, total)
     return None
 
 
 def _check_symmetric(
     output: Array, tolerance: Tolerance, exempt: BoolArray | None
-) -> Violation | None:
+) -> BrokenInvariant | None:
     if output.ndim < 2 or output.shape[-1] != output.shape[-2]:
-        return Violation(f"shape {list(output.shape)} does not end in a square matrix")
+        return BrokenInvariant(f"shape {list(output.shape)} does not end in a square matrix")
     size = output.shape[-1]
     rows_at_once = max(1, CHUNK // size)
     for lead in np.ndindex(output.shape[:-2]):
@@ -182,5 +186,5 @@ def _check_symmetric(
                     f"the elements at {list(index)} and mirrored are "
                     f"{values[row, column]:.9g} and {mirrored[row, column]:.9g}"
                 )
-                return Violation(message, index, float(values[row, column]))
+                return BrokenInvariant(message, index, float(values[row, column]))
     return None

@@ -223,7 +223,7 @@ class MutationScore:
     Attributes
     ----------
     killed : dict of str to (int, int)
-        Per killed mutant the cases that killed it and all on which it applied.
+        Per killed mutant, the number of cases that killed it, and of all that it applied to.
     survivors : tuple of Survivor
     not_applicable : tuple of str
         Mutants that changed nothing on any case; they do not count.

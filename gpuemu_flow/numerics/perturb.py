@@ -104,8 +104,8 @@ class Perturbation:
     def flushed(self, below: float = FLOAT32_SMALLEST_NORMAL) -> Arrays | None:
         """Replace float32 subnormals by zero; return None when the inputs hold none.
 
-        A smaller bound `below` limits this to values with so few bits that even a product with 1.5
-        changes, while larger subnormals beside them stay unchanged.
+        With a smaller `below` only values under it are replaced, which have so few bits left that
+        even a product with 1.5 is rounded. Larger subnormals stay.
         """
         return self._with_zeros(lambda sizes: sizes < below)
 

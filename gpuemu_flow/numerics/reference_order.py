@@ -9,16 +9,16 @@ WIDE, SINGLE, OWN = "float64", "float32", None
 def dtypes_to_try(*, widened: bool, single: bool = False) -> tuple[str | None, ...]:
     """List the dtypes in which a reference is given float inputs, in turn, until it gives outputs.
 
-    However it refuses one (it raises, exits, crashes or hangs), it is given the next. The error of
-    the last counts.
+    A reference refuses a dtype if it raises, exits, crashes or hangs. It is given the next one
+    then; the error that is reported is that of the last.
 
     Parameters
     ----------
     widened : bool
-        False: it gets its inputs only in their own dtypes.
+        False: the reference gets its inputs in their own dtypes only.
     single : bool
-        True for inputs that were altered in float64 to measure a tolerance. A reference that
-        refuses float64 then gets them in float32 before it gets them rounded to their own dtypes.
+        True for inputs that were altered in float64 to measure a tolerance: float32 is tried after
+        float64, and the inputs' own dtypes, to which they must be rounded, last.
     """
     wider = (WIDE, SINGLE) if single else (WIDE,)
     return (*wider, OWN) if widened else (OWN,)

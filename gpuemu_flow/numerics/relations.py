@@ -1,8 +1,8 @@
 """Relations between wrong outputs and the reference's, as formulas that can be tested on any case.
 
-A relation predicts the wrong output of every case. It counts where it leaves at most a tenth of
-the error of nearly all wrong elements, in every case that was looked at; what merely looks alike
-(a repeat, where neighbours hardly differ) does not.
+A relation predicts the wrong output of every case. It counts as found if, in every case that was
+looked at, it explains nine tenths of the error of nearly all wrong elements. What merely looks
+alike (a repeat, where neighbours hardly differ) does not count.
 
 ==================  ==============================================================================
 kind                actual is
@@ -94,7 +94,7 @@ class Relation:
 
 
 @dataclass(frozen=True)
-class Observation:
+class ObservedCase:
     """One failing (or passing) case, as floats.
 
     Attributes
@@ -151,7 +151,7 @@ def is_near(values: Float64Array, others: Float64Array, relative: float) -> Bool
     return result
 
 
-def agrees(seen: Observation, name: str, predicted: Float64Array, wrong: BoolArray) -> bool:
+def agrees(seen: ObservedCase, name: str, predicted: Float64Array, wrong: BoolArray) -> bool:
     """Tell whether a prediction explains both the wrong and the right elements of one output."""
     actual, expected = seen.actual[name], seen.expected[name]
     if predicted.shape != actual.shape:
@@ -191,7 +191,7 @@ def _foretells_what_is_not(
     return bool((far & right).any())
 
 
-def output_relations(seen: Observation) -> set[Relation]:
+def output_relations(seen: ObservedCase) -> set[Relation]:
     """Return every relation of the outputs alone that explains a failing case."""
     wrong = seen.wrong
     if not wrong:
@@ -205,7 +205,7 @@ def output_relations(seen: Observation) -> set[Relation]:
     return found or set()
 
 
-def predict(relation: Relation, seen: Observation) -> bool:
+def predict(relation: Relation, seen: ObservedCase) -> bool:
     """Tell whether a relation of outputs alone holds in a case, failing or not."""
     with np.errstate(all="ignore"):
         for name in seen.actual:
@@ -221,7 +221,7 @@ def predict(relation: Relation, seen: Observation) -> bool:
 
 
 def _predictions(
-    seen: Observation, name: str, wrong: BoolArray, also: Relation | None = None
+    seen: ObservedCase, name: str, wrong: BoolArray, also: Relation | None = None
 ) -> Iterator[tuple[Relation, Float64Array]]:
     expected = seen.expected[name]
     yield from _factors(seen, name, wrong, also)
@@ -279,7 +279,7 @@ def factors(dims: Mapping[str, int]) -> Iterator[tuple[str, float]]:
 
 
 def _factors(
-    seen: Observation, name: str, wrong: BoolArray, also: Relation | None
+    seen: ObservedCase, name: str, wrong: BoolArray, also: Relation | None
 ) -> Iterator[tuple[Relation, Float64Array]]:
     expected, actual = seen.expected[name], seen.actual[name]
     usable = wrong & np.isfinite(actual) & np.isfinite(expected) & (np.abs(expected) > 0)
@@ -355,7 +355,7 @@ _STATISTICS: dict[str, Callable[[Float64Array], Float64Array]] = {
 
 
 def _row_terms(
-    seen: Observation, expected: Float64Array
+    seen: ObservedCase, expected: Float64Array
 ) -> Iterator[tuple[Relation, Float64Array]]:
     for of, array in seen.inputs.items():
         if array.ndim < 2 or not array.shape[-1]:
@@ -372,7 +372,7 @@ def _row_terms(
                 yield relation, expected + sign * row
 
 
-def _halves(seen: Observation, name: str, wrong: BoolArray) -> Iterator[Relation]:
+def _halves(seen: ObservedCase, name: str, wrong: BoolArray) -> Iterator[Relation]:
     """Yield relations to 16-bit formats that represent only the wrong elements exactly."""
     if seen.dtypes[name] not in ("float32", "float64"):
         return

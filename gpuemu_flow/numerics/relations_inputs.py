@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import numpy_dtype, to_float64
-from gpuemu_flow.numerics.relations import Floats, Observation, Relation, agrees, factors
+from gpuemu_flow.numerics.relations import Floats, ObservedCase, Relation, agrees, factors
 from gpuemu_flow.numerics.ulp import Float64Array
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -44,10 +44,12 @@ Ask = Callable[[Arrays], Floats | None]
 CUT_TILES = (4, 8, 16, 32, 64, 128, 256)
 EPSILONS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12)
 
-Change = tuple[Relation, Callable[[Observation], tuple[Arrays, Callable[[Float64Array, str], Any]]]]
+Change = tuple[
+    Relation, Callable[[ObservedCase], tuple[Arrays, Callable[[Float64Array, str], Any]]]
+]
 
 
-def holds(relation: Relation, seen: Observation, ask: Ask) -> bool | None:
+def holds(relation: Relation, seen: ObservedCase, ask: Ask) -> bool | None:
     """Tell whether one relation holds in a case; None if the case cannot tell."""
     for each, make in changes(seen):
         if each == relation:
@@ -58,14 +60,14 @@ def holds(relation: Relation, seen: Observation, ask: Ask) -> bool | None:
     return None
 
 
-def input_relations(seen: Observation, ask: Ask) -> set[Relation]:
+def input_relations(seen: ObservedCase, ask: Ask) -> set[Relation]:
     """Return every relation of inputs that explains a failing case."""
     found = {relation for relation, make in changes(seen) if _explains(seen, make, ask)}
     found |= {r for r, predictions in _row_statistics(seen, ask) if _all_agree(seen, predictions)}
     return found
 
 
-def _explains(seen: Observation, make: Any, ask: Ask) -> bool | None:
+def _explains(seen: ObservedCase, make: Any, ask: Ask) -> bool | None:
     inputs, back = make(seen)
     given = ask(inputs)
     if given is None or given.keys() != seen.expected.keys():
@@ -73,7 +75,7 @@ def _explains(seen: Observation, make: Any, ask: Ask) -> bool | None:
     return _all_agree(seen, {name: back(array, name) for name, array in given.items()})
 
 
-def _all_agree(seen: Observation, predictions: Floats) -> bool:
+def _all_agree(seen: ObservedCase, predictions: Floats) -> bool:
     wrong = seen.wrong
     with np.errstate(all="ignore"):
         return all(
@@ -87,7 +89,7 @@ def _same(array: Float64Array, name: str) -> Float64Array:
     return array
 
 
-def changes(seen: Observation) -> Iterator[Change]:
+def changes(seen: ObservedCase) -> Iterator[Change]:
     """Yield each relation with one function to change inputs and one to make outputs comparable."""
     for name, array in seen.inputs.items():
         if array.dtype.kind == "f":
@@ -108,7 +110,7 @@ def changes(seen: Observation) -> Iterator[Change]:
             sentence = f"actual is what the reference gives with all inputs rounded to {form}"
             relation = Relation("rounded-input", "", form, sentence)
 
-            def rounded(seen: Observation, form: str = form) -> Any:
+            def rounded(seen: ObservedCase, form: str = form) -> Any:
                 inputs = {
                     n: _rounded(a, form) if a.dtype.kind == "f" else a
                     for n, a in seen.inputs.items()
@@ -118,7 +120,7 @@ def changes(seen: Observation) -> Iterator[Change]:
             yield relation, rounded
 
 
-def _of_ends(seen: Observation, name: str, array: NDArray[Any]) -> Iterator[Change]:
+def _of_ends(seen: ObservedCase, name: str, array: NDArray[Any]) -> Iterator[Change]:
     """Yield relations in which an index is clamped one place too early, at either end of a dim."""
     gives = "actual is what the reference gives with"
     for dim, size in seen.dims.items():
@@ -135,7 +137,7 @@ def _of_ends(seen: Observation, name: str, array: NDArray[Any]) -> Iterator[Chan
 
 
 def _with(relation: Relation, name: str, change: Callable[[Any], Any]) -> Change:
-    def make(seen: Observation) -> Any:
+    def make(seen: ObservedCase) -> Any:
         return {**seen.inputs, name: change(seen.inputs[name])}, _same
 
     return relation, make
@@ -159,7 +161,7 @@ def _rounded(array: Float64Array, form: str) -> Float64Array:
         return to_float64(array.astype(numpy_dtype(form)))
 
 
-def _of_float_input(seen: Observation, name: str, array: Float64Array) -> Iterator[Change]:
+def _of_float_input(seen: ObservedCase, name: str, array: Float64Array) -> Iterator[Change]:
     gives = "actual is what the reference gives with"
 
     def make(kind: str, formula: str, words: str, change: Callable[[Any], Any]) -> Change:
@@ -206,21 +208,21 @@ def _plain_factors(dims: Mapping[str, int]) -> Iterator[tuple[str, float]]:
     return ((name, value) for name, value in factors(dims) if "rounded" not in name)
 
 
-def _of_pairs(seen: Observation) -> Iterator[Change]:
+def _of_pairs(seen: ObservedCase) -> Iterator[Change]:
     for first, second in itertools.combinations(seen.inputs, 2):
         one, other = seen.inputs[first], seen.inputs[second]
         if one.shape == other.shape and one.dtype == other.dtype:
             sentence = f"actual is what the reference gives with {first} and {second} swapped"
             relation = Relation("swapped-inputs", f"{first}, {second}", "", sentence)
 
-            def make(seen: Observation, first: str = first, second: str = second) -> Any:
+            def make(seen: ObservedCase, first: str = first, second: str = second) -> Any:
                 swapped = {first: seen.inputs[second], second: seen.inputs[first]}
                 return {**seen.inputs, **swapped}, _same
 
             yield relation, make
 
 
-def _of_dims(seen: Observation) -> Iterator[Change]:
+def _of_dims(seen: ObservedCase) -> Iterator[Change]:
     for dim, size in seen.dims.items():
         places = [
             (n, axis)
@@ -259,7 +261,7 @@ def _cuts(dim: str, size: int, places: list[tuple[str, int]]) -> Iterator[Change
 def _resized(dim: str, size: int, wanted: int, places: list[tuple[str, int]]) -> Any:
     """Return inputs with a dim cut or zero-padded, and outputs cut to their own size."""
 
-    def make(seen: Observation) -> Any:
+    def make(seen: ObservedCase) -> Any:
         inputs = dict(seen.inputs)
         for name, axis in places:
             array = inputs[name]
@@ -282,7 +284,7 @@ def _resized(dim: str, size: int, wanted: int, places: list[tuple[str, int]]) ->
     return make
 
 
-def _of_axes(seen: Observation) -> Iterator[Change]:
+def _of_axes(seen: ObservedCase) -> Iterator[Change]:
     """Yield relations in which an input, and outputs of its shape, have two axes swapped."""
     for name, array in seen.inputs.items():
         if array.ndim < 2 or array.dtype.kind != "f":
@@ -297,7 +299,7 @@ def _of_axes(seen: Observation) -> Iterator[Change]:
             sentence = f"actual is computed along axis {i} of {name} where axis {j} is meant"
             relation = Relation("wrong-axis", name, f"{i}, {j}", sentence)
 
-            def make(seen: Observation, name: str = name, i: int = i, j: int = j) -> Any:
+            def make(seen: ObservedCase, name: str = name, i: int = i, j: int = j) -> Any:
                 inputs = {
                     **seen.inputs,
                     name: np.ascontiguousarray(np.swapaxes(seen.inputs[name], i, j)),
@@ -307,7 +309,7 @@ def _of_axes(seen: Observation) -> Iterator[Change]:
             yield relation, make
 
 
-def _row_statistics(seen: Observation, ask: Ask) -> Iterator[tuple[Relation, Floats]]:
+def _row_statistics(seen: ObservedCase, ask: Ask) -> Iterator[tuple[Relation, Floats]]:
     """Yield relations in which each row's change from the op's value at zero has a factor."""
     for name, array in seen.inputs.items():
         if array.ndim < 2 or array.dtype.kind != "f" or not array.shape[-1]:

@@ -31,7 +31,7 @@ from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.relations import (
     FEWEST,
     WRONG,
-    Observation,
+    ObservedCase,
     Relation,
     agrees,
     is_near,
@@ -48,7 +48,7 @@ KINDS = (
 GIVES = "actual is what the reference gives"
 
 
-def mask_relations(seen: Observation, ask: Ask) -> set[Relation]:
+def mask_relations(seen: ObservedCase, ask: Ask) -> set[Relation]:
     """Return every relation of masks that explains a failing case."""
     found = set()
     telling = seen.telling
@@ -59,7 +59,7 @@ def mask_relations(seen: Observation, ask: Ask) -> set[Relation]:
     return found
 
 
-def mask_holds(relation: Relation, seen: Observation, ask: Ask) -> bool | None:
+def mask_holds(relation: Relation, seen: ObservedCase, ask: Ask) -> bool | None:
     """Tell whether a relation of masks holds in a case; None if the case cannot tell."""
     for each, make in _hypotheses(seen):
         if each == relation:
@@ -70,14 +70,14 @@ def mask_holds(relation: Relation, seen: Observation, ask: Ask) -> bool | None:
 _OF_PLACES = ("unwritten", "unwritten-tiles", "place")
 
 
-def _tell(seen: Observation, prediction: Prediction | None, fewest: int = 1) -> bool | None:
+def _tell(seen: ObservedCase, prediction: Prediction | None, fewest: int = 1) -> bool | None:
     if prediction is None:
         return False
     with np.errstate(all="ignore"):
         return _compared(seen, prediction, fewest)
 
 
-def _compared(seen: Observation, prediction: Prediction, fewest: int) -> bool | None:
+def _compared(seen: ObservedCase, prediction: Prediction, fewest: int) -> bool | None:
     told = 0
     for name, actual in seen.actual.items():
         predicted = prediction.outputs.get(name)
@@ -103,7 +103,7 @@ def _compared(seen: Observation, prediction: Prediction, fewest: int) -> bool | 
     return True if told >= fewest else None
 
 
-def _hypotheses(seen: Observation, *, new: bool = False) -> Iterator[Hypothesis]:
+def _hypotheses(seen: ObservedCase, *, new: bool = False) -> Iterator[Hypothesis]:
     """Make every hypothesis; with `new`, only those that apply to this case."""
     yield from unwritten(seen, new=new)
     for dim, size in seen.dims.items():
@@ -121,7 +121,7 @@ def _hypotheses(seen: Observation, *, new: bool = False) -> Iterator[Hypothesis]
 
 
 def _of_dim(
-    seen: Observation, dim: str, size: int, places: list[tuple[str, int]], *, new: bool
+    seen: ObservedCase, dim: str, size: int, places: list[tuple[str, int]], *, new: bool
 ) -> Iterator[Hypothesis]:
     inside = any(dim in seen.axes.get(name, ()) for name in seen.expected)
     named = all(name in seen.axes for name in seen.expected)
@@ -162,7 +162,7 @@ def _of_dim(
 
 
 def _chosen(
-    seen: Observation, dim: str, places: list[tuple[str, int]], kept: NDArray[np.int_]
+    seen: ObservedCase, dim: str, places: list[tuple[str, int]], kept: NDArray[np.int_]
 ) -> Make:
     """Evaluate the reference on some indices of a dim, and mark the others as free."""
 
@@ -182,7 +182,7 @@ def _chosen(
 
 
 def _placed(
-    seen: Observation, name: str, dim: str, kept: NDArray[np.int_], array: Float64Array
+    seen: ObservedCase, name: str, dim: str, kept: NDArray[np.int_], array: Float64Array
 ) -> Float64Array:
     """Write results for some indices of a dim to their places in whole outputs."""
     axes = [axis for axis, each in enumerate(seen.axes.get(name, ())) if each == dim]
@@ -197,7 +197,7 @@ def _placed(
     return array
 
 
-def _blanked(seen: Observation, dim: str, places: list[tuple[str, int]], kept: BoolArray) -> Make:
+def _blanked(seen: ObservedCase, dim: str, places: list[tuple[str, int]], kept: BoolArray) -> Make:
     def make(ask: Ask) -> Prediction | None:
         free = _free(seen, dim, np.flatnonzero(kept))
         if not _leaves_something(seen, free):
@@ -214,7 +214,7 @@ def _blanked(seen: Observation, dim: str, places: list[tuple[str, int]], kept: B
 
 
 def _overread(
-    seen: Observation, dim: str, places: list[tuple[str, int]], *, inside: bool
+    seen: ObservedCase, dim: str, places: list[tuple[str, int]], *, inside: bool
 ) -> Iterator[Hypothesis]:
     """Yield relations in which each row is read one element too far in memory."""
     rows = [(n, axis) for n, axis in places if axis == seen.inputs[n].ndim - 1 >= 1]
@@ -259,7 +259,7 @@ def _overread(
         )
 
 
-def _shifts(seen: Observation, dim: str, places: list[tuple[str, int]]) -> Iterator[Hypothesis]:
+def _shifts(seen: ObservedCase, dim: str, places: list[tuple[str, int]]) -> Iterator[Hypothesis]:
     """Yield relations in which a comparison of two indices, as of a causal mask, is off by one."""
     if len({name for name, _ in places}) < 2:
         return
@@ -271,7 +271,7 @@ def _shifts(seen: Observation, dim: str, places: list[tuple[str, int]]) -> Itera
             yield relation, _shifted(seen, dim, name, axis, step)
 
 
-def _shifted(seen: Observation, dim: str, name: str, axis: int, step: int) -> Make:
+def _shifted(seen: ObservedCase, dim: str, name: str, axis: int, step: int) -> Make:
     def make(ask: Ask) -> Prediction | None:
         kept = np.arange(seen.dims[dim])
         free = _free(seen, dim, kept[:-1] if step > 0 else kept[1:])
@@ -291,7 +291,7 @@ def _shifted(seen: Observation, dim: str, name: str, axis: int, step: int) -> Ma
     return make
 
 
-def _free(seen: Observation, dim: str, kept: NDArray[np.intp]) -> dict[str, BoolArray]:
+def _free(seen: ObservedCase, dim: str, kept: NDArray[np.intp]) -> dict[str, BoolArray]:
     """Mark the elements of outputs at the dropped indices of a dim."""
     found = {}
     for name, array in seen.expected.items():
@@ -305,7 +305,7 @@ def _free(seen: Observation, dim: str, kept: NDArray[np.intp]) -> dict[str, Bool
     return found
 
 
-def _leaves_something(seen: Observation, free: dict[str, BoolArray]) -> bool:
+def _leaves_something(seen: ObservedCase, free: dict[str, BoolArray]) -> bool:
     """Tell whether wrong elements remain that are not free, so that evaluating is worthwhile."""
     if seen.passed:
         return True

@@ -9,7 +9,7 @@ from dataclasses import field
 import numpy as np
 
 from gpuemu_flow.numerics.judge import BoolArray
-from gpuemu_flow.numerics.relations import Floats, Observation, Relation
+from gpuemu_flow.numerics.relations import Floats, ObservedCase, Relation
 from gpuemu_flow.numerics.relations_inputs import CUT_TILES, Ask
 from gpuemu_flow.quick_dataclass import dataclass
 
@@ -29,7 +29,7 @@ Make = Callable[[Ask], Prediction | None]
 Hypothesis = tuple[Relation, Make]
 
 
-def unwritten(seen: Observation, *, new: bool) -> Iterator[Hypothesis]:
+def unwritten(seen: ObservedCase, *, new: bool) -> Iterator[Hypothesis]:
     """Yield hypotheses of unwritten places; none unless all outputs have one shape."""
     names = list(seen.actual)
     shape = seen.actual[names[0]].shape if names else ()
@@ -60,7 +60,7 @@ def unwritten(seen: Observation, *, new: bool) -> Iterator[Hypothesis]:
 
 
 def _left(
-    seen: Observation, subject: str, formula: str, where: str, mask: BoolArray
+    seen: ObservedCase, subject: str, formula: str, where: str, mask: BoolArray
 ) -> Iterator[Hypothesis]:
     for shown, value in (("0", 0.0), ("NaN", np.nan)):
         sentence = f"{where} of actual is {shown}, as if it were never written"
@@ -70,12 +70,12 @@ def _left(
     yield Relation("place", subject, formula, sentence), _wrong_there(seen, mask)
 
 
-def _zeros(seen: Observation, formula: str, where: str, mask: BoolArray) -> Hypothesis:
+def _zeros(seen: ObservedCase, formula: str, where: str, mask: BoolArray) -> Hypothesis:
     sentence = f"actual is 0 {where}, as if it were never written"
     return Relation("unwritten-tiles", "", formula, sentence), _filled(seen, mask, 0.0)
 
 
-def _filled(seen: Observation, mask: BoolArray, value: float) -> Make:
+def _filled(seen: ObservedCase, mask: BoolArray, value: float) -> Make:
     def make(ask: Ask) -> Prediction:
         del ask
         return Prediction({n: np.where(mask, value, e) for n, e in seen.expected.items()})
@@ -83,7 +83,7 @@ def _filled(seen: Observation, mask: BoolArray, value: float) -> Make:
     return make
 
 
-def _wrong_there(seen: Observation, mask: BoolArray) -> Make:
+def _wrong_there(seen: ObservedCase, mask: BoolArray) -> Make:
     def make(ask: Ask) -> Prediction | None:
         del ask
         wrong = [seen.wrong.get(name, np.zeros(mask.shape, bool)) for name in seen.actual]
@@ -105,6 +105,6 @@ def along(chosen: BoolArray, axis: int, shape: tuple[int, ...]) -> BoolArray:
     return np.broadcast_to(chosen.reshape(sizes), shape)
 
 
-def _axis_words(seen: Observation, name: str, axis: int) -> str:
+def _axis_words(seen: ObservedCase, name: str, axis: int) -> str:
     dims = seen.axes.get(name, ())
     return str(dims[axis]) if axis < len(dims) and isinstance(dims[axis], str) else f"axis {axis}"

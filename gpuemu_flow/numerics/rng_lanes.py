@@ -52,7 +52,7 @@ class Conversion:
     convert: Callable[[Words, NDArray[Any]], None]
 
 
-class Lanes:
+class RandomLanes:
     """A row of lanes that advance `TILE` steps at a time, with the arrays that this needs.
 
     Attributes
@@ -113,15 +113,15 @@ class _Workspace(threading.local):
         self._rows = np.empty((TILE + 2) * MAX_LANES, dtype=np.uint64)
         self._words = np.empty(TILE * MAX_LANES, dtype=np.uint64)
         self._values = np.empty(TILE * MAX_LANES, dtype=np.uint64)
-        self._by_width: dict[int, Lanes] = {}
+        self._by_width: dict[int, RandomLanes] = {}
 
-    def lanes(self, count: int) -> Lanes:
+    def lanes(self, count: int) -> RandomLanes:
         """Return `count` lanes (<= MAX_LANES) over this thread's arrays."""
         found = self._by_width.get(count)
         if found is None:
             if len(self._by_width) >= CACHED_WIDTHS:
                 self._by_width.clear()
-            found = Lanes(count, self._rows, self._words, self._values)
+            found = RandomLanes(count, self._rows, self._words, self._values)
             self._by_width[count] = found
         return found
 

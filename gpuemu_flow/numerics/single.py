@@ -104,7 +104,7 @@ def bare(value: Any) -> Any:
 
 
 def operands_in_float32(ufunc: np.ufunc, method: str, inputs: Sequence[Any]) -> list[Any]:
-    """Return the operands as plain arrays with which numpy computes in float32 if one is."""
+    """Return the operands as plain arrays, all narrowed to float32 if one of them is float32."""
     plain = [bare(value) for value in inputs]
     if method == "at":  # the first is written to, the second holds places
         return [*plain[:2], *map(narrowed, plain[2:])]

@@ -121,14 +121,14 @@ class Spread:
     def settle(
         self, *, marked: list[NDArray[Any] | None], moved: list[NDArray[Any] | None]
     ) -> None:
-        """Restore the verdict on integers from exact values; withhold it where a rounding decides.
+        """Decide which integers have a verdict: those on which no rounding has an influence.
 
         Parameters
         ----------
         marked : list of ndarray or None
-            Evaluations that change every value that was rounded on the way.
+            Evaluations in which every value that was rounded on the way is changed.
         moved : list of ndarray or None
-            Evaluations with each rounding moved at random; None for one that failed.
+            Evaluations in which each rounding is moved at random. None stands for a failed one.
         """
         if self.fmt is not None:
             return
@@ -201,8 +201,8 @@ class Spread:
         terms : int
             Largest number of terms of a sum.
         usual : float
-            The largest |x|, or 1: S need not be accounted for up to this, since an intermediate
-            result may well be as large.
+            The largest |x|, or 1. The part of S up to it needs no other evidence, since an
+            intermediate result may well be as large.
         weak : bool
             S is at least `usual` or the largest result, whichever is smaller.
         safety : float

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from gpuemu_flow.problems.model import Argument, Described, Output
+from gpuemu_flow.problems.model import Argument, ProblemFacts, ReferenceOutput
 from gpuemu_flow.problems.probing import ProbeError
 from gpuemu_flow.types import DTYPES, Json
 
@@ -18,7 +18,7 @@ KINDS = ("", "one_hot", "probabilities", "symmetric")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
-def described(answer: Mapping[str, Json]) -> Described:
+def described(answer: Mapping[str, Json]) -> ProblemFacts:
     """Return a checked answer as data.
 
     Raises
@@ -27,7 +27,7 @@ def described(answer: Mapping[str, Json]) -> Described:
         The answer is not one of our adapters'.
     """
     try:
-        return Described(
+        return ProblemFacts(
             init=tuple(_plain(one) for one in _list(answer["init"])),
             arguments=tuple(_argument(one) for one in _list(answer["arguments"])),
             globals={_name(key): _plain(value) for key, value in answer["globals"].items()},
@@ -81,11 +81,11 @@ def _number(value: Json) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _output(one: Mapping[str, Json]) -> Output:
+def _output(one: Mapping[str, Json]) -> ReferenceOutput:
     rank = one["rank"]
     if type(rank) is not int or not 0 <= rank <= MOST_AXES:
         raise ValueError("no rank")
-    return Output(rank, one.get("float") is True, one.get("finite") is True)
+    return ReferenceOutput(rank, one.get("float") is True, one.get("finite") is True)
 
 
 def _plain(value: Json, depth: int = 0) -> Json:

@@ -10,12 +10,19 @@ from pathlib import Path
 from gpuemu_flow.cases.schema import WARNING_SLUGS, parse_schema
 from gpuemu_flow.problems.asserted_found import Comparison, Test, find_tests
 from gpuemu_flow.problems.asserted_modules import LocalModules
-from gpuemu_flow.problems.asserted_problem import Compared, Side, read_comparison
-from gpuemu_flow.problems.asserted_slices import Module
+from gpuemu_flow.problems.asserted_problem import AssertedProblem, ComparisonSide, read_comparison
+from gpuemu_flow.problems.asserted_slices import ModuleText
 from gpuemu_flow.problems.asserted_tolerances import tolerances_of
 from gpuemu_flow.problems.asserted_values import Expander, NotUnderstoodError
 from gpuemu_flow.problems.found import plain_name, python_files, read_source, unique_name
-from gpuemu_flow.problems.model import Candidate, Described, Imported, Left, Source, Taken
+from gpuemu_flow.problems.model import (
+    CandidateProgram,
+    ImportedProblem,
+    ImportOutcome,
+    ProblemFacts,
+    ProblemSource,
+    SkippedProblem,
+)
 from gpuemu_flow.problems.options import Options
 from gpuemu_flow.problems.probing import ADAPTERS
 from gpuemu_flow.problems.toml_tables import table_text
@@ -42,12 +49,12 @@ class _Writer:
     root: Path
     files: dict[str, bytes] = field(default_factory=dict)
     ops: list[dict[str, Json]] = field(default_factory=list)
-    taken: dict[str, Taken] = field(default_factory=dict)
-    left: list[Left] = field(default_factory=list)
+    taken: dict[str, ImportedProblem] = field(default_factory=dict)
+    left: list[SkippedProblem] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
-def import_pytest(path: Path, options: Options, announce: Callable[[str], None]) -> Imported:
+def import_pytest(path: Path, options: Options, announce: Callable[[str], None]) -> ImportOutcome:
     """Make a workspace of the comparisons in tests. Nothing of them is run.
 
     Parameters
@@ -58,7 +65,7 @@ def import_pytest(path: Path, options: Options, announce: Callable[[str], None])
     Raises
     ------
     UsageError
-        ``import-not-found`` and its like; what is not understood is in `Imported.left`.
+        ``import-not-found`` and its like; what is not understood is in `ImportOutcome.left`.
     """
     writer = _Writer(options, path if path.is_dir() else path.parent)
     for file in python_files(path):
@@ -71,7 +78,7 @@ def import_pytest(path: Path, options: Options, announce: Callable[[str], None])
         parts = [_HEAD + text, table_text("[validation]", validation)]
         parts += [table_text("[[ops]]", op) for op in writer.ops]
         writer.files["gpuemu.toml"] = "\n".join(parts).encode()
-    return Imported(writer.files, tuple(writer.taken.values()), tuple(writer.left))
+    return ImportOutcome(writer.files, tuple(writer.taken.values()), tuple(writer.left))
 
 
 def _file(file: Path, writer: _Writer, announce: Callable[[str], None]) -> None:
@@ -80,32 +87,34 @@ def _file(file: Path, writer: _Writer, announce: Callable[[str], None]) -> None:
         tree = parse_python(content, str(file))
         text = content.decode()
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        writer.left.append(Left(str(file), f"no Python that parses: {type(error).__name__}"))
+        writer.left.append(
+            SkippedProblem(str(file), f"no Python that parses: {type(error).__name__}")
+        )
         return
-    module, expander = Module(text, tree), Expander(tree)
+    module, expander = ModuleText(text, tree), Expander(tree)
     modules = LocalModules(file, writer.root)
     for test in find_tests(tree):
         announce(test.name)
         name = unique_name(plain_name(test.name), writer.problems)
         writer.problems.append(name)
         for line, reason in test.left:
-            writer.left.append(Left(f"{file}:{line}: {test.name}", reason))
+            writer.left.append(SkippedProblem(f"{file}:{line}: {test.name}", reason))
         if test.left:
             continue
         if not test.comparisons:
             reason = "no comparison that can be read: assert_close, allclose or their like"
-            writer.left.append(Left(f"{file}:{test.node.lineno}: {test.name}", reason))
+            writer.left.append(SkippedProblem(f"{file}:{test.node.lineno}: {test.name}", reason))
         for comparison in test.comparisons:
             try:
                 compared = _compared(test, comparison, module, expander, writer.options)
                 _write(compared, comparison, _Where(file, test, name, module, modules), writer)
             except NotUnderstoodError as error:
                 where = f"{file}:{comparison.line}: {test.name}"
-                writer.left.append(Left(where, str(error)))
+                writer.left.append(SkippedProblem(where, str(error)))
             except (RecursionError, MemoryError, ValueError, KeyError) as error:
                 where = f"{file}:{comparison.line}: {test.name}"
                 reason = f"its text cannot be read: {type(error).__name__}"
-                writer.left.append(Left(where, reason))
+                writer.left.append(SkippedProblem(where, reason))
 
 
 @dataclass(frozen=True)
@@ -113,11 +122,13 @@ class _Where:
     file: Path
     test: Test
     name: str
-    module: Module
+    module: ModuleText
     modules: LocalModules
 
 
-def _write(compared: Compared, comparison: Comparison, where: _Where, writer: _Writer) -> None:
+def _write(
+    compared: AssertedProblem, comparison: Comparison, where: _Where, writer: _Writer
+) -> None:
     """Add the files and ops of one comparison."""
     folder = f"asserted/{where.name}"
     label = _label(comparison, compared, where)
@@ -147,7 +158,7 @@ def _write(compared: Compared, comparison: Comparison, where: _Where, writer: _W
         triton = where.modules.mention(text, "triton")
         files[f"{folder}/op_{candidate}.py"] = text
         ops.append(_table(compared, where, label, candidate, triton=triton))
-        candidates.append(Candidate(candidate, where.file, b"", triton))
+        candidates.append(CandidateProgram(candidate, where.file, b"", triton))
         gpu = not triton and _asks_for_gpu(text, where.modules)
         files[f"{folder}/op_{candidate}.py"] = _ended(text, compared, gpu=gpu)
     gpu = _asks_for_gpu(reference, where.modules)
@@ -164,16 +175,16 @@ def _write(compared: Compared, comparison: Comparison, where: _Where, writer: _W
     runtime = ("asserted.py", *(_TORCH_RUNTIME if torch else ()))
     writer.files |= {f"adapters/{name}": (ADAPTERS / name).read_bytes() for name in runtime}
     writer.ops += ops
-    source = Source(f"{where.name}/{label}", where.file, b"", {}, tuple(candidates))
+    source = ProblemSource(f"{where.name}/{label}", where.file, b"", {}, tuple(candidates))
     dims = {name: tuple(sizes) for name, sizes in compared.schema["dims"].items()}
-    writer.taken[f"{where.name}/{label}"] = Taken(
-        source, Described((), ()), dims, scaled=compared.scaled, notes=notes
+    writer.taken[f"{where.name}/{label}"] = ImportedProblem(
+        source, ProblemFacts((), ()), dims, scaled=compared.scaled, notes=notes
     )
 
 
 def _compared(
-    test: Test, comparison: Comparison, module: Module, expander: Expander, options: Options
-) -> Compared:
+    test: Test, comparison: Comparison, module: ModuleText, expander: Expander, options: Options
+) -> AssertedProblem:
     """Return a problem with sizes of ours, or with the test's own where its inputs need those."""
     last = ""
     for one in (
@@ -199,7 +210,7 @@ def _fault(schema: Mapping[str, Json]) -> str:
     return faults[0] if faults else ""
 
 
-def _label(comparison: Comparison, compared: Compared, where: _Where) -> str:
+def _label(comparison: Comparison, compared: AssertedProblem, where: _Where) -> str:
     """Return the name of a compared value: that of its variable."""
     value = compared.actual.value
     label = value.id if isinstance(value, ast.Name) else f"line{comparison.line}"
@@ -212,7 +223,10 @@ def _label(comparison: Comparison, compared: Compared, where: _Where) -> str:
 
 
 def _program(
-    compared: Compared, side: Side, bound: Mapping[str, ast.expr | None], where: _Where
+    compared: AssertedProblem,
+    side: ComparisonSide,
+    bound: Mapping[str, ast.expr | None],
+    where: _Where,
 ) -> str:
     """Return the text of a side's program without its last lines."""
     needed = set(side.needed)
@@ -238,7 +252,7 @@ def _program(
     return f"{head}{imports}{chr(10).join(above)}\n\n\ndef _compared(_given):\n{body}\n"
 
 
-def _ended(text: str, compared: Compared, *, gpu: bool) -> str:
+def _ended(text: str, compared: AssertedProblem, *, gpu: bool) -> str:
     libraries = {one.name: one.library for one in compared.inputs}
     call = f"_gpuemu.function(_compared, {libraries!r}, {compared.main!r}, gpu={gpu})"
     return f"{text}\n\nvalue = {call}\n"
@@ -250,7 +264,7 @@ def _asks_for_gpu(text: str, modules: LocalModules) -> bool:
 
 
 def _table(
-    compared: Compared,
+    compared: AssertedProblem,
     where: _Where,
     label: str,
     candidate: str,

@@ -24,7 +24,7 @@ _ORDER = {"assert_close": (_ATOL, _RTOL)}  # Triton's; PyTorch's takes them by n
 
 
 @dataclass(frozen=True)
-class Group:
+class ParameterGroup:
     """Parameters that one ``parametrize`` gives together.
 
     Attributes
@@ -68,7 +68,7 @@ class Test:
     name : str
         The test's name, after that of its class.
     node : ast.FunctionDef
-    groups : tuple of Group
+    groups : tuple of ParameterGroup
     comparisons : tuple of Comparison
     left : tuple of (int, str)
         Lines that were not understood, each with the reason.
@@ -76,7 +76,7 @@ class Test:
 
     name: str
     node: ast.FunctionDef
-    groups: tuple[Group, ...]
+    groups: tuple[ParameterGroup, ...]
     comparisons: tuple[Comparison, ...]
     left: tuple[tuple[int, str], ...] = ()
 
@@ -122,7 +122,7 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _statements(one.orelse if isinstance(one, ast.If) else [])
 
 
-def _group(call: ast.Call, expander: Expander) -> Group:
+def _group(call: ast.Call, expander: Expander) -> ParameterGroup:
     keywords = {one.arg: one.value for one in call.keywords}
     given = dict(zip(("argnames", "argvalues"), call.args, strict=False)) | keywords
     if "argnames" not in given or "argvalues" not in given:
@@ -142,7 +142,7 @@ def _group(call: ast.Call, expander: Expander) -> Group:
         rows.append(row)
     if not rows:
         raise NotUnderstoodError("parametrize without values")
-    return Group(names, tuple(rows))
+    return ParameterGroup(names, tuple(rows))
 
 
 def _names(node: ast.expr) -> tuple[str, ...]:

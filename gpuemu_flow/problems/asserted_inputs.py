@@ -8,10 +8,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import field
 
 from gpuemu_flow.problems.asserted_values import (
+    KnownSizes,
     NotUnderstoodError,
     Size,
-    Sizes,
-    Tensor,
+    SizedTensor,
     dtype_of,
     first_name,
     last_name,
@@ -36,7 +36,7 @@ _BUFFERS = {"empty", "empty_like", "zeros", "zeros_like", "full", "full_like", "
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeTensor:
     """A tensor that a test makes.
 
     Attributes
@@ -64,12 +64,12 @@ class Made:
 
 
 @dataclass
-class Reader:
+class StatementReader:
     """Reader of one test's statements, in order.
 
     Attributes
     ----------
-    sizes : Sizes
+    sizes : KnownSizes
     dtypes : mapping of str to str
         Names that mean a dtype: `FOLLOWS`, or a dtype.
     fixed : set of str
@@ -80,12 +80,12 @@ class Reader:
         Names that the test writes into.
     """
 
-    sizes: Sizes
+    sizes: KnownSizes
     dtypes: dict[str, str]
     fixed: AbstractSet[str]
     taken: set[str]
     written: AbstractSet[str] = frozenset()
-    made: list[Made] = field(default_factory=list)
+    made: list[MadeTensor] = field(default_factory=list)
     local: dict[str, int] = field(default_factory=dict)
 
     def read(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -133,7 +133,7 @@ class Reader:
         chain = _unwrapped(value)
         if chain is not None:
             shape = _shape(chain.base, self.sizes)
-            return Tensor(shape) if shape is not None else None
+            return SizedTensor(shape) if shape is not None else None
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
             # A method that keeps the shape, of an expression that has one.
             owner = self._size(value.func.value)
@@ -143,8 +143,8 @@ class Reader:
             return self.sizes.of(call)
         if isinstance(value, ast.BinOp):
             parts = [self._size(value.left), self._size(value.right)]
-            shapes = {one.shape for one in parts if isinstance(one, Tensor)}
-            return Tensor(shapes.pop()) if len(shapes) == 1 else None
+            shapes = {one.shape for one in parts if isinstance(one, SizedTensor)}
+            return SizedTensor(shapes.pop()) if len(shapes) == 1 else None
         return self._size(value.operand) if isinstance(value, ast.UnaryOp) else None
 
     def take(self, node: ast.Call, target: str) -> ast.expr | None:
@@ -173,7 +173,7 @@ class Reader:
         while wanted in self.taken:
             wanted += "_"
         self.taken.add(wanted)
-        self.made.append(Made(wanted, node.lineno, shape, dtype, rules, library, constant))
+        self.made.append(MadeTensor(wanted, node.lineno, shape, dtype, rules, library, constant))
         text = f"{GIVEN}[{wanted!r}]" + chain.after
         return ast.copy_location(ast.parse(text, mode="eval").body, node)
 
@@ -335,7 +335,7 @@ def _library(node: ast.Call) -> str:
     return "numpy" if owner in ("rng", "rs", "generator") and text.count(".") == 1 else ""
 
 
-def _shape(call: ast.Call, sizes: Sizes) -> tuple[int | str, ...] | None:
+def _shape(call: ast.Call, sizes: KnownSizes) -> tuple[int | str, ...] | None:
     """Return the sizes of the tensor that a call makes; None if they are not in the text."""
     name, library = last_name(call.func), _library(call)
     names = {key.arg: key.value for key in call.keywords}
@@ -345,7 +345,7 @@ def _shape(call: ast.Call, sizes: Sizes) -> tuple[int | str, ...] | None:
     given = list(call.args)
     if name.endswith("_like"):
         found = sizes.of(given[0]) if given else None
-        return found.shape if isinstance(found, Tensor) else None
+        return found.shape if isinstance(found, SizedTensor) else None
     if library == "jax":
         given = given[1:2]
     elif name == "randint" and library == "torch":
@@ -357,7 +357,7 @@ def _shape(call: ast.Call, sizes: Sizes) -> tuple[int | str, ...] | None:
     return _sizes_of(given, sizes)
 
 
-def _sizes_of(given: Sequence[ast.expr], sizes: Sizes) -> tuple[int | str, ...] | None:
+def _sizes_of(given: Sequence[ast.expr], sizes: KnownSizes) -> tuple[int | str, ...] | None:
     found = sizes.of(ast.Tuple(list(given), ast.Load()))
     if isinstance(found, tuple):
         return found
@@ -370,7 +370,7 @@ def _sizes_of(given: Sequence[ast.expr], sizes: Sizes) -> tuple[int | str, ...] 
 class _Taker(ast.NodeTransformer):
     """Replaces calls that make tensors."""
 
-    def __init__(self, reader: Reader, target: str) -> None:
+    def __init__(self, reader: StatementReader, target: str) -> None:
         self._reader = reader
         self._target = target
 
@@ -396,7 +396,7 @@ def _constant_in(node: ast.AST) -> bool:
 
 
 def buffers_of(body: Sequence[ast.stmt]) -> set[str]:
-    """Return names of tensors without values, or of constants: calls may write to these."""
+    """Return the names of empty or constant tensors, which calls may use as output buffers."""
     found = set()
     for node in walk_all(body):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):

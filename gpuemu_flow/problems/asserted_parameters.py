@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from gpuemu_flow.problems.asserted_found import Group, Test
+from gpuemu_flow.problems.asserted_found import ParameterGroup, Test
 from gpuemu_flow.problems.asserted_values import Expander, NotUnderstoodError, dtype_of
 from gpuemu_flow.problems.options import halved
 from gpuemu_flow.quick_dataclass import dataclass
@@ -20,7 +20,7 @@ LARGEST_LOCAL = 128
 
 
 @dataclass(frozen=True)
-class Parameter:
+class ParameterOfTest:
     """A parameter of a test.
 
     Attributes
@@ -41,7 +41,7 @@ class Parameter:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Return the names of the sizes that it may be."""
+        """Return the dims that stand for its sizes."""
         if self.kind != "shape":
             return (self.name,)
         return tuple(f"{self.name}{at}" for at in range(len(self.values[0])))
@@ -60,13 +60,13 @@ class Parameters:
     Attributes
     ----------
     test : Test
-    all : dict of str to Parameter
+    all : dict of str to ParameterOfTest
     rows : dict of str to (list of int)
         Sizes by dim, in the combinations that the rows of a ``parametrize`` give.
     """
 
     test: Test
-    all: dict[str, Parameter] = field(default_factory=dict)
+    all: dict[str, ParameterOfTest] = field(default_factory=dict)
 
     @classmethod
     def of(cls, test: Test, expander: Expander) -> Parameters:
@@ -76,12 +76,12 @@ class Parameters:
             for at, name in enumerate(group.names):
                 found.all[name] = _parameter(name, [row[at] for row in group.rows], expander)
         for name, value in _local_sizes(test.node).items():
-            found.all.setdefault(name, Parameter(name, "size", (value,)))
+            found.all.setdefault(name, ParameterOfTest(name, "size", (value,)))
         for name, node in _defaults(test.node.args).items():
             found.all.setdefault(name, _default(name, node))
         return found
 
-    def of_kind(self, kind: str) -> list[Parameter]:
+    def of_kind(self, kind: str) -> list[ParameterOfTest]:
         """Return the parameters of one kind."""
         return [one for one in self.all.values() if one.kind == kind]
 
@@ -109,29 +109,29 @@ class Parameters:
         return found
 
 
-def _parameter(name: str, nodes: list[ast.expr], expander: Expander) -> Parameter:
+def _parameter(name: str, nodes: list[ast.expr], expander: Expander) -> ParameterOfTest:
     given = tuple(nodes)
     dtypes = [dtype_of(one) for one in nodes]
     if all(dtypes):
-        return Parameter(name, "dtype", tuple(dict.fromkeys(dtypes)), given)
+        return ParameterOfTest(name, "dtype", tuple(dict.fromkeys(dtypes)), given)
     try:
         values = [expander.plain(one) for one in nodes]
     except NotUnderstoodError:
         values = []
     if not values:
         names = [isinstance(one, (ast.Name, ast.Attribute)) for one in nodes]
-        return Parameter(name, "callable" if all(names) else "choice", (), given)
+        return ParameterOfTest(name, "callable" if all(names) else "choice", (), given)
     kinds = {type(one) for one in values}
     if kinds == {int} and min(values) >= 0:
-        return Parameter(name, "size", tuple(values), given)
+        return ParameterOfTest(name, "size", tuple(values), given)
     if kinds == {tuple}:
         ranks = {len(one) for one in values}
         whole = all(type(each) is int and each >= 0 for one in values for each in one)
         if whole and len(ranks) == 1 and ranks != {0}:
-            return Parameter(name, "shape", tuple(values), given)
+            return ParameterOfTest(name, "shape", tuple(values), given)
     if kinds <= {int, float, bool} or (kinds == {str} and all(map(_WORD.fullmatch, values))):
-        return Parameter(name, "scalar", tuple(dict.fromkeys(values)), given)
-    return Parameter(name, "choice", (), given)
+        return ParameterOfTest(name, "scalar", tuple(dict.fromkeys(values)), given)
+    return ParameterOfTest(name, "choice", (), given)
 
 
 def _local_sizes(node: ast.FunctionDef) -> dict[str, int]:
@@ -173,13 +173,13 @@ def _defaults(arguments: ast.arguments) -> dict[str, ast.expr]:
     return {**dict(last), **{one.arg: node for one, node in keyword if node is not None}}
 
 
-def _default(name: str, node: ast.expr) -> Parameter:
+def _default(name: str, node: ast.expr) -> ParameterOfTest:
     value = node.value if isinstance(node, ast.Constant) else None
     if type(value) is int and value > LARGEST_LOCAL:
-        return Parameter(name, "size", (value,))
-    return Parameter(name, "default", (), (node,))
+        return ParameterOfTest(name, "size", (value,))
+    return ParameterOfTest(name, "default", (), (node,))
 
 
-def group_of(groups: Sequence[Group], name: str) -> Group | None:
+def group_of(groups: Sequence[ParameterGroup], name: str) -> ParameterGroup | None:
     """Return the group that a parameter belongs to."""
     return next((one for one in groups if name in one.names), None)

@@ -15,19 +15,19 @@ from gpuemu_flow.problems.asserted_found import Comparison, Test, looks_expected
 from gpuemu_flow.problems.asserted_inputs import (
     FOLLOWS,
     GIVEN,
-    Made,
-    Reader,
+    MadeTensor,
+    StatementReader,
     buffers_of,
     walk_all,
     written_names,
 )
-from gpuemu_flow.problems.asserted_parameters import Parameter, Parameters, named_integers
-from gpuemu_flow.problems.asserted_slices import Module, Slicer, backward_graph, names_read
+from gpuemu_flow.problems.asserted_parameters import ParameterOfTest, Parameters, named_integers
+from gpuemu_flow.problems.asserted_slices import ModuleText, Slicer, backward_graph, names_read
 from gpuemu_flow.problems.asserted_values import (
     FRAMEWORKS,
     Expander,
+    KnownSizes,
     NotUnderstoodError,
-    Sizes,
     first_name,
 )
 from gpuemu_flow.problems.options import Options, halved
@@ -44,7 +44,7 @@ _OUTSIDE = {*FRAMEWORKS, "F", "nn", "math", "pytest", "random", "einops", "os", 
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparisonSide:
     """One side of a comparison: the statements that it needs, and their names.
 
     Attributes
@@ -82,15 +82,15 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Compared:
+class AssertedProblem:
     """A problem: an op, a reference, and the facts about their inputs.
 
     Attributes
     ----------
     line : int
         Line of the comparison.
-    actual, expected : Side
-    inputs : tuple of Made
+    actual, expected : ComparisonSide
+    inputs : tuple of MadeTensor
     parameters : Parameters
     schema : mapping of str to JSON
     dtypes : tuple of str
@@ -101,9 +101,9 @@ class Compared:
     """
 
     line: int
-    actual: Side
-    expected: Side
-    inputs: tuple[Made, ...]
+    actual: ComparisonSide
+    expected: ComparisonSide
+    inputs: tuple[MadeTensor, ...]
     parameters: Parameters
     schema: Mapping[str, Json]
     dtypes: tuple[str, ...]
@@ -111,7 +111,7 @@ class Compared:
     scaled: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def bindings(self, side: Side) -> list[str]:
+    def bindings(self, side: ComparisonSide) -> list[str]:
         """Return the lines that give a side's parameters their values.
 
         Raises
@@ -128,7 +128,7 @@ class Compared:
             lines.append('device = "cuda"')
         return lines
 
-    def _bound(self, one: Parameter) -> str:
+    def _bound(self, one: ParameterOfTest) -> str:
         if one.kind == "dtype":
             return f"{GIVEN}.dtype"
         if one.kind == "choice":
@@ -158,14 +158,14 @@ class Compared:
         raise NotUnderstoodError(f"no input has an axis of {dim} alone")
 
 
-def choice_name(one: Parameter) -> str:
+def choice_name(one: ParameterOfTest) -> str:
     """Return the scalar that says which value of a parameter a case has."""
     return f"{one.name}_choice"
 
 
 def read_comparison(
-    test: Test, comparison: Comparison, module: Module, expander: Expander, options: Options
-) -> Compared:
+    test: Test, comparison: Comparison, module: ModuleText, expander: Expander, options: Options
+) -> AssertedProblem:
     """Return the problem that a comparison poses.
 
     Raises
@@ -192,7 +192,7 @@ def read_comparison(
     notes = _skips(test, sides)
     dtypes, main, inputs = _dtypes(inputs, parameters)
     schema, scaled = _schema(inputs, parameters, sides, options)
-    return Compared(
+    return AssertedProblem(
         comparison.line, actual, expected, inputs, parameters, schema, dtypes, main, scaled, notes
     )
 
@@ -200,12 +200,12 @@ def read_comparison(
 def _sides(
     test: Test,
     comparison: Comparison,
-    module: Module,
+    module: ModuleText,
     expander: Expander,
     parameters: Parameters,
     fixed: AbstractSet[str],
-) -> tuple[Reader, Side, Side]:
-    sizes = Sizes(expander)
+) -> tuple[StatementReader, ComparisonSide, ComparisonSide]:
+    sizes = KnownSizes(expander)
     dtypes = {}
     for one in parameters.all.values():
         if one.kind == "shape":
@@ -220,7 +220,7 @@ def _sides(
     prefix = [one for one in prefix if not _is_local_size(one, parameters)]
     scalars = {one.name for one in parameters.all.values()}
     written = written_names(prefix)
-    reader = Reader(sizes, dtypes, fixed, {*scalars, GIVEN}, written)
+    reader = StatementReader(sizes, dtypes, fixed, {*scalars, GIVEN}, written)
     body = reader.read(prefix)
     buffers = buffers_of(body)
     graph = backward_graph(body)
@@ -230,7 +230,8 @@ def _sides(
         kept = slicer.cut(body)
         needed = frozenset(one for one in slicer.wanted if "." not in one) - {GIVEN}
         top, names = module.closure(needed - set(parameters.all))
-        sides.append(Side(value, tuple(kept), needed, _own(needed, parameters), tuple(top),
+        own = _own(needed, parameters)
+        sides.append(ComparisonSide(value, tuple(kept), needed, own, tuple(top),
                           frozenset(names)))  # fmt: skip
     return reader, sides[0], sides[1]
 
@@ -263,7 +264,9 @@ def _own(names: AbstractSet[str], parameters: Parameters) -> frozenset[str]:
     return frozenset(names - plain - _OUTSIDE)
 
 
-def _told_apart(first: Side, second: Side) -> tuple[Side, Side]:
+def _told_apart(
+    first: ComparisonSide, second: ComparisonSide
+) -> tuple[ComparisonSide, ComparisonSide]:
     """Return the actual and the expected side.
 
     Raises
@@ -283,12 +286,12 @@ def _told_apart(first: Side, second: Side) -> tuple[Side, Side]:
     return actual, expected
 
 
-def _calling(side: Side) -> list[str]:
+def _calling(side: ComparisonSide) -> list[str]:
     """Return the names that tell a side's role: its value's, and its own functions'."""
     return [*(n for n in names_read(side.value) if "." not in n), *sorted(side.own)]
 
 
-def _demand_bound(names: AbstractSet[str], parameters: Parameters, module: Module) -> None:
+def _demand_bound(names: AbstractSet[str], parameters: Parameters, module: ModuleText) -> None:
     known = {*parameters.all, *dir(builtins), GIVEN, "device"}
     for name in sorted(names - known):
         top, _ = module.closure({name})
@@ -313,8 +316,8 @@ def _skips(test: Test, needed: AbstractSet[str]) -> tuple[str, ...]:
 
 
 def _dtypes(
-    inputs: Sequence[Made], parameters: Parameters
-) -> tuple[tuple[str, ...], str, tuple[Made, ...]]:
+    inputs: Sequence[MadeTensor], parameters: Parameters
+) -> tuple[tuple[str, ...], str, tuple[MadeTensor, ...]]:
     """Return the dtypes of the op, the input that has them, and the inputs."""
     following = [one for one in inputs if one.dtype == FOLLOWS]
     given = [dtype for one in parameters.of_kind("dtype") for dtype in one.values]
@@ -328,7 +331,7 @@ def _dtypes(
         return ("float32",), inputs[0].name, tuple(inputs)
     main = floats[0]
     same = tuple(
-        Made(one.name, one.line, one.axes, FOLLOWS, one.rules, one.library, one.constant)
+        MadeTensor(one.name, one.line, one.axes, FOLLOWS, one.rules, one.library, one.constant)
         if one.dtype == main.dtype
         else one
         for one in inputs
@@ -337,7 +340,7 @@ def _dtypes(
 
 
 def _schema(
-    inputs: Sequence[Made], parameters: Parameters, needed: AbstractSet[str], options: Options
+    inputs: Sequence[MadeTensor], parameters: Parameters, needed: AbstractSet[str], options: Options
 ) -> tuple[dict[str, Json], dict[str, tuple[int, int]]]:
     known = {dim: one for one in parameters.all.values() for dim in one.dims
              if one.kind in ("size", "shape")}  # fmt: skip
@@ -383,7 +386,7 @@ def _schema(
     return found, scaled
 
 
-def _cap(inputs: Sequence[Made], sizes: Mapping[str, Sequence[int]]) -> int:
+def _cap(inputs: Sequence[MadeTensor], sizes: Mapping[str, Sequence[int]]) -> int:
     """Return the size that no dim may exceed, so that inputs stay small."""
     for cap in _CAPS:
         most = {dim: max(halved(one, cap) for one in of) for dim, of in sizes.items()}
@@ -392,11 +395,11 @@ def _cap(inputs: Sequence[Made], sizes: Mapping[str, Sequence[int]]) -> int:
     return _CAPS[-1]
 
 
-def _elements(made: Made, most: Mapping[str, int]) -> int:
+def _elements(made: MadeTensor, most: Mapping[str, int]) -> int:
     return math.prod(compute(axis, most, {}) for axis in made.axes)
 
 
-def _input(made: Made, parameters: Parameters, dims: AbstractSet[str]) -> dict[str, Json]:
+def _input(made: MadeTensor, parameters: Parameters, dims: AbstractSet[str]) -> dict[str, Json]:
     found: dict[str, Json] = {"dims": list(made.axes)}
     if made.dtype != FOLLOWS:
         found["dtype"] = made.dtype

@@ -206,7 +206,7 @@ def _stored(node: ast.AST) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Module:
+class ModuleText:
     """The top level of a test's file.
 
     Attributes

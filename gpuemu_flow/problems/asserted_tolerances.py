@@ -6,7 +6,7 @@ import ast
 
 from gpuemu_flow.problems.asserted_found import Comparison, Test
 from gpuemu_flow.problems.asserted_parameters import group_of
-from gpuemu_flow.problems.asserted_problem import Compared
+from gpuemu_flow.problems.asserted_problem import AssertedProblem
 from gpuemu_flow.problems.asserted_values import Expander, NotUnderstoodError, dtype_of
 from gpuemu_flow.types import Json
 
@@ -17,7 +17,7 @@ _BY_DTYPE = {"float16": (1e-5, 1e-3), "bfloat16": (1e-5, 1.6e-2), "float32": (1e
 
 
 def tolerances_of(
-    comparison: Comparison, compared: Compared, test: Test
+    comparison: Comparison, compared: AssertedProblem, test: Test
 ) -> tuple[dict[str, Json], str]:
     """Return the tolerances by dtype, and a note if they cannot be determined."""
     found: dict[str, Json] = {}

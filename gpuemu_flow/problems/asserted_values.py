@@ -210,7 +210,7 @@ def replaced(node: ast.expr, names: Mapping[str, ast.expr]) -> ast.expr:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class SizedTensor:
     """A tensor of which the sizes are known.
 
     Attributes
@@ -222,11 +222,11 @@ class Tensor:
     shape: tuple[int | str, ...]
 
 
-Size = int | str | tuple["int | str", ...] | Tensor | None
+Size = int | str | tuple["int | str", ...] | SizedTensor | None
 
 
 @dataclass
-class Sizes:
+class KnownSizes:
     """Names of a test whose sizes are known, as its statements are read in order."""
 
     expander: Expander
@@ -245,7 +245,7 @@ class Sizes:
             found = self._binary(node)
         elif isinstance(node, ast.Attribute) and node.attr == "shape":
             owner = self.of(node.value)
-            found = owner.shape if isinstance(owner, Tensor) else None
+            found = owner.shape if isinstance(owner, SizedTensor) else None
         elif isinstance(node, ast.Subscript):
             found = self._subscript(node)
         elif isinstance(node, ast.Call):
@@ -304,17 +304,17 @@ class Sizes:
         name = last_name(node.func)
         if isinstance(node.func, ast.Attribute):
             owner = self.of(node.func.value)
-            if isinstance(owner, Tensor):
+            if isinstance(owner, SizedTensor):
                 return _method(owner, name, [self.of(one) for one in node.args])
         given = [self.of(one) for one in node.args]
         if name in ("min", "max", "cdiv") and all(isinstance(one, (int, str)) for one in given):
             return f"{name}({', '.join(map(str, given))})"
         if name in ("Size", "int") and len(given) == 1:
             return given[0]
-        if name == "len" and given and isinstance(given[0], (tuple, Tensor)):
+        if name == "len" and given and isinstance(given[0], (tuple, SizedTensor)):
             shape = given[0]
             return len(shape) if isinstance(shape, tuple) else shape.shape[0]
-        like = name.endswith("_like") and given and isinstance(given[0], Tensor)
+        like = name.endswith("_like") and given and isinstance(given[0], SizedTensor)
         return given[0] if like else None
 
 
@@ -323,7 +323,7 @@ _SAME = {"clone", "detach", "contiguous", "to", "cuda", "cpu", "half", "float", 
 """Methods whose result has the shape of the tensor."""
 
 
-def _method(owner: Tensor, name: str, given: list[Size]) -> Size:
+def _method(owner: SizedTensor, name: str, given: list[Size]) -> Size:
     if name in ("size", "dim"):
         if name == "dim":
             return len(owner.shape)

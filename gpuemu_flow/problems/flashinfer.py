@@ -9,18 +9,18 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from gpuemu_flow.problems.flashinfer_axes import Axes, axes_of, sizes_to_try, told_by_inputs
+from gpuemu_flow.problems.flashinfer_axes import Axes, axes_of, rules_of_axes, sizes_to_try
 from gpuemu_flow.problems.found import plain_name, unique_name
-from gpuemu_flow.problems.found_flashinfer import Definition, Tensor, find_flashinfer
-from gpuemu_flow.problems.importing import Attempt, Collection, import_each, json_file
+from gpuemu_flow.problems.found_flashinfer import Definition, TensorDefinition, find_flashinfer
+from gpuemu_flow.problems.importing import Collection, ImportAttempt, import_each, json_file
 from gpuemu_flow.problems.model import (
     Argument,
-    Candidate,
-    Described,
-    Imported,
-    Output,
-    Source,
-    Taken,
+    CandidateProgram,
+    ImportedProblem,
+    ImportOutcome,
+    ProblemFacts,
+    ProblemSource,
+    ReferenceOutput,
 )
 from gpuemu_flow.problems.options import SEED, Options, halved
 from gpuemu_flow.problems.probing import ProbeError, Prober, open_prober
@@ -33,7 +33,7 @@ _CAPS = (256, 128, 64, 32)
 _PLAIN_FLOATS = ("float32", "float16", "bfloat16")
 _INDICES = ("int16", "int32", "int64")
 _SCALARS: dict[str, list[Json]] = {"float": [1.0, 0.125], "bool": [False, True]}
-Told = Mapping[str, tuple[str, int, int, int]]
+AxisRules = Mapping[str, tuple[str, int, int, int]]
 _RUNTIME = ("flashinfer.py", "files.py", "solution.py", "stand_in.py", "tensors.py")
 _GPU_ONLY = ("cuda", "cpp", "c++", "cutlass")
 _COLLECTION = Collection(
@@ -50,7 +50,9 @@ _COLLECTION = Collection(
 )
 
 
-def import_flashinfer(path: Path, options: Options, announce: Callable[[str], None]) -> Imported:
+def import_flashinfer(
+    path: Path, options: Options, announce: Callable[[str], None]
+) -> ImportOutcome:
     """Make a workspace of definitions and solutions.
 
     Parameters
@@ -61,25 +63,26 @@ def import_flashinfer(path: Path, options: Options, announce: Callable[[str], No
     Raises
     ------
     UsageError
-        ``import-not-found`` and its like; a problem that cannot be taken is in `Imported.left`.
+        ``import-not-found`` and the like. A problem that cannot be taken is no error: see
+        `ImportOutcome.left`.
     """
     definitions, left = find_flashinfer(path, options.candidates)
     return import_each(_COLLECTION, _attempts(definitions, options), left, options, announce)
 
 
-def _attempts(definitions: Iterable[Definition], options: Options) -> Iterator[Attempt]:
+def _attempts(definitions: Iterable[Definition], options: Options) -> Iterator[ImportAttempt]:
     names: list[str] = []
     for definition in definitions:
         name = unique_name(plain_name(definition.name), names)
         names.append(name)
-        yield Attempt(name, name, partial(_take, definition, name, options))
+        yield ImportAttempt(name, name, partial(_take, definition, name, options))
 
 
 def _take(
     definition: Definition, name: str, options: Options, pool: Pool
-) -> tuple[Taken, dict[str, bytes]]:
+) -> tuple[ImportedProblem, dict[str, bytes]]:
     axes = axes_of(definition)
-    told = told_by_inputs(definition, axes)
+    told = rules_of_axes(definition, axes)
     source = definition.reference.encode()
     problem = {"problem/reference.py": source}
     with open_prober("flashinfer_probe.py", _RUNTIME, problem, pool) as prober:
@@ -97,10 +100,12 @@ def _take(
     schema: dict[str, Json] = {"scalars": scalars} if scalars else {}
     if axes.kept:
         schema["constraints"] = [_without_consts(text, axes) for text in axes.kept]
-    candidates = tuple(Candidate(one.name, definition.path, b"") for one in definition.solutions)
-    taken = Taken(
-        Source(name, definition.path, source, definition.consts, candidates),
-        Described((), arguments, {}, outputs),
+    candidates = tuple(
+        CandidateProgram(one.name, definition.path, b"") for one in definition.solutions
+    )
+    taken = ImportedProblem(
+        ProblemSource(name, definition.path, source, definition.consts, candidates),
+        ProblemFacts((), arguments, {}, outputs),
         dims,
         tuple(_axes(definition.inputs[one.name], axes) for one in arguments),
         scaled,
@@ -119,11 +124,11 @@ def _notes(definition: Definition, tops: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _shape(one: Tensor, sizes: Mapping[str, int]) -> list[int]:
+def _shape(one: TensorDefinition, sizes: Mapping[str, int]) -> list[int]:
     return [sizes[axis] for axis in one.axes or ()]
 
 
-def _axes(one: Tensor, axes: Axes) -> tuple[int | str, ...]:
+def _axes(one: TensorDefinition, axes: Axes) -> tuple[int | str, ...]:
     return tuple(axes.consts.get(axis, axis) for axis in one.axes or ())
 
 
@@ -263,17 +268,17 @@ def _arguments(
     return tuple(found), main
 
 
-def _output(name: str, one: Tensor, axes: Axes) -> Output:
+def _output(name: str, one: TensorDefinition, axes: Axes) -> ReferenceOutput:
     dims = _axes(one, axes)
-    return Output(len(dims), name=name, dims=dims, rules={"dtype": one.dtype})
+    return ReferenceOutput(len(dims), name=name, dims=dims, rules={"dtype": one.dtype})
 
 
-def _scalar_values(definition: Definition, name: str, one: Tensor) -> list[Json]:
+def _scalar_values(definition: Definition, name: str, one: TensorDefinition) -> list[Json]:
     kind = DTYPES[one.dtype].kind
     return definition.scalars.get(name) or _SCALARS.get(kind, [1])
 
 
-def _files(definition: Definition, taken: Taken, told: Told) -> dict[str, bytes]:
+def _files(definition: Definition, taken: ImportedProblem, told: AxisRules) -> dict[str, bytes]:
     """Return the files of a problem by path in its own folder."""
     return {
         "reference.py": _COLLECTION.with_reference(taken.source.source, "the reference"),
@@ -285,7 +290,7 @@ def _files(definition: Definition, taken: Taken, told: Told) -> dict[str, bytes]
     }
 
 
-def _described(definition: Definition, taken: Taken, told: Told) -> dict[str, Json]:
+def _described(definition: Definition, taken: ImportedProblem, told: AxisRules) -> dict[str, Json]:
     scaled = {name: new for name, (_, new) in taken.scaled.items()}
     return {
         "definition": definition.name,

@@ -78,8 +78,8 @@ def axes_of(definition: Definition) -> Axes:
     return found
 
 
-def told_by_inputs(definition: Definition, axes: Axes) -> dict[str, tuple[str, int, int, int]]:
-    """Return how axes that only outputs have follow from axes of inputs.
+def rules_of_axes(definition: Definition, axes: Axes) -> dict[str, tuple[str, int, int, int]]:
+    """Return the rules by which axes that only outputs have follow from axes of inputs.
 
     Returns
     -------
@@ -92,9 +92,9 @@ def told_by_inputs(definition: Definition, axes: Axes) -> dict[str, tuple[str, i
         An axis follows from no other.
     """
     known = {axis for one in definition.inputs.values() for axis in one.axes or ()}
-    asked = {axis for one in definition.outputs.values() for axis in one.axes or ()}
+    wanted = {axis for one in definition.outputs.values() for axis in one.axes or ()}
     found = {}
-    for name in asked - known - set(axes.consts):
+    for name in wanted - known - set(axes.consts):
         rules = [(name, axes.derived.get(name, ""), False)]
         rules += [(other, text, True) for other, text in axes.derived.items() if other in known]
         for other, text, inverse in rules:

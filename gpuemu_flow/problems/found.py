@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.problems.model import Candidate, Left, Source
+from gpuemu_flow.problems.model import CandidateProgram, ProblemSource, SkippedProblem
 from gpuemu_flow.syntax import parse_python
 
 MOST_FILES = 5_000
@@ -106,11 +106,11 @@ def plain_name(text: str) -> str:
 
 def find_kernelbench(
     path: Path, candidates: tuple[Path, ...] = ()
-) -> tuple[list[Source], list[Left]]:
+) -> tuple[list[ProblemSource], list[SkippedProblem]]:
     """Return the problems of KernelBench in a file or folder, each with its candidates."""
-    left: list[Left] = []
-    problems: list[Source] = []
-    found: list[Candidate] = []
+    left: list[SkippedProblem] = []
+    problems: list[ProblemSource] = []
+    found: list[CandidateProgram] = []
     for file in dict.fromkeys(_all_files(path, candidates)):
         content = read_source(file)
         tree = parsed(content, file, left)
@@ -120,18 +120,18 @@ def find_kernelbench(
         if "ModelNew" in names:
             reason = needs_compiler(tree)
             if reason:
-                left.append(Left(str(file), reason))
+                left.append(SkippedProblem(str(file), reason))
                 continue
             triton = b"triton" in content or b"cuda" in content
-            found.append(Candidate(plain_name(file.stem), file, content, triton))
+            found.append(CandidateProgram(plain_name(file.stem), file, content, triton))
         elif "Model" in names and {"get_inputs", "get_init_inputs"} <= names:
             name = unique_name(plain_name(file.stem), [one.name for one in problems])
-            problems.append(Source(name, file, content, _constants(tree)))
+            problems.append(ProblemSource(name, file, content, _constants(tree)))
     for candidate in found:
         at = _home(candidate, problems)
         if at is None:
             reason = "no problem is named like it or its folder, nor stands alone beside it"
-            left.append(Left(str(candidate.path), reason))
+            left.append(SkippedProblem(str(candidate.path), reason))
             continue
         source = problems[at]
         name = unique_name(candidate.name, [one.name for one in source.candidates])
@@ -140,12 +140,12 @@ def find_kernelbench(
     return problems, left
 
 
-def parsed(content: bytes, file: Path, left: list[Left]) -> ast.Module | None:
+def parsed(content: bytes, file: Path, left: list[SkippedProblem]) -> ast.Module | None:
     """Parse a file; record one that does not parse in `left` and return None."""
     try:
         return parse_python(content, str(file))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        left.append(Left(str(file), f"no Python that parses: {type(error).__name__}"))
+        left.append(SkippedProblem(str(file), f"no Python that parses: {type(error).__name__}"))
         return None
 
 
@@ -199,7 +199,7 @@ def needs_compiler(tree: ast.Module) -> str:
     return ""
 
 
-def _home(candidate: Candidate, problems: list[Source]) -> int | None:
+def _home(candidate: CandidateProgram, problems: list[ProblemSource]) -> int | None:
     """Return the index of the problem that a candidate solves."""
     number = _NUMBERED.search(candidate.path.stem)
     words = (candidate.path.stem, candidate.path.parent.name, candidate.path.parent.parent.name)

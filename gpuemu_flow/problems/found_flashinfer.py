@@ -16,7 +16,7 @@ from gpuemu_flow.problems.found import (
     read_source,
     unique_name,
 )
-from gpuemu_flow.problems.model import Left
+from gpuemu_flow.problems.model import SkippedProblem
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.syntax import parse_python
 from gpuemu_flow.types import DTYPES, Json
@@ -27,7 +27,7 @@ MOST_SOURCES = 64
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorDefinition:
     """An input or output of a definition: its axes (None for a scalar) and its dtype."""
 
     axes: tuple[str, ...] | None
@@ -35,7 +35,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Solution:
+class PythonSolution:
     """A solution in Python.
 
     Attributes
@@ -61,14 +61,14 @@ class Definition:
     variables : tuple of str
         Axes whose sizes workloads choose.
     constraints : tuple of str
-    inputs, outputs : dict of str to Tensor
+    inputs, outputs : dict of str to TensorDefinition
     reference : str
         Python source.
     sizes : list of (mapping of str to int)
         Sizes of the variable axes, one mapping per workload.
     scalars : dict of str to (list of JSON)
         Values that workloads give.
-    solutions : list of Solution
+    solutions : list of PythonSolution
     """
 
     name: str
@@ -76,13 +76,13 @@ class Definition:
     consts: dict[str, int]
     variables: tuple[str, ...]
     constraints: tuple[str, ...]
-    inputs: dict[str, Tensor]
-    outputs: dict[str, Tensor]
+    inputs: dict[str, TensorDefinition]
+    outputs: dict[str, TensorDefinition]
     reference: str
     sizes: list[Mapping[str, int]] = field(default_factory=list)
     scalars: dict[str, list[Json]] = field(default_factory=dict)
     stored: set[str] = field(default_factory=set)
-    solutions: list[Solution] = field(default_factory=list)
+    solutions: list[PythonSolution] = field(default_factory=list)
 
 
 class FormatError(Exception):
@@ -91,10 +91,10 @@ class FormatError(Exception):
 
 def find_flashinfer(
     path: Path, candidates: tuple[Path, ...] = ()
-) -> tuple[list[Definition], list[Left]]:
+) -> tuple[list[Definition], list[SkippedProblem]]:
     """Return the definitions in a file or folder, each with its workloads and solutions."""
     found: dict[str, Definition] = {}
-    left: list[Left] = []
+    left: list[SkippedProblem] = []
     rest: list[tuple[Path, Json]] = []
     places = (path, *candidates)
     listed = (files_with(place, (".json", ".jsonl"), "files of JSON") for place in places)
@@ -107,14 +107,16 @@ def find_flashinfer(
                 elif "definition" in content:
                     rest.append((file, content))
                 else:
-                    left.append(Left(str(file), "it is no definition, workload or solution"))
+                    left.append(
+                        SkippedProblem(str(file), "it is no definition, workload or solution")
+                    )
         except (FormatError, ValueError, RecursionError) as error:
-            left.append(Left(str(file), _line(error)))
+            left.append(SkippedProblem(str(file), _line(error)))
     for file, content in rest:
         try:
             _attach(file, content, found, left)
         except (FormatError, ValueError, RecursionError, SyntaxError) as error:
-            left.append(Left(str(file), _line(error)))
+            left.append(SkippedProblem(str(file), _line(error)))
     return list(found.values()), left
 
 
@@ -169,7 +171,9 @@ def _mapping(value: Json, what: str) -> dict[str, Json]:
     return value
 
 
-def _tensors(content: Mapping[str, Json], key: str, axes: Mapping[str, Json]) -> dict[str, Tensor]:
+def _tensors(
+    content: Mapping[str, Json], key: str, axes: Mapping[str, Json]
+) -> dict[str, TensorDefinition]:
     found = {}
     for name, one in _mapping(content.get(key), key).items():
         if not name.isidentifier() or not name.isascii() or not isinstance(one, dict):
@@ -182,16 +186,21 @@ def _tensors(content: Mapping[str, Json], key: str, axes: Mapping[str, Json]) ->
             and all(isinstance(axis, str) and axis in axes for axis in shape)
         ):
             raise FormatError(f"the shape of {name} is no list of its axes")
-        found[name] = Tensor(None if shape is None else tuple(shape), str(dtype))
+        found[name] = TensorDefinition(None if shape is None else tuple(shape), str(dtype))
     return found
 
 
 def _attach(
-    file: Path, content: Mapping[str, Json], found: Mapping[str, Definition], left: list[Left]
+    file: Path,
+    content: Mapping[str, Json],
+    found: Mapping[str, Definition],
+    left: list[SkippedProblem],
 ) -> None:
     definition = found.get(str(content["definition"]))
     if definition is None:
-        left.append(Left(str(file), f"there is no definition {str(content['definition'])[:80]!r}"))
+        left.append(
+            SkippedProblem(str(file), f"there is no definition {str(content['definition'])[:80]!r}")
+        )
     elif "sources" in content:
         definition.solutions.append(_solution(content, definition))
     elif isinstance(content.get("workload", content), dict):
@@ -217,7 +226,7 @@ def _add_workload(content: Mapping[str, Json], definition: Definition) -> None:
             definition.stored.add(name)
 
 
-def _solution(content: Mapping[str, Json], definition: Definition) -> Solution:
+def _solution(content: Mapping[str, Json], definition: Definition) -> PythonSolution:
     spec = _mapping(content.get("spec"), "spec")
     language = str(spec.get("language", "")).lower()
     if language not in ("python", "triton", "pytorch", "torch"):
@@ -238,7 +247,9 @@ def _solution(content: Mapping[str, Json], definition: Definition) -> Solution:
         if reason:
             raise FormatError(reason)
     taken = [one.name for one in definition.solutions]
-    return Solution(unique_name(plain_name(str(content.get("name", "solution"))), taken), content)
+    return PythonSolution(
+        unique_name(plain_name(str(content.get("name", "solution"))), taken), content
+    )
 
 
 def _place(path: Json) -> str:

@@ -20,7 +20,7 @@ from gpuemu_flow.problems.found import (
     read_source,
     unique_name,
 )
-from gpuemu_flow.problems.model import Candidate, Left, Source
+from gpuemu_flow.problems.model import CandidateProgram, ProblemSource, SkippedProblem
 from gpuemu_flow.problems.yaml_text import YamlError, read_yaml
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.syntax import parse_python
@@ -39,7 +39,7 @@ class Task:
 
     Attributes
     ----------
-    source : Source
+    source : ProblemSource
     support : mapping of str to bytes
         Modules that the reference and submissions import, by name.
     tests : tuple of (mapping of str to JSON)
@@ -49,28 +49,30 @@ class Task:
         form.
     """
 
-    source: Source
+    source: ProblemSource
     support: Mapping[str, bytes] = field(default_factory=dict)
     tests: tuple[Mapping[str, Json], ...] = ()
     tolerance: Mapping[str, float] | None = None
 
 
-def find_gpumode(path: Path, candidates: tuple[Path, ...] = ()) -> tuple[list[Task], list[Left]]:
+def find_gpumode(
+    path: Path, candidates: tuple[Path, ...] = ()
+) -> tuple[list[Task], list[SkippedProblem]]:
     """Return the problems in a folder, each with its submissions."""
     tasks: list[Task] = []
-    left: list[Left] = []
+    left: list[SkippedProblem] = []
     for file in _task_files(path):
         try:
             task = _read(file, [one.source.name for one in tasks])
         except (YamlError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            left.append(Left(str(file.parent), str(error) or type(error).__name__))
+            left.append(SkippedProblem(str(file.parent), str(error) or type(error).__name__))
             continue
         tasks.append(task)
     for folder in candidates:
         for file in python_files(folder):
             at = named_home(file, [task.source.name for task in tasks])
             if at is None:
-                left.append(Left(str(file), "no problem is named like it or its folder"))
+                left.append(SkippedProblem(str(file), "no problem is named like it or its folder"))
                 continue
             _add(tasks, at, file, left)
     for at, task in enumerate(tasks):
@@ -107,7 +109,7 @@ def _read(file: Path, taken: list[str]) -> Task:
     if missing:
         raise YamlError(f"its reference.py defines no {', '.join(sorted(missing))}")
     name = unique_name(plain_name(file.parent.name), taken)
-    source = Source(name, file.parent / "reference.py", reference)
+    source = ProblemSource(name, file.parent / "reference.py", reference)
     return Task(source, support, _tests(described), _tolerance(tree))
 
 
@@ -201,7 +203,7 @@ def _tolerance(tree: ast.Module) -> dict[str, float] | None:
     return None
 
 
-def _add(tasks: list[Task], at: int, file: Path, left: list[Left]) -> None:
+def _add(tasks: list[Task], at: int, file: Path, left: list[SkippedProblem]) -> None:
     """Give a problem the submission in a file, if there is one that can run."""
     content = read_source(file)
     tree = parsed(content, file, left)
@@ -211,12 +213,12 @@ def _add(tasks: list[Task], at: int, file: Path, left: list[Left]) -> None:
         return
     reason = needs_compiler(tree) or _needs_reference(tree)
     if reason:
-        left.append(Left(str(file), reason))
+        left.append(SkippedProblem(str(file), reason))
         return
     source = tasks[at].source
     name = unique_name(plain_name(file.stem), [one.name for one in source.candidates])
     triton = b"triton" in content
-    taken = Candidate(name, file, content, triton, not triton and asks_for_gpu(content))
+    taken = CandidateProgram(name, file, content, triton, not triton and asks_for_gpu(content))
     tasks[at] = replace(tasks[at], source=replace(source, candidates=(*source.candidates, taken)))
 
 

@@ -9,10 +9,17 @@ from pathlib import Path, PurePosixPath
 from gpuemu_flow.config.find import is_file
 from gpuemu_flow.config.names import name_fault
 from gpuemu_flow.problems.found import plain_name, read_source
-from gpuemu_flow.problems.model import Candidate, Described, Imported, Left, Source, Taken
+from gpuemu_flow.problems.model import (
+    CandidateProgram,
+    ImportedProblem,
+    ImportOutcome,
+    ProblemFacts,
+    ProblemSource,
+    SkippedProblem,
+)
 from gpuemu_flow.problems.options import Options
 from gpuemu_flow.problems.probing import ADAPTERS
-from gpuemu_flow.problems.published import CONFIG, Published, read_published
+from gpuemu_flow.problems.published import CONFIG, PublishedConfig, read_published
 from gpuemu_flow.problems.published_corpus import CorpusOp, find_corpus
 from gpuemu_flow.problems.published_files import PlaceError, Places
 from gpuemu_flow.problems.toml_tables import table_text
@@ -37,7 +44,7 @@ op = published.kernel(str(Path(__file__).parents[1] / {kernel!r}), gpu={gpu})
 _KERNEL_FILES = ("source", "ptx", "cubin")
 
 
-def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None]) -> Imported:
+def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None]) -> ImportOutcome:
     """Make a workspace of a published one: a folder, or its `gpuemu.toml`. Nothing of it is run.
 
     Parameters
@@ -48,7 +55,7 @@ def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None])
     Raises
     ------
     UsageError
-        Its configuration cannot be read; what cannot be taken is in `Imported.left`.
+        Its configuration cannot be read; what cannot be taken is in `ImportOutcome.left`.
     """
     config = path if path.is_file() else path / CONFIG
     places = Places(config.parent, options.into)
@@ -60,7 +67,7 @@ def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None])
     kernels = [_kernel(config, line, table, places, left) for line, table in found.kernels]
     corpus = find_corpus(places, list(ops.tables), left)
     if not (found.ops or found.kernels or corpus):
-        left.append(Left(str(path), f"it holds neither a {CONFIG} with ops nor a corpus"))
+        left.append(SkippedProblem(str(path), f"it holds neither a {CONFIG} with ops nor a corpus"))
     for name in (*ops.tables, *(one.name for one in corpus)):
         announce(name)
     tables = [*ops.tables.values(), *(_corpus_table(at, one) for at, one in enumerate(corpus))]
@@ -72,7 +79,7 @@ def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None])
     if taken or any(kernels):
         text = _text(found, tables, [one for one in kernels if one], options)
         files[CONFIG] = text.encode()
-    return Imported(files, taken, tuple(left), in_place=places.in_place)
+    return ImportOutcome(files, taken, tuple(left), in_place=places.in_place)
 
 
 @dataclass
@@ -84,15 +91,15 @@ class _Ops:
     config : Path
         The file that they stand in.
     places : Places
-    left : list of Left
+    left : list of SkippedProblem
         What could not be taken is added here.
     """
 
     config: Path
     places: Places
-    left: list[Left]
+    left: list[SkippedProblem]
     tables: dict[str, Mapping[str, Json]] = field(default_factory=dict)
-    taken: list[Taken] = field(default_factory=list)
+    taken: list[ImportedProblem] = field(default_factory=list)
 
     def add(self, line: int, table: Mapping[str, Json]) -> None:
         """Add one op, or say why not."""
@@ -102,13 +109,13 @@ class _Ops:
             self._demand(table)
             moved = self._moved(table)
         except PlaceError as error:
-            self.left.append(Left(where, str(error)))
+            self.left.append(SkippedProblem(where, str(error)))
             return
         self.tables[name] = moved
         program = moved.get("op")
         if program is None and "module" not in moved:
             reason = "no op_script: kept for clients, skipped by `run`; name its program as `op`"
-            self.left.append(Left(where, reason))
+            self.left.append(SkippedProblem(where, reason))
             return
         stem = PurePosixPath(str(program or moved["module"]).partition(":")[0])
         self.taken.append(_taken(name, self.config, stem))
@@ -144,7 +151,7 @@ class _Ops:
 
 
 def _kernel(
-    config: Path, line: int, table: Mapping[str, Json], places: Places, left: list[Left]
+    config: Path, line: int, table: Mapping[str, Json], places: Places, left: list[SkippedProblem]
 ) -> dict[str, Json]:
     """Return a kernel with paths that start at the new workspace; empty if it is left out."""
     moved = dict(table)
@@ -154,17 +161,17 @@ def _kernel(
             if key in moved:
                 moved[key] = places.file(str(moved[key]))
     except PlaceError as error:
-        left.append(Left(where, str(error)))
+        left.append(SkippedProblem(where, str(error)))
         return {}
     if "name" not in moved or not {*_KERNEL_FILES, "triton"} & set(moved):
-        left.append(Left(where, "it names no file"))
+        left.append(SkippedProblem(where, "it names no file"))
         return {}
     return moved
 
 
-def _taken(name: str, path: Path, program: PurePosixPath) -> Taken:
-    candidate = Candidate(plain_name(program.stem), path, b"")
-    return Taken(Source(name, path, b"", {}, (candidate,)), Described((), ()))
+def _taken(name: str, path: Path, program: PurePosixPath) -> ImportedProblem:
+    candidate = CandidateProgram(plain_name(program.stem), path, b"")
+    return ImportedProblem(ProblemSource(name, path, b"", {}, (candidate,)), ProblemFacts((), ()))
 
 
 def _adapter(at: int, one: CorpusOp) -> str:
@@ -203,14 +210,14 @@ def _kept(config: Path, places: Places) -> dict[str, bytes]:
     if not places.in_place or places.prefix or not is_file(config):
         return {}
     content = read_source(config)
-    kept = places.root / ORIGINAL
-    if content.startswith(_HEAD.encode()) or is_file(kept):
+    original = places.root / ORIGINAL
+    if content.startswith(_HEAD.encode()) or is_file(original):
         return {}
     return {ORIGINAL: content}
 
 
 def _text(
-    found: Published,
+    found: PublishedConfig,
     ops: list[Mapping[str, Json]],
     kernels: list[dict[str, Json]],
     options: Options,

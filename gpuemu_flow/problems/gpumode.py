@@ -12,16 +12,23 @@ from pathlib import Path
 from gpuemu_flow.problems.answers import described
 from gpuemu_flow.problems.found_gpumode import Task, find_gpumode
 from gpuemu_flow.problems.importing import (
-    Attempt,
     Collection,
+    ImportAttempt,
     candidate_files,
     import_each,
     json_file,
 )
-from gpuemu_flow.problems.model import Argument, Described, Imported, Left, Output, Taken
+from gpuemu_flow.problems.model import (
+    Argument,
+    ImportedProblem,
+    ImportOutcome,
+    ProblemFacts,
+    ReferenceOutput,
+    SkippedProblem,
+)
 from gpuemu_flow.problems.options import SEED, Options, halved
 from gpuemu_flow.problems.probing import ProbeError, Prober, open_prober
-from gpuemu_flow.problems.sizes import Tries, Varied, largest, same_but_shapes, vary
+from gpuemu_flow.problems.sizes import CachedAttempts, VariableSizes, largest, same_but_shapes, vary
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import DTYPES, Json
 
@@ -47,7 +54,7 @@ _COLLECTION = Collection(
 )
 
 
-def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]) -> Imported:
+def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]) -> ImportOutcome:
     """Make a workspace of problems.
 
     Parameters
@@ -58,11 +65,12 @@ def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]
     Raises
     ------
     UsageError
-        ``import-not-found`` and its like; a problem that cannot be taken is in `Imported.left`.
+        ``import-not-found`` and the like. A problem that cannot be taken is no error: see
+        `ImportOutcome.left`.
     """
     tasks, left = find_gpumode(path, options.candidates)
     attempts = [
-        Attempt(
+        ImportAttempt(
             task.source.name,
             str(task.source.path.parent),
             partial(_take, task, options, left),
@@ -73,22 +81,22 @@ def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]
 
 
 def _take(
-    task: Task, options: Options, left: list[Left], pool: Pool
-) -> tuple[Taken, dict[str, bytes]]:
+    task: Task, options: Options, left: list[SkippedProblem], pool: Pool
+) -> tuple[ImportedProblem, dict[str, bytes]]:
     modules = {"reference.py": task.source.source, **task.support}
     problem = {f"problem/{name}": content for name, content in modules.items()}
     with open_prober("gpumode_probe.py", _RUNTIME, problem, pool) as prober:
         base, about, scaled = _base(prober, task, options)
         numbers = {name: value for name, value in base.items() if type(value) is int}
-        tries = Tries(lambda constants: _ask(prober, {**base, **constants}))
-        varied = Varied({}, about.shapes)
+        tries = CachedAttempts(lambda constants: _ask(prober, {**base, **constants}))
+        varied = VariableSizes({}, about.shapes)
         if options.varied:
             wanted = {name: _wanted(task.tests, name, options) for name in numbers}
             varied = vary(tries, numbers, {}, about, wanted)
         calls = _calls(prober, task, base, about, varied, left)
     dtype = next((one.dtype for one in about.tensors if one.floating), "float32")
     data = json.loads(str(about.arguments[-1].value))
-    taken = Taken(
+    taken = ImportedProblem(
         task.source,
         _with_rules(task, about, dtype),
         varied.dims,
@@ -110,7 +118,7 @@ def _take(
 
 def _base(
     prober: Prober, task: Task, options: Options
-) -> tuple[dict[str, Json], Described, dict[str, tuple[int, int]]]:
+) -> tuple[dict[str, Json], ProblemFacts, dict[str, tuple[int, int]]]:
     """Return the arguments that the workspace starts with, and the facts about them."""
     first = dict(task.tests[0])
     if options.small:
@@ -133,7 +141,7 @@ def _base(
     return first, about, {}
 
 
-def _ask(prober: Prober, arguments: Mapping[str, Json], *, check: bool = False) -> Described:
+def _ask(prober: Prober, arguments: Mapping[str, Json], *, check: bool = False) -> ProblemFacts:
     request: dict[str, Json] = {
         "arguments": dict(arguments), "seed": SEED, "check": check, "dtypes": list(DTYPES)
     }  # fmt: skip
@@ -153,9 +161,9 @@ def _calls(
     prober: Prober,
     task: Task,
     base: Mapping[str, Json],
-    about: Described,
-    varied: Varied,
-    left: list[Left],
+    about: ProblemFacts,
+    varied: VariableSizes,
+    left: list[SkippedProblem],
 ) -> list[Json]:
     """Return arguments of tests that differ in more than varied sizes; try each of them."""
     found: list[Json] = [dict(base)]
@@ -170,23 +178,25 @@ def _calls(
         try:
             other = _ask(prober, changed)
         except ProbeError as error:
-            left.append(Left(f"{task.source.name}: test {text}", str(error)))
+            left.append(SkippedProblem(f"{task.source.name}: test {text}", str(error)))
             continue
         if same_but_shapes(about, other) and about.shapes == other.shapes:
             found.append(changed)
         else:
-            left.append(Left(f"{task.source.name}: test {text}", "its inputs have other shapes"))
+            left.append(
+                SkippedProblem(f"{task.source.name}: test {text}", "its inputs have other shapes")
+            )
     return found
 
 
-def _axis(name: str, about: Described, varied: Varied) -> list[Json] | None:
+def _axis(name: str, about: ProblemFacts, varied: VariableSizes) -> list[Json] | None:
     for tensor, axes in zip(about.tensors, varied.axes, strict=True):
         if name in axes:
             return [tensor.name, axes.index(name)]
     return None
 
 
-def _with_rules(task: Task, about: Described, dtype: str) -> Described:
+def _with_rules(task: Task, about: ProblemFacts, dtype: str) -> ProblemFacts:
     program = f"problems/{task.source.name}/reference.py"
     arguments = tuple(_generated(one, dtype, program) for one in about.tensors)
     return replace(
@@ -201,14 +211,14 @@ def _generated(one: Argument, dtype: str, program: str) -> Argument:
     return replace(one, generate=f"{program}:gpuemu_generate", rules=own)
 
 
-def _judged(one: Output, task: Task, about: Described, program: str) -> Output:
+def _judged(one: ReferenceOutput, task: Task, about: ProblemFacts, program: str) -> ReferenceOutput:
     if task.tolerance is None:
         alone = len(about.outputs) == 1
         return replace(one, rules={"compare": f"{program}:gpuemu_check"} if alone else {})
     return replace(one, rules={"tolerance": dict(task.tolerance)} if one.floating else {})
 
 
-def _notes(task: Task, about: Described) -> tuple[str, ...]:
+def _notes(task: Task, about: ProblemFacts) -> tuple[str, ...]:
     if task.tolerance is not None:
         return ()
     if len(about.outputs) == 1:

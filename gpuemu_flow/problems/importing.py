@@ -7,10 +7,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from gpuemu_flow.problems.model import Candidate, Imported, Left, Taken
+from gpuemu_flow.problems.model import (
+    CandidateProgram,
+    ImportedProblem,
+    ImportOutcome,
+    SkippedProblem,
+)
 from gpuemu_flow.problems.options import Options
 from gpuemu_flow.problems.probing import ADAPTERS, ProbeError, probe_workers
-from gpuemu_flow.problems.toml_text import OpTable, workspace_text
+from gpuemu_flow.problems.toml_text import OpTemplate, workspace_text
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Json
@@ -87,7 +92,7 @@ class Collection:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class ImportAttempt:
     """A problem that was found, and the function that takes it.
 
     Attributes
@@ -102,35 +107,35 @@ class Attempt:
 
     name: str
     place: str
-    take: Callable[[Pool], tuple[Taken, Mapping[str, bytes]]]
+    take: Callable[[Pool], tuple[ImportedProblem, Mapping[str, bytes]]]
 
 
 def import_each(
     collection: Collection,
-    attempts: Iterable[Attempt],
-    left: list[Left],
+    attempts: Iterable[ImportAttempt],
+    left: list[SkippedProblem],
     options: Options,
     announce: Callable[[str], None],
-) -> Imported:
+) -> ImportOutcome:
     """Take problems one after the other, and make a workspace of them.
 
     Parameters
     ----------
-    left : list of Left
+    left : list of SkippedProblem
         Gets the problems that are not taken.
     announce : callable
         Called with each problem's name before its code is tried.
     """
     files = {f"adapters/{name}": (ADAPTERS / name).read_bytes() for name in collection.runtime}
-    every: list[Taken] = []
-    ops: list[OpTable] = []
+    every: list[ImportedProblem] = []
+    ops: list[OpTemplate] = []
     with probe_workers() as pool:
         for attempt in attempts:
             announce(attempt.name)
             try:
                 taken, own = attempt.take(pool)
             except ProbeError as error:
-                left.append(Left(attempt.place, str(error)))
+                left.append(SkippedProblem(attempt.place, str(error)))
                 continue
             every.append(taken)
             folder = f"problems/{attempt.name}"
@@ -138,14 +143,14 @@ def import_each(
             files[f"{folder}/op.py"] = collection.op_text().encode()
             ops.append(_op_table(taken, collection, folder, own))
             if not taken.source.candidates:
-                left.append(Left(attempt.name, collection.no_candidate))
+                left.append(SkippedProblem(attempt.name, collection.no_candidate))
     files["gpuemu.toml"] = workspace_text(
         collection.name, ops, options.cases, _originals(every, options.into), APART
     ).encode()
-    return Imported(files, tuple(every), tuple(left))
+    return ImportOutcome(files, tuple(every), tuple(left))
 
 
-def _originals(taken: Iterable[Taken], into: Path) -> list[str]:
+def _originals(taken: Iterable[ImportedProblem], into: Path) -> list[str]:
     """Return the files of problems and candidates as the workspace's configuration names them."""
     found = {path for one in taken for path in (one.source.path, *_paths(one.source.candidates))}
     return sorted(
@@ -160,18 +165,20 @@ def json_file(content: Mapping[str, Json]) -> bytes:
     return (json.dumps(content, indent=1) + "\n").encode()
 
 
-def candidate_files(candidates: Iterable[Candidate]) -> dict[str, bytes]:
+def candidate_files(candidates: Iterable[CandidateProgram]) -> dict[str, bytes]:
     """Return the files of candidates that are one file each."""
     return {f"candidates/{one.name}.py": one.source for one in candidates}
 
 
-def _paths(candidates: Iterable[Candidate]) -> Iterator[Path]:
+def _paths(candidates: Iterable[CandidateProgram]) -> Iterator[Path]:
     return (one.path for one in candidates)
 
 
-def _op_table(taken: Taken, collection: Collection, folder: str, files: Iterable[str]) -> OpTable:
+def _op_table(
+    taken: ImportedProblem, collection: Collection, folder: str, files: Iterable[str]
+) -> OpTemplate:
     """Return an op's table; `files` are those of its problem, by path in its own folder."""
-    return OpTable(
+    return OpTemplate(
         problem=taken.source.name,
         op=f"{folder}/op.py",
         candidates=f"{folder}/candidates/*{collection.suffix}",

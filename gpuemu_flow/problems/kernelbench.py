@@ -10,16 +10,16 @@ from pathlib import Path
 from gpuemu_flow.problems.answers import described
 from gpuemu_flow.problems.found import find_kernelbench
 from gpuemu_flow.problems.importing import (
-    Attempt,
     Collection,
+    ImportAttempt,
     candidate_files,
     import_each,
     json_file,
 )
-from gpuemu_flow.problems.model import Described, Imported, Source, Taken
+from gpuemu_flow.problems.model import ImportedProblem, ImportOutcome, ProblemFacts, ProblemSource
 from gpuemu_flow.problems.options import SEED, Options
 from gpuemu_flow.problems.probing import Prober, open_prober
-from gpuemu_flow.problems.sizes import Constants, Tries, Varied, scale_down, vary
+from gpuemu_flow.problems.sizes import CachedAttempts, Constants, VariableSizes, scale_down, vary
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Json
 
@@ -34,7 +34,9 @@ _COLLECTION = Collection(
 )
 
 
-def import_kernelbench(path: Path, options: Options, announce: Callable[[str], None]) -> Imported:
+def import_kernelbench(
+    path: Path, options: Options, announce: Callable[[str], None]
+) -> ImportOutcome:
     """Make a workspace of problems.
 
     Parameters
@@ -45,36 +47,39 @@ def import_kernelbench(path: Path, options: Options, announce: Callable[[str], N
     Raises
     ------
     UsageError
-        ``import-not-found`` and its like; a problem that cannot be taken is in `Imported.left`.
+        ``import-not-found`` and the like. A problem that cannot be taken is no error: see
+        `ImportOutcome.left`.
     """
     sources, left = find_kernelbench(path, options.candidates)
     attempts = [
-        Attempt(source.name, str(source.path), partial(_take, source, options))
+        ImportAttempt(source.name, str(source.path), partial(_take, source, options))
         for source in sources
     ]
     return import_each(_COLLECTION, attempts, left, options, announce)
 
 
-def _take(source: Source, options: Options, pool: Pool) -> tuple[Taken, dict[str, bytes]]:
+def _take(
+    source: ProblemSource, options: Options, pool: Pool
+) -> tuple[ImportedProblem, dict[str, bytes]]:
     problem = {"reference.py": source.source}
     with open_prober("kernelbench_probe.py", _RUNTIME, problem, pool) as prober:
 
-        def attempt(constants: Constants) -> Described:
+        def attempt(constants: Constants) -> ProblemFacts:
             return _ask(prober, "run", constants)
 
-        tries = Tries(attempt)
+        tries = CachedAttempts(attempt)
         chosen: dict[str, int] = {}
-        about: Described | None = None
+        about: ProblemFacts | None = None
         if options.small:
             chosen, about = scale_down(tries, source.constants)
         if about is None:
             about = attempt({})  # says why it does not run
-        varied = Varied({}, about.shapes)
+        varied = VariableSizes({}, about.shapes)
         if options.varied:
             varied = vary(tries, source.constants, chosen, about)
         weights = prober.ask({"what": "weights", "constants": chosen, "seed": SEED})
         about = _ask(prober, "run", chosen, values=True)
-    taken = Taken(
+    taken = ImportedProblem(
         source,
         about,
         varied.dims,
@@ -85,12 +90,12 @@ def _take(source: Source, options: Options, pool: Pool) -> tuple[Taken, dict[str
     return taken, _files(taken)
 
 
-def _ask(prober: Prober, what: str, constants: Constants, *, values: bool = False) -> Described:
+def _ask(prober: Prober, what: str, constants: Constants, *, values: bool = False) -> ProblemFacts:
     request = {"what": what, "constants": dict(constants), "seed": SEED, "values": values}
     return described(prober.ask_json(request))
 
 
-def _files(taken: Taken) -> dict[str, bytes]:
+def _files(taken: ImportedProblem) -> dict[str, bytes]:
     """Return the files of a problem by path in its own folder."""
     source = taken.source
     return {
@@ -101,7 +106,7 @@ def _files(taken: Taken) -> dict[str, bytes]:
     }
 
 
-def _described(taken: Taken) -> dict[str, Json]:
+def _described(taken: ImportedProblem) -> dict[str, Json]:
     about = taken.about
     arguments: list[Json] = []
     for one in about.arguments:

@@ -11,7 +11,7 @@ from gpuemu_flow.types import Json
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CandidateProgram:
     """An implementation of a problem.
 
     Attributes
@@ -35,7 +35,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Source:
+class ProblemSource:
     """A problem as it was found, before anything of it ran.
 
     Attributes
@@ -46,14 +46,14 @@ class Source:
     source : bytes
     constants : mapping of str to int
         Integers that the file gives a name at its top level.
-    candidates : tuple of Candidate
+    candidates : tuple of CandidateProgram
     """
 
     name: str
     path: Path
     source: bytes
     constants: Mapping[str, int] = field(default_factory=dict)
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[CandidateProgram, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Output:
+class ReferenceOutput:
     """An output of the reference.
 
     Attributes
@@ -120,7 +120,7 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Described:
+class ProblemFacts:
     """Facts about a problem with given constants, as reported by the problem's own code.
 
     Attributes
@@ -129,7 +129,7 @@ class Described:
     arguments : tuple of Argument
     globals : mapping of str to JSON
         Names of the file whose values differ from its own.
-    outputs : tuple of Output
+    outputs : tuple of ReferenceOutput
         Empty unless the model was run.
     free : frozenset of str
         Float inputs in which values of either sign were seen to give finite outputs.
@@ -138,7 +138,7 @@ class Described:
     init: tuple[Json, ...]
     arguments: tuple[Argument, ...]
     globals: Mapping[str, Json] = field(default_factory=dict)
-    outputs: tuple[Output, ...] = ()
+    outputs: tuple[ReferenceOutput, ...] = ()
     free: frozenset[str] = frozenset()
 
     @property
@@ -153,13 +153,13 @@ class Described:
 
 
 @dataclass(frozen=True)
-class Taken:
+class ImportedProblem:
     """A problem as it is imported into the workspace.
 
     Attributes
     ----------
-    source : Source
-    about : Described
+    source : ProblemSource
+    about : ProblemFacts
         Facts about it with the sizes that the workspace begins from.
     dims : mapping of str to (tuple of int)
         Sizes that vary, by the name of a constant.
@@ -177,8 +177,8 @@ class Taken:
         Remarks on it, to be printed.
     """
 
-    source: Source
-    about: Described
+    source: ProblemSource
+    about: ProblemFacts
     dims: Mapping[str, tuple[int, ...] | str] = field(default_factory=dict)
     axes: tuple[tuple[int | str, ...], ...] = ()
     scaled: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -189,7 +189,7 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Left:
+class SkippedProblem:
     """A problem or candidate that was not imported, and the reason."""
 
     what: str
@@ -197,20 +197,20 @@ class Left:
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportOutcome:
     """The outcome of an import.
 
     Attributes
     ----------
     files : mapping of str to bytes
         Contents by path in the workspace; the configuration last.
-    taken : tuple of Taken
-    left : tuple of Left
+    taken : tuple of ImportedProblem
+    left : tuple of SkippedProblem
     in_place : bool
         The programs are read where they are, not copied.
     """
 
     files: Mapping[str, bytes]
-    taken: tuple[Taken, ...]
-    left: tuple[Left, ...] = ()
+    taken: tuple[ImportedProblem, ...]
+    left: tuple[SkippedProblem, ...] = ()
     in_place: bool = False

@@ -88,7 +88,7 @@ class Prober:
 
 @contextlib.contextmanager
 def probe_workers() -> Iterator[Pool]:
-    """Yield the workers for probes: of all problems, as each pool imports a framework anew."""
+    """Yield the workers for the probes of all problems: each pool imports a framework anew."""
     with (
         tempfile.TemporaryDirectory(prefix="gpuemu-import-") as staging,
         Pool(1, staging=Path(staging)) as pool,

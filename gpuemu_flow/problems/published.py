@@ -15,7 +15,7 @@ from gpuemu_flow.config.tables_kernels import KERNEL
 from gpuemu_flow.config.tables_ops import OP
 from gpuemu_flow.config.values import INVALID
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.problems.model import Left
+from gpuemu_flow.problems.model import SkippedProblem
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Json
 
@@ -29,7 +29,7 @@ _OTHER_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedConfig:
     """A configuration of gpuemu 0.1.0 in today's spelling.
 
     Attributes
@@ -38,17 +38,17 @@ class Published:
         Its tables but the ops and kernels.
     ops, kernels : tuple of (int, mapping)
         Each with the line that it begins in.
-    left : tuple of Left
+    left : tuple of SkippedProblem
         Keys without a meaning here, and what to do about each.
     """
 
     sections: Mapping[str, Json] = field(default_factory=dict)
     ops: tuple[tuple[int, Mapping[str, Json]], ...] = ()
     kernels: tuple[tuple[int, Mapping[str, Json]], ...] = ()
-    left: tuple[Left, ...] = ()
+    left: tuple[SkippedProblem, ...] = ()
 
 
-def read_published(file: Path) -> Published:
+def read_published(file: Path) -> PublishedConfig:
     """Return the content of a workspace's configuration.
 
     Raises
@@ -73,7 +73,7 @@ def read_published(file: Path) -> Published:
         **{name: dict(tree[name]) for name in _PASSED_ON if isinstance(tree.get(name), dict)},
     }
     ops = _tables(tree, "ops", OP, out)
-    return Published(
+    return PublishedConfig(
         sections,
         tuple((line, _op(table, sections["validation"])) for line, table in ops),
         _tables(tree, "kernels", KERNEL, out),
@@ -81,7 +81,7 @@ def read_published(file: Path) -> Published:
     )
 
 
-def _without_effect(tree: Mapping[str, Json], out: Reporter, file: str) -> list[Left]:
+def _without_effect(tree: Mapping[str, Json], out: Reporter, file: str) -> list[SkippedProblem]:
     """List keys of ops that gpuemu 0.1.0 reads and does not use."""
     ops = tree.get("ops")
     found = []
@@ -89,13 +89,17 @@ def _without_effect(tree: Mapping[str, Json], out: Reporter, file: str) -> list[
         for name in _UNUSED if isinstance(table, dict) else ():
             if name in table:
                 place = f"{file}:{out.line(('ops', at, name))}"
-                found.append(Left(place, f"ops[{at}].{name} has no effect in gpuemu 0.1.0"))
+                found.append(
+                    SkippedProblem(place, f"ops[{at}].{name} has no effect in gpuemu 0.1.0")
+                )
     return found
 
 
-def _left(problem: Problem) -> Left:
+def _left(problem: Problem) -> SkippedProblem:
     place = f"{problem.file}:{problem.line}" if problem.line else problem.file
-    return Left(place, f"{problem.message}; {problem.hint}" if problem.hint else problem.message)
+    return SkippedProblem(
+        place, f"{problem.message}; {problem.hint}" if problem.hint else problem.message
+    )
 
 
 def _with_effect(section: Section, table: Json) -> dict[str, Json]:

@@ -20,7 +20,7 @@ from gpuemu_flow.problems.found import (
     read_source,
     unique_name,
 )
-from gpuemu_flow.problems.model import Left
+from gpuemu_flow.problems.model import SkippedProblem
 from gpuemu_flow.problems.published_files import PlaceError, Places
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.syntax import parse_python
@@ -65,7 +65,7 @@ class _NotTakenError(Exception):
     """Raised for an op that cannot be taken; its text is the reason."""
 
 
-def find_corpus(places: Places, names: list[str], left: list[Left]) -> list[CorpusOp]:
+def find_corpus(places: Places, names: list[str], left: list[SkippedProblem]) -> list[CorpusOp]:
     """Return the ops described below a folder, named unlike `names`.
 
     Raises
@@ -78,7 +78,7 @@ def find_corpus(places: Places, names: list[str], left: list[Left]) -> list[Corp
         try:
             op = _read(file, places, left)
         except (_NotTakenError, PlaceError) as error:
-            left.append(Left(str(file), str(error)))
+            left.append(SkippedProblem(str(file), str(error)))
             continue
         taken = [*names, *(one.name for one in found)]
         found.append(replace(op, name=unique_name(op.name, taken)))
@@ -98,7 +98,7 @@ def _json(file: Path) -> dict[str, Json]:
     return value
 
 
-def _read(file: Path, places: Places, left: list[Left]) -> CorpusOp:
+def _read(file: Path, places: Places, left: list[SkippedProblem]) -> CorpusOp:
     about, folder = _json(file), file.parent
     if "op_schema" not in about and (folder / SCHEMA).is_file():
         about["op_schema"] = _json(folder / SCHEMA)
@@ -129,7 +129,7 @@ def _name(text: str) -> str:
     return text if fits else plain_name(text)
 
 
-def _left_keys(file: Path, about: Mapping[str, Json]) -> list[Left]:
+def _left_keys(file: Path, about: Mapping[str, Json]) -> list[SkippedProblem]:
     """Return the keys that are not taken, with what to do."""
     reasons = {}
     for key in sorted(set(about) - _KNOWN - _TOLD):
@@ -139,7 +139,7 @@ def _left_keys(file: Path, about: Mapping[str, Json]) -> list[Left]:
                 "stored cases are those of another generator's seeds; `gpuemu-flow fuzz` finds "
                 "failures anew and keeps them"
             )
-    return [Left(f"{file}: {key[:80]}", reason) for key, reason in reasons.items()]
+    return [SkippedProblem(f"{file}: {key[:80]}", reason) for key, reason in reasons.items()]
 
 
 def _demand_run(content: bytes) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from gpuemu_flow.config.find import is_file
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.problems.found import LARGEST_FILE, MOST_FILES, SKIPPED
-from gpuemu_flow.problems.model import Left
+from gpuemu_flow.problems.model import SkippedProblem
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
@@ -111,7 +111,7 @@ class Places:
             raise PlaceError(f"{text[:200]} lies outside of its workspace; move it there")
         raise PlaceError(f"there is no file {text[:200]}")
 
-    def copies(self, left: list[Left]) -> dict[str, bytes]:
+    def copies(self, left: list[SkippedProblem]) -> dict[str, bytes]:
         """Return the files to be copied, by path; none where they are read in place."""
         if self.in_place:
             return {}
@@ -136,7 +136,7 @@ class Places:
                     continue
                 if file.stat().st_size > LARGEST_FILE:
                     reason = f"more than {LARGEST_FILE} bytes: not copied; copy it if it is needed"
-                    left.append(Left(str(file), reason))
+                    left.append(SkippedProblem(str(file), reason))
                     continue
                 content = file.read_bytes()
                 total += len(content)

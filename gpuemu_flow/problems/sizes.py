@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 
 from gpuemu_flow.expressions import compute
-from gpuemu_flow.problems.model import Described
+from gpuemu_flow.problems.model import ProblemFacts
 from gpuemu_flow.problems.probing import ProbeError
 from gpuemu_flow.quick_dataclass import dataclass
 
 Constants = Mapping[str, int]
-Try = Callable[[Constants], Described]
+Try = Callable[[Constants], ProblemFacts]
 """Runs the model with other values of its constants; raises ProbeError where it does not run."""
 
 MOST_TRIES = 120
@@ -23,13 +23,13 @@ MOST_ELEMENTS = 1 << 14
 
 
 @dataclass
-class Tries:
+class CachedAttempts:
     """Counter of attempts that caches the result of each."""
 
     attempt: Try
     left: int = MOST_TRIES
 
-    def __call__(self, constants: Constants) -> Described | None:
+    def __call__(self, constants: Constants) -> ProblemFacts | None:
         """Return the facts about the model with given constants; None if it does not run."""
         if self.left <= 0:
             return None
@@ -40,17 +40,19 @@ class Tries:
             return None
 
 
-def scale_down(tries: Tries, constants: Constants) -> tuple[dict[str, int], Described | None]:
+def scale_down(
+    tries: CachedAttempts, constants: Constants
+) -> tuple[dict[str, int], ProblemFacts | None]:
     """Return the smallest constants found with which the model runs, and the facts about it then.
 
-    Constants that are tied to each other stay as they are where no scaling of them runs.
+    Constants that depend on each other stay unscaled if the model runs with no scaled ones.
     """
     for changed in _plans(constants):
         found = tries(changed)
         if found is not None and largest(found) <= MOST_ELEMENTS:
             return changed, found
     best: dict[str, int] = {}
-    known: Described | None = None
+    known: ProblemFacts | None = None
     for name in sorted(constants, key=lambda one: -constants[one]):
         for value in (8, 16, 32, 64, 128):
             if value >= constants[name]:
@@ -88,7 +90,7 @@ def _distinct(count: int) -> list[int]:
     return [SMALL[at] if at < len(SMALL) else SMALL[at % len(SMALL)] + at for at in range(count)]
 
 
-def largest(about: Described) -> int:
+def largest(about: ProblemFacts) -> int:
     """Return the elements of the largest input."""
     sizes = [1]
     for shape in about.shapes:
@@ -100,7 +102,7 @@ def largest(about: Described) -> int:
 
 
 @dataclass
-class Varied:
+class VariableSizes:
     """The sizes that may vary.
 
     Attributes
@@ -116,12 +118,12 @@ class Varied:
 
 
 def vary(
-    tries: Tries,
+    tries: CachedAttempts,
     constants: Constants,
     scaled: Constants,
-    about: Described,
+    about: ProblemFacts,
     wanted: Mapping[str, tuple[int, ...]] | None = None,
-) -> Varied:
+) -> VariableSizes:
     """Find the constants that only set sizes of inputs, and the sizes that they may have.
 
     Parameters
@@ -148,7 +150,7 @@ def vary(
             dims[name] = tuple(sorted(sizes))
             for (i, j), text in found.items():
                 axes[i][j] = text
-    varied = Varied(dims, tuple(tuple(shape) for shape in axes))
+    varied = VariableSizes(dims, tuple(tuple(shape) for shape in axes))
     return _together(tries, scaled, about, varied)
 
 
@@ -157,7 +159,7 @@ def _sizes(value: int) -> tuple[int, ...]:
 
 
 def _linear(
-    tries: Tries, name: str, value: int, scaled: Constants, about: Described
+    tries: CachedAttempts, name: str, value: int, scaled: Constants, about: ProblemFacts
 ) -> dict[tuple[int, int], str]:
     """Return the axes whose sizes are linear expressions of one constant."""
     for other, third in ((value + 1, value + 2), (2 * value, 4 * value)):
@@ -188,7 +190,7 @@ def _expression(name: str, factor: int, offset: int) -> str:
     return text + (f"+{offset}" if offset > 0 else f"-{-offset}" if offset < 0 else "")
 
 
-def same_but_shapes(one: Described, other: Described) -> bool:
+def same_but_shapes(one: ProblemFacts, other: ProblemFacts) -> bool:
     """Tell whether two descriptions differ at most in the sizes of the arguments."""
     return (
         one.init == other.init
@@ -200,7 +202,9 @@ def same_but_shapes(one: Described, other: Described) -> bool:
     )
 
 
-def _together(tries: Tries, scaled: Constants, about: Described, varied: Varied) -> Varied:
+def _together(
+    tries: CachedAttempts, scaled: Constants, about: ProblemFacts, varied: VariableSizes
+) -> VariableSizes:
     """Drop smallest sizes of the dims until the model runs with all combinations of extremes."""
     while varied.dims:
         if all(_runs(tries, scaled, picked, varied) for picked in _corners(varied.dims)):
@@ -208,8 +212,8 @@ def _together(tries: Tries, scaled: Constants, about: Described, varied: Varied)
         dims = {name: sizes[1:] for name, sizes in varied.dims.items()}
         if any(len(sizes) < 2 for sizes in dims.values()):
             break
-        varied = Varied(dims, varied.axes)
-    return Varied({}, about.shapes) if varied.dims else varied
+        varied = VariableSizes(dims, varied.axes)
+    return VariableSizes({}, about.shapes) if varied.dims else varied
 
 
 def _corners(dims: Mapping[str, tuple[int, ...]]) -> list[dict[str, int]]:
@@ -219,7 +223,9 @@ def _corners(dims: Mapping[str, tuple[int, ...]]) -> list[dict[str, int]]:
     return [least, most, *({**most, name: least[name]} for name in dims if len(dims) > 1)]
 
 
-def _runs(tries: Tries, scaled: Constants, picked: Constants, varied: Varied) -> bool:
+def _runs(
+    tries: CachedAttempts, scaled: Constants, picked: Constants, varied: VariableSizes
+) -> bool:
     found = tries({**scaled, **picked})
     if found is None:
         return False

@@ -6,13 +6,13 @@ import json
 import math
 from collections.abc import Sequence
 
-from gpuemu_flow.problems.model import Argument, Taken
+from gpuemu_flow.problems.model import Argument, ImportedProblem
 from gpuemu_flow.problems.toml_tables import toml_value
 from gpuemu_flow.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class OpTable:
+class OpTemplate:
     """One ``[[ops]]`` of the configuration: the template of a problem's candidates.
 
     Attributes
@@ -25,7 +25,7 @@ class OpTable:
     reference : str
     triton_if, skip_if : tuple of str
         Words of candidates that need Triton's interpreter, or cannot run here.
-    taken : Taken
+    taken : ImportedProblem
         The problem.
     shared : tuple of str
         Files of the problem that candidates read besides their own.
@@ -37,13 +37,13 @@ class OpTable:
     reference: str
     triton_if: tuple[str, ...]
     skip_if: tuple[str, ...]
-    taken: Taken
+    taken: ImportedProblem
     shared: tuple[str, ...] = ()
 
 
 def workspace_text(
     project: str,
-    ops: Sequence[OpTable],
+    ops: Sequence[OpTemplate],
     cases: int,
     hidden: Sequence[str] = (),
     apart: Sequence[str] = (),
@@ -53,7 +53,7 @@ def workspace_text(
     Parameters
     ----------
     project : str
-    ops : sequence of OpTable
+    ops : sequence of OpTemplate
     cases : int
     hidden : sequence of str
         Paths of files that no candidate may read: the problems' own, with their references, and
@@ -80,7 +80,7 @@ def workspace_text(
     return "\n".join(parts)
 
 
-def _op(one: OpTable) -> str:
+def _op(one: OpTemplate) -> str:
     about = one.taken.about
     program = {
         "kind": "callable",

@@ -71,7 +71,7 @@ def bring_up_to_date(
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredBaseline:
     """The outcome of storing a baseline.
 
     Attributes
@@ -88,14 +88,14 @@ class Stored:
     dropped: tuple[str, ...]
 
 
-def _put(workspace: Workspace, baseline: Baseline) -> Stored:
+def _put(workspace: Workspace, baseline: Baseline) -> StoredBaseline:
     known = BaselineStore(workspace.cache)
     replaced = known.put(baseline)
     keep = workspace.config.storage.max_baselines
-    return Stored(baseline, replaced, known.trim(keep, baseline.tag))
+    return StoredBaseline(baseline, replaced, known.trim(keep, baseline.tag))
 
 
-def store(workspace: Workspace, tag: str, report: RunReport) -> Stored:
+def store(workspace: Workspace, tag: str, report: RunReport) -> StoredBaseline:
     """Store the present results under a name, replacing a baseline of that name.
 
     Raises
@@ -118,7 +118,7 @@ def store(workspace: Workspace, tag: str, report: RunReport) -> Stored:
     return _put(workspace, baseline)
 
 
-def import_file(workspace: Workspace, path: Path, tag: str) -> Stored:
+def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
     """Import an exported baseline, under its own name or `tag`.
 
     Raises
@@ -194,9 +194,9 @@ def _kernel_diffs(
 
 def _gone(kernel: KernelDiff) -> KernelDiff:
     """Return the difference for a kernel that is no longer configured."""
-    from gpuemu_flow.artifacts.diff import Judgement  # noqa: PLC0415
+    from gpuemu_flow.artifacts.diff import ChangeJudgement  # noqa: PLC0415
 
-    judgement = Judgement(REGRESSION, "kernel", "it is not configured any more")
+    judgement = ChangeJudgement(REGRESSION, "kernel", "it is not configured any more")
     return replace(kernel, judgements=(*kernel.judgements, judgement))
 
 

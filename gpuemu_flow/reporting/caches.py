@@ -18,7 +18,7 @@ from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.lock import RunLock
 from gpuemu_flow.store.remote.entry import EntryError, decode
 from gpuemu_flow.store.remote.folder import FolderTransport
-from gpuemu_flow.store.remote.place import Place
+from gpuemu_flow.store.remote.place import CacheAccess
 from gpuemu_flow.store.remote.transport import (
     ACTION,
     CONTENT,
@@ -75,7 +75,7 @@ class CacheFacts:
 
 
 @dataclass
-class Checked:
+class CacheCheck:
     """The result of looking at all objects of a cache.
 
     Attributes
@@ -178,13 +178,13 @@ def collect_shared(workspace: Workspace, limit: int) -> tuple[int, int]:
     return deleted, freed
 
 
-def verify(workspace: Workspace, on_wait: OnWait | None = None) -> Checked:
+def verify(workspace: Workspace, on_wait: OnWait | None = None) -> CacheCheck:
     """Read the workspace's whole cache, and set damaged objects aside."""
     cache = workspace.cache
     cache.create()
     with RunLock(cache.lock_path, on_wait):
         names = cache.files.list_files(cache.blobs.folder, "", depth=1)
-        checked = Checked(blobs=sum(1 for _ in names))
+        checked = CacheCheck(blobs=sum(1 for _ in names))
         checked.damaged += [f"blob {digest}" for digest in cache.blobs.verify()]
         if (cache.folder / "actions").exists():
             for key in tuple(cache.actions):
@@ -196,7 +196,7 @@ def verify(workspace: Workspace, on_wait: OnWait | None = None) -> Checked:
     return checked
 
 
-def verify_shared(workspace: Workspace) -> Checked:
+def verify_shared(workspace: Workspace) -> CacheCheck:
     """Read all objects of a shared folder; where it may be written to, remove damaged ones.
 
     Raises
@@ -205,7 +205,7 @@ def verify_shared(workspace: Workspace) -> Checked:
         ``cache-remote-unlisted``, ``cache-remote-none``.
     """
     folder, place = _shared_folder(workspace)
-    checked = Checked()
+    checked = CacheCheck()
     for kind, limit in ((ACTION, MOST_ENTRY_BYTES), (CONTENT, MOST_BLOB_BYTES)):
         for path in folder.files(kind):
             sound = _is_sound(folder, kind, path.name, limit, place)
@@ -221,7 +221,7 @@ def verify_shared(workspace: Workspace) -> Checked:
     return checked
 
 
-def _is_sound(folder: FolderTransport, kind: str, key: str, limit: int, place: Place) -> bool:
+def _is_sound(folder: FolderTransport, kind: str, key: str, limit: int, place: CacheAccess) -> bool:
     sink = BytesIO()
     try:
         if not folder.get(kind, key, sink, limit):
@@ -256,7 +256,9 @@ def _delete(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _shared_folder(workspace: Workspace, *, writing: bool = False) -> tuple[FolderTransport, Place]:
+def _shared_folder(
+    workspace: Workspace, *, writing: bool = False
+) -> tuple[FolderTransport, CacheAccess]:
     place = place_for(workspace, writing=writing)
     parts = urllib.parse.urlsplit(place.url)
     if parts.scheme != "file":

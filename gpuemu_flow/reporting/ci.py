@@ -37,7 +37,7 @@ THOROUGH = "thorough"
 
 
 @dataclass(frozen=True)
-class Request:
+class ReportRequest:
     """A request for a report, as a command makes it.
 
     Attributes
@@ -89,7 +89,7 @@ class Request:
 
 def check(
     workspace: Workspace,
-    request: Request,
+    request: ReportRequest,
     listener: Listener | None = None,
     environ: Mapping[str, str] = os.environ,
     announce: Callable[[str], None] = lambda _: None,
@@ -212,7 +212,7 @@ def _part(workspace: Workspace, shard: Shard | None) -> ShardPart | None:
     )
 
 
-def _gate(workspace: Workspace, request: Request) -> bool:
+def _gate(workspace: Workspace, request: ReportRequest) -> bool:
     if request.fail_on_regression is not None:
         return request.fail_on_regression
     return request.baseline is not None and workspace.settings.fail_on_regression

@@ -17,7 +17,7 @@ _LOST = "files that are not recorded any more"
 
 
 @dataclass(frozen=True)
-class Moved:
+class ChangedFiles:
     """Files of a submission's code that changed since it was run.
 
     Attributes
@@ -47,18 +47,18 @@ class ClientCode:
         self._workspace = workspace
         self._store = store
         self._table = FileTable(workspace.root)
-        self._known: dict[str, Moved] = {"": Moved()}
+        self._known: dict[str, ChangedFiles] = {"": ChangedFiles()}
 
-    def moved(self, stored: StoredResult) -> Moved:
+    def moved(self, stored: StoredResult) -> ChangedFiles:
         """Return the known files of a submission that changed since its output was computed."""
         if stored.files not in self._known:
             self._known[stored.files] = self._look(stored)
         return self._known[stored.files]
 
-    def _look(self, stored: StoredResult) -> Moved:
+    def _look(self, stored: StoredResult) -> ChangedFiles:
         files = self._store.files_of(stored)
         if files is None:
-            return Moved(gone=(_LOST,))
+            return ChangedFiles(gone=(_LOST,))
         edited, gone = [], []
         for path, digest in sorted(files.items()):
             full = os.path.join(self._workspace.root, path)  # noqa: PTH118 - may be absolute
@@ -68,10 +68,10 @@ class ClientCode:
                 gone.append(path)
             elif stamp[2] > LARGEST or self._table.digest(path) != digest:
                 edited.append(path)
-        return Moved(tuple(edited), tuple(gone))
+        return ChangedFiles(tuple(edited), tuple(gone))
 
 
-def name_files(moved: Iterable[Moved]) -> str:
+def name_files(moved: Iterable[ChangedFiles]) -> str:
     """List the first few files that changed or are gone, as text."""
     moved = list(moved)
     edited = sorted({path for one in moved for path in one.edited})

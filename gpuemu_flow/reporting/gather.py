@@ -17,9 +17,9 @@ from gpuemu_flow.reporting import history
 from gpuemu_flow.reporting.relocate import Relocator
 from gpuemu_flow.results.baseline_diff import BaselineDiff
 from gpuemu_flow.results.document import (
-    CheckedCase,
+    CaseVerdict,
+    FileLine,
     KnownFailure,
-    Place,
     Report,
     ShardPart,
     TaskState,
@@ -95,8 +95,8 @@ def _state(spec: TaskSpec, status: str) -> TaskState:
     return TaskState(spec.name, spec.stage, spec.subject, part, status)
 
 
-def checked_cases(workspace: Workspace, run: RunReport) -> list[CheckedCase]:
-    """List every case of a report's ops, in its order; of submitted results, the failing ones."""
+def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
+    """List all cases of a report's ops, in its order; of submitted results only failing ones."""
     tasks, relocate = workspace.graph.tasks, Relocator(workspace)
     found = []
     for result in run.results:
@@ -111,9 +111,9 @@ def checked_cases(workspace: Workspace, run: RunReport) -> list[CheckedCase]:
         for c in cases:
             checked = CheckResult.from_json(c["result"])
             checked = checked if spec is None else relocate(spec, checked)
-            found.append(CheckedCase(result.op, Case.from_json(c["case"]), checked))
+            found.append(CaseVerdict(result.op, Case.from_json(c["case"]), checked))
         if not cases:
-            found += [CheckedCase(f.op, f.case, f.result) for f in result.failures]
+            found += [CaseVerdict(f.op, f.case, f.result) for f in result.failures]
     return found
 
 
@@ -146,7 +146,7 @@ def repository(root: Path, environ: Mapping[str, str]) -> Path:
 
 def op_places(
     workspace: Workspace, run: RunReport, worse: Iterable[Regression], base: Path
-) -> dict[str, Place]:
+) -> dict[str, FileLine]:
     """Find the source, or else the table, of each op that did not pass or got worse."""
     wanted = {r.op for r in run.results if r.verdict is not Verdict.PASSED}
     wanted |= {change.op for change in run.changes}
@@ -158,24 +158,24 @@ def op_places(
     }
 
 
-def kernel_places(workspace: Workspace, base: Path) -> dict[str, Place]:
+def kernel_places(workspace: Workspace, base: Path) -> dict[str, FileLine]:
     """Find the source or artifact of each configured kernel."""
     found = {}
     for kernel in workspace.config.kernels:
         source = next((p for p in (kernel.source, kernel.ptx, kernel.cubin) if p), None)
         if source is not None:
-            found[kernel.name] = Place(_relative(source, base))
+            found[kernel.name] = FileLine(_relative(source, base))
     return found
 
 
-def _op_place(op: OpConfig, config: Path, base: Path) -> Place:
+def _op_place(op: OpConfig, config: Path, base: Path) -> FileLine:
     program = op.op
     if program is not None and program.path is not None:
         line = _definition(program.path, program.function) if program.function else 1
         if line:
-            return Place(_relative(program.path, base), line)
+            return FileLine(_relative(program.path, base), line)
     file = config.parent / op.file if op.file else config
-    return Place(_relative(file, base), max(op.line, 1))
+    return FileLine(_relative(file, base), max(op.line, 1))
 
 
 def _definition(path: Path, function: str) -> int:

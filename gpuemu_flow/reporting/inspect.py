@@ -13,7 +13,7 @@ from gpuemu_flow.reporting.submissions import forget_submissions
 from gpuemu_flow.results.inspection import (
     CacheSize,
     ListedTask,
-    Origin,
+    OriginTask,
     SkippedTask,
     StatusCounts,
     TaskExplanation,
@@ -84,14 +84,14 @@ def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
 
 def _origins(
     workspace: Workspace, states: TaskStates, name: str, stale: set[str]
-) -> tuple[Origin, ...]:
+) -> tuple[OriginTask, ...]:
     """Find the tasks before `name` that would run for their own reasons."""
     tasks = workspace.graph.tasks
     found = []
     for before in workspace.graph.upstream([name]) - {name}:
         reasons = states.reasons(tasks[before], states.parts(tasks[before]))
         if before in stale and reasons:
-            found.append(Origin(before, tuple(reason.what for reason in reasons)))
+            found.append(OriginTask(before, tuple(reason.what for reason in reasons)))
     return tuple(sorted(found, key=lambda origin: origin.task))
 
 

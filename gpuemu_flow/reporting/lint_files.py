@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpuemu_flow.artifacts.lint import kernel_record
 from gpuemu_flow.artifacts.measure import Artifact, Measurement, measure
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.ptxas import PtxasReport
 from gpuemu_flow.artifacts.sass import MachineCode
 from gpuemu_flow.artifacts.toolchain import Toolchain, find_tools
@@ -87,7 +87,7 @@ def lint_files(
         file that cannot be read or has another suffix.
     """
     pairs = _pairs(paths)
-    policy = Policy() if workspace is None else kernel_policy(workspace.config.policies, None)
+    policy = KernelPolicy() if workspace is None else kernel_policy(workspace.config.policies, None)
     results: list[KernelResult] = []
     problems: dict[Problem, None] = {}
     known: set[str] = set()
@@ -110,7 +110,7 @@ def lint_files(
     return RunReport(TaskCounts(), (), (), tuple(problems), kernels=tuple(results))
 
 
-def _lint(found: Measurement, names: Sequence[str], policy: Policy) -> Linted:
+def _lint(found: Measurement, names: Sequence[str], policy: KernelPolicy) -> Linted:
     linted = Linted(problems=list(found.problems))
     views = [view for view in found.kernels if not names or view.name in names]
     lint_views(views, policy, linted, allowances(_sources(views), Path.cwd()))

@@ -11,6 +11,7 @@ from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.results.document import Report, ShardPart, TaskState
 from gpuemu_flow.results.model import RunReport, TaskCounts
 from gpuemu_flow.results.shard_document import rebuilt
+from gpuemu_flow.results.shard_schema import violation
 from gpuemu_flow.types import Json
 
 MAX_BYTES = 512 << 20
@@ -82,20 +83,27 @@ def _read(path: Path, *, strict: bool) -> Report | None:
 
 
 def _rebuilt(path: Path, shard: Json) -> Report:
+    wrong = violation(shard)
+    if not wrong and shard["index"] > shard["count"]:
+        wrong = f"shard.index: {shard['index']} is more than the count, {shard['count']}"
+    if wrong:
+        raise _damaged(path, wrong)
+    part = ShardPart(shard["index"], shard["count"], shard["split"], shard["settings"])
     try:
-        index, count, split = shard["index"], shard["count"], shard["split"]
-        whole = type(index) is int and type(count) is int and isinstance(split, str)
-        if not whole or not 1 <= index <= count:
-            raise ValueError("no shard")
-        settings = {str(op): str(digest) for op, digest in shard["settings"].items()}
-        return rebuilt(ShardPart(index, count, split, settings), shard["document"])
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        reason = "it is damaged, or another version of gpuemu-flow wrote it"
-        raise _unreadable(path, reason) from None
+        return rebuilt(part, shard["document"])
+    except ValueError as error:
+        raise _damaged(path, f"shard.document: {error}") from None
 
 
-def _unreadable(path: Path, reason: str) -> UsageError:
-    return UsageError(Problem("merge-unreadable", reason, "", file=str(path)))
+def _unreadable(path: Path, reason: str, hint: str = "") -> UsageError:
+    return UsageError(Problem("merge-unreadable", reason, hint, file=str(path)))
+
+
+def _damaged(path: Path, wrong: str) -> UsageError:
+    reason = f"it is damaged, or another version of gpuemu-flow wrote it: {wrong}"
+    return _unreadable(
+        path, reason, "write it again with `gpuemu-flow ci --shard I/N -o FILE.json`"
+    )
 
 
 def _check_parts(found: Sequence[tuple[Path, Report]]) -> None:

@@ -27,7 +27,7 @@ MAX_HOURS = 24 * 365 * 100.0
 
 
 @dataclass(frozen=True)
-class Query:
+class ReportQuery:
     """A query for a report of the last results.
 
     Attributes
@@ -48,7 +48,7 @@ class Query:
     pictures: bool = False
 
 
-def current(workspace: Workspace, query: Query) -> Report:
+def current(workspace: Workspace, query: ReportQuery) -> Report:
     """Report the last results: changed ones are marked, and those never checked are skipped.
 
     Raises

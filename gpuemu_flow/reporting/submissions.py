@@ -16,13 +16,13 @@ from gpuemu_flow.graph.graph import Skip
 from gpuemu_flow.inputs.files import stamp_of
 from gpuemu_flow.judging.summary import WORST, tallied
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.reporting.client_code import SHOWN, ClientCode, Moved, name_files
+from gpuemu_flow.reporting.client_code import SHOWN, ChangedFiles, ClientCode, name_files
 from gpuemu_flow.reporting.renamed_submissions import new_names
 from gpuemu_flow.results.from_manifests import result_of_summary
 from gpuemu_flow.results.model import Absence, CaseFailure, OpResult
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.results import FOLDER, STAMP, Judged, ResultStore, StoredResult
+from gpuemu_flow.store.results import FOLDER, STAMP, CountedResult, ResultStore, StoredResult
 from gpuemu_flow.types import (
     BAD,
     Case,
@@ -81,7 +81,7 @@ class _Submitted:
     op, dtype : str
     valid : list of StoredResult
         Those that count.
-    moved : list of (StoredResult, Moved)
+    moved : list of (StoredResult, ChangedFiles)
         Submissions that would count if their code had not changed.
     others : int
         Those that were judged by another reference or configuration.
@@ -94,7 +94,7 @@ class _Submitted:
     op: str
     dtype: str
     valid: list[StoredResult]
-    moved: list[tuple[StoredResult, Moved]]
+    moved: list[tuple[StoredResult, ChangedFiles]]
     others: int
     lost: str = ""
     skipped: str = ""
@@ -235,7 +235,7 @@ def _figures(one: _Submitted) -> dict[str, Json]:
     }
 
 
-def _figure(judged: Judged, name: str) -> float:
+def _figure(judged: CountedResult, name: str) -> float:
     """Return the sort key of a figure, by which NaN is the worst."""
     value = float(getattr(judged, name))
     return math.inf if math.isnan(value) else value

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import charts, leads
 from gpuemu_flow.reports.text import note_lines
-from gpuemu_flow.results.document import CheckedCase, Picture, Report, kind_of
+from gpuemu_flow.results.document import CaseVerdict, Picture, Report, kind_of
 from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.store.failure_record import FailureRecord
 from gpuemu_flow.types import Verdict
@@ -21,7 +21,7 @@ MAX_MESSAGES = 3
 
 
 @dataclass(frozen=True)
-class Card:
+class FailureCard:
     """One failure as the page shows it.
 
     `lead` is the line that is shown while the card is folded. `common` is true if at least half of
@@ -49,7 +49,7 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Besides:
+class OtherProblem:
     """An op or kernel that did not pass without a failing case: verdict, text and place."""
 
     verdict: str
@@ -58,7 +58,7 @@ class Besides:
     anchor: str
 
 
-def cards(report: Report, most: int, drawn: int) -> tuple[list[Card], list[CaseFailure]]:
+def cards(report: Report, most: int, drawn: int) -> tuple[list[FailureCard], list[CaseFailure]]:
     """Return a card for each op, dtype and kind, worst first, and the remaining failing cases.
 
     Parameters
@@ -78,7 +78,7 @@ def cards(report: Report, most: int, drawn: int) -> tuple[list[Card], list[CaseF
 
 def _card(
     report: Report, failure: CaseFailure, anchor: str, has_picture: bool, alike: Counter[str]
-) -> Card:
+) -> FailureCard:
     """Make the card of one failing case that represents its op, dtype and kind."""
     key = report.key(failure)
     known = report.known.get(key)
@@ -90,12 +90,12 @@ def _card(
     notes = "\n".join(note_lines(failure.result))
     cause = report.causes.get(key, "")
     found = report.explained.get(key)
-    return Card(
+    return FailureCard(
         anchor=anchor,
         lead=leads.lead(report, failure, alike),
         failure=failure,
         kind=kind_of(failure),
-        name=CheckedCase(failure.op, failure.case, failure.result).name,
+        name=CaseVerdict(failure.op, failure.case, failure.result).name,
         count=alike.total(),
         common=leads.is_common(cause, alike),
         messages=tuple(f.message[:MAX_MESSAGE] for f in failure.result.failures[:MAX_MESSAGES]),
@@ -112,16 +112,16 @@ def _card(
     )
 
 
-def besides(report: Report) -> Iterator[Besides]:
+def besides(report: Report) -> Iterator[OtherProblem]:
     """Yield every other reason why a run did not pass, so that the page shows all of them."""
     for problem in report.run.problems:
         if not problem.warning:
             text = problem.message[:MAX_MESSAGE]
-            yield Besides("error", problem.slug, text, "problems")
+            yield OtherProblem("error", problem.slug, text, "problems")
     for result in report.run.results:
         if result.verdict in WRONG and not result.failures:
             name = f"{result.op} {result.dtype}"
-            yield Besides(result.verdict.value, name, result.reason[:MAX_MESSAGE], "ops")
+            yield OtherProblem(result.verdict.value, name, result.reason[:MAX_MESSAGE], "ops")
     for kernel in report.run.kernels:
         if kernel.verdict in WRONG:
             found = [
@@ -132,8 +132,8 @@ def besides(report: Report) -> Iterator[Besides]:
             text = found[0] if found else kernel.reason
             more = f", and {len(found) - 1} more" if len(found) > 1 else ""
             name = f"kernel {kernel.kernel} {kernel.arch}".rstrip()
-            yield Besides(kernel.verdict.value, name, text[:MAX_MESSAGE] + more, "kernels")
+            yield OtherProblem(kernel.verdict.value, name, text[:MAX_MESSAGE] + more, "kernels")
     if report.fail_on_regression and report.regressions:
         more = f", and {len(report.regressions) - 1} more" if len(report.regressions) > 1 else ""
         text = report.regressions[0].sentence[:MAX_MESSAGE] + more
-        yield Besides("failed", "regression", text, "baseline")
+        yield OtherProblem("failed", "regression", text, "baseline")

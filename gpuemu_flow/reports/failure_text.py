@@ -172,7 +172,7 @@ def reproduction_to_json(found: Reproduced) -> dict[str, Json]:
     }
 
 
-class Shrunk(Protocol):
+class MinimizationFigures(Protocol):
     """The data that writers need of a minimisation."""
 
     @property
@@ -189,7 +189,7 @@ class Shrunk(Protocol):
     def log(self) -> Sequence[str]: ...
 
 
-def render_minimization(found: Shrunk, style: Style) -> str:
+def render_minimization(found: MinimizationFigures, style: Style) -> str:
     """Return a failure and the smallest case found."""
     lines = [f"original: {line}" for line in failure_lines(found.original)[:1]]
     if found.minimized is None:
@@ -201,7 +201,7 @@ def render_minimization(found: Shrunk, style: Style) -> str:
     return "\n".join([*lines, render_failure(found.minimized, style)])
 
 
-def minimization_to_json(found: Shrunk) -> dict[str, Json]:
+def minimization_to_json(found: MinimizationFigures) -> dict[str, Json]:
     """Return the JSON that ``minimize --format json`` prints."""
     return {
         "schema_version": 1,

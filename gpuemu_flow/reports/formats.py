@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Look:
+class ReaderOptions:
     """Choices of the reader; each format uses those that apply to it.
 
     Attributes
@@ -28,10 +28,10 @@ class Look:
     warn_threshold: float = 1.0
 
 
-class Writer(Protocol):
+class ReportWriter(Protocol):
     """A module that writes a report in one format."""
 
-    def write(self, report: Report, look: Look) -> str:
+    def write(self, report: Report, look: ReaderOptions) -> str:
         """Return the whole file, ending with a line break."""
 
 
@@ -42,7 +42,7 @@ class Format:
     Attributes
     ----------
     module : str
-        The `Writer`, a module of this package.
+        The `ReportWriter`, a module of this package.
     endings : tuple of str
         Endings of files that are written in the format.
     aliases : tuple of str
@@ -54,9 +54,9 @@ class Format:
     aliases: tuple[str, ...] = ()
 
     @property
-    def writer(self) -> Writer:
+    def writer(self) -> ReportWriter:
         """Import the writer."""
-        found: Writer = import_module(f"gpuemu_flow.reports.{self.module}")
+        found: ReportWriter = import_module(f"gpuemu_flow.reports.{self.module}")
         return found
 
 

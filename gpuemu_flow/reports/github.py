@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpuemu_flow.reports import leads
 from gpuemu_flow.reports.report_text import headline
-from gpuemu_flow.results.document import Place, Report
+from gpuemu_flow.results.document import FileLine, Report
 from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import Verdict
 
@@ -85,7 +85,7 @@ def _lints(report: Report) -> Iterator[str]:
             yield _command(place, "kernel", text)
 
 
-def _command(place: Place | None, title: str, message: str) -> str:
+def _command(place: FileLine | None, title: str, message: str) -> str:
     return _error(
         place.file if place is not None else "",
         place.line if place is not None else 0,

@@ -17,7 +17,7 @@ from gpuemu_flow.plain_text import inert_json, inert_markup, with_newlines
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import charts, failure_cards, graph_chart
 from gpuemu_flow.reports.failure_cards import WRONG
-from gpuemu_flow.reports.formats import Look
+from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.report_text import headline
 from gpuemu_flow.reports.text import duration, number, percent, plural, sandbox_levels, share
 from gpuemu_flow.results.document import (
@@ -42,7 +42,7 @@ _FORBIDDEN = re.compile(
 
 
 @dataclass(frozen=True)
-class Row:
+class SummaryRow:
     """One op and dtype of the summary."""
 
     result: OpResult
@@ -75,7 +75,7 @@ class KernelRow:
     status: str
 
 
-def write(report: Report, _look: Look) -> str:
+def write(report: Report, _look: ReaderOptions) -> str:
     """Return the report as a page of HTML."""
     return report_to_html(report)
 
@@ -182,7 +182,7 @@ def _found(report: Report) -> dict[tuple[str, str], str]:
 
 
 def clean(text: str) -> str:
-    """Replace characters that HTML cannot hold or that reorder a line by their number."""
+    """Show by number the characters that HTML cannot hold, and those that reorder a line."""
     return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", with_newlines(text))
 
 
@@ -190,13 +190,15 @@ def _digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _rows(report: Report, anchors: Mapping[tuple[str, str], str]) -> list[Row]:
+def _rows(report: Report, anchors: Mapping[tuple[str, str], str]) -> list[SummaryRow]:
     history: dict[tuple[str, str], list[HistoryPoint]] = {}
     for point in report.history:
         history.setdefault((point.op, point.dtype), []).append(point)
     order = {Verdict.FAILED: 0, Verdict.ERROR: 1, Verdict.INCONCLUSIVE: 2, Verdict.PASSED: 3}
     rows = [
-        Row(r, charts.trend(history.get((r.op, r.dtype), ())), anchors.get((r.op, r.dtype), ""))
+        SummaryRow(
+            r, charts.trend(history.get((r.op, r.dtype), ())), anchors.get((r.op, r.dtype), "")
+        )
         for r in report.run.results
     ]
     return sorted(rows, key=lambda row: order.get(row.result.verdict, 4))

@@ -10,9 +10,9 @@ from xml.etree.ElementTree import Element
 
 from gpuemu_flow.plain_text import inert_markup, with_newlines
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.reports.formats import Look
+from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.text import note_lines, number, percent, share
-from gpuemu_flow.results.document import CheckedCase, Report
+from gpuemu_flow.results.document import CaseVerdict, Report
 from gpuemu_flow.results.model import MISSED, STANDING, Absence, KernelResult, OpResult
 from gpuemu_flow.runners.sandbox.spec import shown_level
 from gpuemu_flow.types import Verdict
@@ -45,7 +45,7 @@ class _Test:
 
 
 def clean(text: str) -> str:
-    """Replace characters that XML 1.0 cannot hold or that reorder a line by their number."""
+    """Show by number the characters that XML 1.0 cannot hold, and those that reorder a line."""
     return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", with_newlines(text))
 
 
@@ -57,7 +57,7 @@ def clip(text: str, limit: int) -> str:
     return text[: max(0, limit - len(note))] + note
 
 
-def write(report: Report, _look: Look) -> str:
+def write(report: Report, _look: ReaderOptions) -> str:
     """Return the report as JUnit XML."""
     return report_to_junit(report)
 
@@ -164,7 +164,7 @@ def _cases(report: Report) -> Iterator[_Test]:
         yield _Test(f"ops.{checked.op}", checked.name, took, element, kind, message, body)
 
 
-def _body(report: Report, checked: CheckedCase, message: str) -> Iterator[str]:
+def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
     """Return the body: the message, which some services only show there, and the details."""
     case, result, stats = checked.case, checked.result, checked.result.stats
     failure = checked.failure

@@ -10,7 +10,7 @@ from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.kernel_record import KernelRecord
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import leads
-from gpuemu_flow.reports.formats import Look
+from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.report_text import counts, headline
 from gpuemu_flow.reports.text import (
     condition_lines,
@@ -52,7 +52,7 @@ class _Section:
     most: int = MAX_ROWS
 
 
-def write(report: Report, _look: Look) -> str:
+def write(report: Report, _look: ReaderOptions) -> str:
     """Return the report as Markdown."""
     return report_to_markdown(report)
 
@@ -67,16 +67,16 @@ def report_to_markdown(report: Report, limit: int = MAX_COMMENT) -> str:
             continue
         head = ["", f"### {section.title}", "", *section.head]
         room -= _size(head)
-        kept = []
+        shown = []
         for row in section.rows[: section.most * max(1, limit // MAX_COMMENT)]:
             if room - _size([row]) < 0:
                 break
             room -= _size([row])
-            kept.append(row)
-        if kept:
-            lines += [*head, *kept]
-        if len(kept) < len(section.rows):
-            more = len(section.rows) - len(kept)
+            shown.append(row)
+        if shown:
+            lines += [*head, *shown]
+        if len(shown) < len(section.rows):
+            more = len(section.rows) - len(shown)
             lines += ["", f"… {more} more in “{section.title}”; see the full report."]
     lines += ["", f"<sub>gpuemu-flow {code_free(report.version)}, {report.created}</sub>", ""]
     return "\n".join(lines)

@@ -78,7 +78,7 @@ def render_mutation(found: Mutated, style: Style) -> str:
     return "\n".join(lines)
 
 
-class Covered(Protocol):
+class CoverageFigures(Protocol):
     """The data that the writers need of a coverage measurement."""
 
     @property
@@ -89,7 +89,7 @@ class Covered(Protocol):
     def gaps(self) -> Sequence[Gap]: ...
 
 
-def render_coverage(found: Covered) -> str:
+def render_coverage(found: CoverageFigures) -> str:
     """Return the table and the gaps."""
     lines = table(found.rows)
     widths = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
@@ -106,7 +106,7 @@ def render_coverage(found: Covered) -> str:
     return "\n".join(shown)
 
 
-def coverage_to_json(found: Covered, form: str) -> dict[str, Json]:
+def coverage_to_json(found: CoverageFigures, form: str) -> dict[str, Json]:
     """Return the JSON of ``coverage``; for `form` ``codecov``, in that service's format."""
     ops = sorted({row.op for row in found.rows})
     covered = [op for op in ops if any(row.op == op and row.cases for row in found.rows)]

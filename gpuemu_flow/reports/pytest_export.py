@@ -13,7 +13,7 @@ from gpuemu_flow.numerics.layouts import describe, place, sentinel
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import pytest_template as template
 from gpuemu_flow.reports.export_outputs import Array, Arrays, Expectation, ExpectedOutputs
-from gpuemu_flow.reports.python_source import Source, literal
+from gpuemu_flow.reports.python_source import PythonSource, literal
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
 from gpuemu_flow.runners.arguments import pinned
@@ -170,7 +170,7 @@ class _Test:
         in_process = bool(self._function)
         body = self._callable_parts(test) if in_process else self._script_parts(test)
         constants = {
-            "HERE": Source("os.path.dirname(os.path.abspath(__file__))"),
+            "HERE": PythonSource("os.path.dirname(os.path.abspath(__file__))"),
             "TENSORS": tensors_name,
             "FAILURE": self._facts(),
             "ROOT": self._root(),
@@ -184,9 +184,9 @@ class _Test:
         extended = self._extended()
         needs = "numpy, ml_dtypes" if extended else "numpy"
         used = {dtype_name(array.dtype) for array in self.tensors.values()}
-        extra = {name: Source(f"np.dtype(ml_dtypes.{name})") for name in extended}
+        extra = {name: PythonSource(f"np.dtype(ml_dtypes.{name})") for name in extended}
         types = {
-            tag: extra.get(name, Source(f"np.dtype({name!r})"))
+            tag: extra.get(name, PythonSource(f"np.dtype({name!r})"))
             for tag, name in _TAGS.items()
             if name in used
         }
@@ -223,19 +223,19 @@ class _Test:
             "reproduce": record.reproduce,
         }
 
-    def _root(self) -> Source:
+    def _root(self) -> PythonSource:
         root = Path(self._program.root)
         if self._folder.is_relative_to(root):
             relative = os.path.relpath(root, self._folder)
-            return Source(f"os.path.normpath(os.path.join(HERE, {literal(relative)}))")
-        return Source(literal(str(root)))
+            return PythonSource(f"os.path.normpath(os.path.join(HERE, {literal(relative)}))")
+        return PythonSource(literal(str(root)))
 
-    def _path(self, path: str) -> Source:
+    def _path(self, path: str) -> PythonSource:
         """Return a path of the program, relative to the workspace where it lies in it."""
         if path and Path(path).is_relative_to(self._program.root):
             relative = Path(path).relative_to(self._program.root).as_posix()
-            return Source(f"os.path.join(ROOT, {literal(relative)})")
-        return Source(literal(path))
+            return PythonSource(f"os.path.join(ROOT, {literal(relative)})")
+        return PythonSource(literal(path))
 
     def _extended(self) -> list[str]:
         """Return the dtypes of inputs and outputs that numpy itself lacks."""
@@ -265,7 +265,7 @@ class _Test:
         return {
             **where_it_lies,
             "FUNCTION": self._function,
-            "PATHS": [*folder, Source("ROOT")],
+            "PATHS": [*folder, PythonSource("ROOT")],
             "KWARGS": dict(program.kwargs),
             "ENVIRONMENT": dict(program.env),
             **self._process_constants(),
@@ -294,10 +294,10 @@ class _Test:
         command: list[Json] = [path, *program.argv]
         environment: dict[str, Json] = {}
         if program.kind == "script":
-            own = Source(literal(program.python) if program.python else "sys.executable")
+            own = PythonSource(literal(program.python) if program.python else "sys.executable")
             command.insert(0, own)
             paths = 'filter(None, (ROOT, os.environ.get("PYTHONPATH")))'
-            environment["PYTHONPATH"] = Source(f"os.pathsep.join({paths})")
+            environment["PYTHONPATH"] = PythonSource(f"os.pathsep.join({paths})")
             environment["PYTHONDONTWRITEBYTECODE"] = "1"
         inputs = {
             name: {

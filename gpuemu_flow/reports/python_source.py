@@ -12,7 +12,7 @@ LINE_LENGTH = 80
 
 
 @dataclass(frozen=True)
-class Source:
+class PythonSource:
     """Python source that is written as it is, where other values are written as literals."""
 
     code: str
@@ -28,7 +28,7 @@ def literal(value: Json, margin: str = "") -> str:
     TypeError
         It is no JSON value.
     """
-    if isinstance(value, Source):
+    if isinstance(value, PythonSource):
         return value.code
     if isinstance(value, float) and not math.isfinite(value):
         return f"float({str(value)!r})"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.reports.formats import Look
+from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.json_writer import dumps, failure_record, run_to_json
-from gpuemu_flow.results.document import REPORT_VERSION, CheckedCase, Report, ShardPart
+from gpuemu_flow.results.document import REPORT_VERSION, CaseVerdict, Report, ShardPart
 from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import Json, number_to_json
 
 
-def write(report: Report, _look: Look) -> str:
+def write(report: Report, _look: ReaderOptions) -> str:
     """Return the report as JSON text."""
     return dumps(report_to_json(report)) + "\n"
 
@@ -62,7 +62,7 @@ def _failure(report: Report, failure: CaseFailure) -> dict[str, Json]:
     found = report.explained.get(report.key(failure))
     return {
         **failure_record(failure),
-        "name": CheckedCase(failure.op, failure.case, failure.result).name,
+        "name": CaseVerdict(failure.op, failure.case, failure.result).name,
         "id": None if known is None else known.id,
         "cause": report.causes.get(report.key(failure), ""),
         "seen_with": list(found.seen_with) if found is not None else [],
@@ -73,7 +73,7 @@ def _failure(report: Report, failure: CaseFailure) -> dict[str, Json]:
     }
 
 
-def _case(checked: CheckedCase) -> dict[str, Json]:
+def _case(checked: CaseVerdict) -> dict[str, Json]:
     case, stats = checked.case, checked.result.stats
     return {
         "name": checked.name,

@@ -9,12 +9,12 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpuemu_flow.reports.formats import Look
+from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.json_writer import dumps
 from gpuemu_flow.reports.report_text import headline
 from gpuemu_flow.reports.sarif import lint_to_sarif, physical_location, uri_path
 from gpuemu_flow.reports.text import number, plural, printable, sandbox_levels
-from gpuemu_flow.results.document import Place, Report
+from gpuemu_flow.results.document import FileLine, Report
 from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import FailureKind, Json, Verdict
 
@@ -53,7 +53,7 @@ _RULES = {
 """Description of each rule ``validation/KIND``."""
 
 
-def write(report: Report, _look: Look) -> str:
+def write(report: Report, _look: ReaderOptions) -> str:
     """Return the report as SARIF text."""
     return dumps(report_to_sarif(report)) + "\n"
 
@@ -207,9 +207,9 @@ def _text(text: str, limit: int = MAX_TEXT) -> str:
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 
-def _location(place: Place | None, name: str) -> dict[str, Json]:
+def _location(place: FileLine | None, name: str) -> dict[str, Json]:
     """Make the location of a result; code review services show nothing without a file."""
-    at = place or Place("gpuemu.toml")
+    at = place or FileLine("gpuemu.toml")
     found = physical_location(at.file, at.line)
     found["logicalLocations"] = [{"name": _text(name, MAX_NAME), "kind": "function"}]
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gpuemu_flow.reports.failure_text import failure_row
-from gpuemu_flow.reports.formats import Look
+from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.text import (
     Style,
     condition_lines,
@@ -37,7 +37,7 @@ MAX_FAIL_LINES = 3
 """Failing cases of one op and dtype that ``test`` names one by one."""
 
 
-def write(report: Report, look: Look) -> str:
+def write(report: Report, look: ReaderOptions) -> str:
     """Return the report as lines for people."""
     style = Style(look.color)
     return render_report(report, style, warn_threshold=look.warn_threshold) + "\n"

@@ -46,7 +46,7 @@ class SignatureError(RunnerError):
 
 
 @dataclass(frozen=True)
-class Verified:
+class ValidSignature:
     """A valid signature: the digest of the signed content, and of the key."""
 
     sha256: str
@@ -173,7 +173,7 @@ def sign_detached(data: bytes, key: Ed25519PrivateKey) -> str:
     return f"{_TITLE}\nsha256: {digest.hexdigest()}\ned25519: {signature}\nkey: {mark}\n"
 
 
-def verify(path: Path, key: Ed25519PublicKey) -> Verified:
+def verify(path: Path, key: Ed25519PublicKey) -> ValidSignature:
     """Check a file against its signature, inside it or in ``FILE.sig``.
 
     Raises
@@ -197,7 +197,7 @@ def verify(path: Path, key: Ed25519PublicKey) -> Verified:
     return _check(path, block, signed, key)
 
 
-def _check(path: Path, block: bytes, signed: bytes, key: Ed25519PublicKey) -> Verified:
+def _check(path: Path, block: bytes, signed: bytes, key: Ed25519PublicKey) -> ValidSignature:
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - an extra
 
     def refuse(reason: str) -> SignatureError:
@@ -215,7 +215,7 @@ def _check(path: Path, block: bytes, signed: bytes, key: Ed25519PublicKey) -> Ve
         key.verify(base64.b64decode(found[2], validate=True), digest.digest())
     except (InvalidSignature, binascii.Error):
         raise refuse("the signature is not the key's") from None
-    return Verified(found[1], found[3])
+    return ValidSignature(found[1], found[3])
 
 
 def _unreadable(path: Path, reason: str) -> Problem:

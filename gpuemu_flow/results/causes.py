@@ -20,7 +20,7 @@ class Explained:
     ----------
     members : list of CaseFailure
     cause : Cause or None
-        The stated one; None where new cases confirmed none.
+        The stated cause; None if no cause was confirmed by new cases.
     seen_with : tuple of str
         Features of the cases if no cause is stated, likeliest first.
     """

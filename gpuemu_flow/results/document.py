@@ -19,7 +19,7 @@ REPORT_VERSION = 1
 
 
 @dataclass(frozen=True)
-class Place:
+class FileLine:
     """A place to look at: a file relative to the repository, and a 1-based line."""
 
     file: str
@@ -27,7 +27,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class CheckedCase:
+class CaseVerdict:
     """One case with its verdict of any kind."""
 
     op: str
@@ -150,7 +150,7 @@ class TaskState:
 
 
 @dataclass(frozen=True)
-class Missing:
+class MissingVerdict:
     """Something that was requested and has no verdict.
 
     Attributes
@@ -204,11 +204,11 @@ class Report:
         UTC, ISO 8601, to the second.
     version : str
         The tool's version.
-    cases : tuple of CheckedCase
+    cases : tuple of CaseVerdict
         Every case of every op that was checked.
-    places : mapping of str to Place
+    places : mapping of str to FileLine
         The place of each op.
-    kernel_places : mapping of str to Place
+    kernel_places : mapping of str to FileLine
         The place of each kernel, as configured.
     prefix : str
         Path of the workspace within the repository; empty when they are one.
@@ -244,9 +244,9 @@ class Report:
     mode: str = "all"
     created: str = ""
     version: str = ""
-    cases: tuple[CheckedCase, ...] = ()
-    places: Mapping[str, Place] = field(default_factory=dict)
-    kernel_places: Mapping[str, Place] = field(default_factory=dict)
+    cases: tuple[CaseVerdict, ...] = ()
+    places: Mapping[str, FileLine] = field(default_factory=dict)
+    kernel_places: Mapping[str, FileLine] = field(default_factory=dict)
     prefix: str = ""
     known: Mapping[tuple[str, int, str], KnownFailure] = field(default_factory=dict)
     baseline: BaselineDiff | None = None
@@ -261,12 +261,12 @@ class Report:
     history: tuple[HistoryPoint, ...] = ()
     shard: ShardPart | None = None
 
-    def place_of(self, failure: CaseFailure) -> Place | None:
+    def place_of(self, failure: CaseFailure) -> FileLine | None:
         """Return the place of a failure: the line that a check found, else the op's place."""
         found = failure.source
         if found is None or found.file.startswith("/"):
             return self.places.get(failure.op)
-        return Place(f"{self.prefix}/{found.file}" if self.prefix else found.file, found.line)
+        return FileLine(f"{self.prefix}/{found.file}" if self.prefix else found.file, found.line)
 
     @property
     def exit_code(self) -> int:
@@ -282,12 +282,15 @@ class Report:
         return 4 if code == 0 and self.require_all and self.missing else code
 
     @property
-    def missing(self) -> tuple[Missing, ...]:
+    def missing(self) -> tuple[MissingVerdict, ...]:
         """List everything requested that has no verdict, first what a time limit cut off."""
         every = [
-            *(Missing(f"{r.op} {r.dtype}".strip(), r.reason, r.absent) for r in self.run.results),
             *(
-                Missing(f"kernel {k.kernel} {k.arch}".strip(), k.reason, k.absent)
+                MissingVerdict(f"{r.op} {r.dtype}".strip(), r.reason, r.absent)
+                for r in self.run.results
+            ),
+            *(
+                MissingVerdict(f"kernel {k.kernel} {k.arch}".strip(), k.reason, k.absent)
                 for k in self.run.kernels
             ),
         ]
@@ -317,7 +320,7 @@ class Report:
             found[plural.get(kernel.verdict, kernel.verdict.value)] += 1
         return {"total": sum(found.values()), **found}
 
-    def place_of_regression(self, worse: Regression) -> Place | None:
+    def place_of_regression(self, worse: Regression) -> FileLine | None:
         """Return the place of the op or kernel that a regression is about, if it is known."""
         places = self.kernel_places if worse.kernel else self.places
         return places.get(worse.kernel or worse.op)

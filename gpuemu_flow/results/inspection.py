@@ -11,7 +11,7 @@ from gpuemu_flow.types import Json
 
 
 @dataclass(frozen=True)
-class Origin:
+class OriginTask:
     """A task that would run by itself, not because of another, and the changed parts of its key."""
 
     task: str
@@ -29,7 +29,7 @@ class TaskExplanation:
     key : str
         As of now.
     changes : tuple of BuildReason
-    because : tuple of Origin
+    because : tuple of OriginTask
         Tasks before it that changed themselves.
     reads : tuple of str
     """
@@ -38,7 +38,7 @@ class TaskExplanation:
     current: bool
     key: str
     changes: tuple[BuildReason, ...]
-    because: tuple[Origin, ...]
+    because: tuple[OriginTask, ...]
     reads: tuple[str, ...]
 
     def to_json(self) -> dict[str, Json]:

@@ -175,10 +175,10 @@ class OpResult:
         return Problem(slug, f"{self.op} {self.dtype}: {message}", hint, warning=True)
 
 
-def _absence(verdict: Verdict, told: Absence) -> Absence:
-    if told is Absence.NONE and verdict in (Verdict.SKIPPED, Verdict.INCONCLUSIVE):
+def _absence(verdict: Verdict, known: Absence) -> Absence:
+    if known is Absence.NONE and verdict in (Verdict.SKIPPED, Verdict.INCONCLUSIVE):
         return Absence.UNABLE
-    return told
+    return known
 
 
 @dataclass(frozen=True)

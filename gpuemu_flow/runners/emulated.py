@@ -13,8 +13,8 @@ import numpy as np
 
 from gpuemu_flow.artifacts.ptx.plain import PlainPtx, plain_ptx
 from gpuemu_flow.emulator.cases import launch_cases
-from gpuemu_flow.emulator.described import BufferText, Described, ScalarText, read_described
-from gpuemu_flow.emulator.findings import Finding
+from gpuemu_flow.emulator.described import BufferText, DescribedLaunches, ScalarText, read_described
+from gpuemu_flow.emulator.findings import CheckFinding
 from gpuemu_flow.emulator.launch import (
     Argument,
     BufferArgument,
@@ -46,13 +46,13 @@ _KINDS = {
 
 
 def failure_of(
-    finding: Finding, root: str, ptx: PlainPtx | None = None, ptx_file: str = ""
+    finding: CheckFinding, root: str, ptx: PlainPtx | None = None, ptx_file: str = ""
 ) -> Failure:
     """Convert a check's finding to a failure.
 
     Parameters
     ----------
-    finding : Finding
+    finding : CheckFinding
     root : str
         The workspace: its files are named from there.
     ptx : PlainPtx or None
@@ -106,7 +106,7 @@ class EmulatedRunner:
         described = read_described(json.loads(text), _ignore)
         if described is None:
             raise OpError(RunError("emulator-launch", "the launch cannot be read"))
-        self._described: Described = described
+        self._described: DescribedLaunches = described
         self._dims: dict[str, list[str | int]] = json.loads(dims)
         self._found: list[Failure] = []
         self.printed = ""

@@ -127,7 +127,7 @@ class _Surroundings:
         sys.setrecursionlimit(self._recursion)
 
 
-class Executor:
+class CaseExecutor:
     """Runs cases of one program in this process.
 
     Parameters

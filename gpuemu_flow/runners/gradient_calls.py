@@ -170,7 +170,7 @@ class GradientRunner(CallableRunner):
         self._with_gradients: GradientCall | None = None
 
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
-        """See `CallableRunner.call`."""
+        """Return the outputs and the gradients by name; see `CallableRunner.call`."""
         wanted, self.hint = self._program.gradients, self._usual_hint
         call = None if wanted is None else GradientCall(self._program, wanted, inputs)
         self._with_gradients = call

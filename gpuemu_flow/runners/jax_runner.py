@@ -24,8 +24,8 @@ _WIDE = (np.dtype(np.float64), np.dtype(np.complex128))
 class JaxRunner(GradientRunner):
     """Calls a function with JAX's arrays.
 
-    Arrays of 64 bits stay what they are, while what the function makes itself has 32 bits unless it
-    says otherwise, as is usual in JAX. With inputs in float64, all is computed in 64 bits.
+    Inputs of 64 bits keep their dtype. Arrays that the function makes have 32 bits unless it asks
+    for more, as is usual in JAX; with inputs in float64, all is computed in 64 bits.
 
     Raises
     ------

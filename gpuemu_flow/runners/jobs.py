@@ -180,7 +180,7 @@ class ServiceContext:
     peer: Arena | None = None
 
 
-class Service(Protocol):
+class WorkerService(Protocol):
     """An object of this package that lives in a worker and answers requests one by one."""
 
     def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
@@ -190,10 +190,10 @@ class Service(Protocol):
         """Continue the work after the answer has been sent."""
 
 
-def make_service(target: str, setup: Json) -> Service:
+def make_service(target: str, setup: Json) -> WorkerService:
     """Make ``module:Class(setup)`` of this package; raise ValueError if there is none."""
     module, name = _ours(target)
-    service: Service = getattr(importlib.import_module(module), name)(setup)
+    service: WorkerService = getattr(importlib.import_module(module), name)(setup)
     return service
 
 

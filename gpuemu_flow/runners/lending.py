@@ -17,7 +17,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 
-class Request(Protocol):
+class PendingRequest(Protocol):
     """The request that a script is about to read; see `codec.EncodedRequest`."""
 
     @property
@@ -63,12 +63,12 @@ class Captured:
         return len(self.short) + sum(len(value) for value, _ in self.taken.values())
 
 
-class Exchange:
+class ScriptCall:
     """One call of a script: its request, and the document it dumped.
 
     Parameters
     ----------
-    request : Request
+    request : PendingRequest
     lent : bool
         Descriptor 0 does not hold it, and the answer need not go through descriptor 1.
     limit : int
@@ -84,7 +84,7 @@ class Exchange:
         The document that was dumped last.
     """
 
-    def __init__(self, request: Request, *, lent: bool = False, limit: int = 0) -> None:
+    def __init__(self, request: PendingRequest, *, lent: bool = False, limit: int = 0) -> None:
         self.request = request
         self.lent = lent
         self.limit = limit
@@ -117,10 +117,10 @@ class Exchange:
         self.denied = self.denied or self.lent
 
 
-current: Exchange | None = None
+current: ScriptCall | None = None
 
 
-def begin(exchange: Exchange | None) -> None:
+def begin(exchange: ScriptCall | None) -> None:
     """Set the current exchange; None for none."""
     global current  # noqa: PLW0603 - the functions that scripts call know no other way to it
     current = exchange

@@ -35,7 +35,7 @@ _INSTRUCTION = struct.Struct("<HBBI")
 
 
 @dataclass(frozen=True)
-class Call:
+class PathCall:
     """A system call that names a file, and the positions of its arguments.
 
     Attributes
@@ -59,36 +59,37 @@ class Call:
     to_path: int = -1
 
 
-def _call(name: str, path: int, to_path: int, folder: int = -1, to_folder: int = -1) -> Call:
-    return Call(name, folder, path, -1, to_folder, to_path)
+def _call(name: str, path: int, to_path: int, folder: int = -1, to_folder: int = -1) -> PathCall:
+    return PathCall(name, folder, path, -1, to_folder, to_path)
 
 
-_OPENAT = Call("open", 0, 1, 2)
-_OTHER = Call("other", -1, 0)
-_COMMON = {437: Call("openat2", 0, 1, 2)}
-_LOOKS_COMMON = {439: Call("look", 0, 1, 3)}
+_OPENAT = PathCall("open", 0, 1, 2)
+_OTHER = PathCall("other", -1, 0)
+_COMMON = {437: PathCall("openat2", 0, 1, 2)}
+_LOOKS_COMMON = {439: PathCall("look", 0, 1, 3)}
 _X86_OPENS = {
-    2: Call("open", -1, 0, 1), 85: Call("create", -1, 0), 257: _OPENAT,
-    59: Call("start", -1, 0), 322: Call("start", 0, 1),
-    83: Call("folder", -1, 0), 258: Call("folder", 0, 1),
+    2: PathCall("open", -1, 0, 1), 85: PathCall("create", -1, 0), 257: _OPENAT,
+    59: PathCall("start", -1, 0), 322: PathCall("start", 0, 1),
+    83: PathCall("folder", -1, 0), 258: PathCall("folder", 0, 1),
     82: _call("move", 0, 1), 264: _call("move", 1, 3, 0, 2), 316: _call("move", 1, 3, 0, 2),
     86: _call("link", 0, 1), 265: _call("link", 1, 3, 0, 2),
     88: _call("symlink", 0, 1), 266: _call("symlink", 0, 2, -1, 1),
-    78: Call("list", 0, -1), 217: Call("list", 0, -1),
+    78: PathCall("list", 0, -1), 217: PathCall("list", 0, -1),
 }  # fmt: skip
 _X86_LOOKS = {
-    4: Call("look", -1, 0), 6: Call("look", -1, 0), 21: Call("look", -1, 0),
-    262: Call("look", 0, 1, 3), 269: Call("look", 0, 1), 332: Call("look", 0, 1, 2),
-    89: Call("look", -1, 0), 267: Call("look", 0, 1), 80: Call("look", -1, 0),
+    4: PathCall("look", -1, 0), 6: PathCall("look", -1, 0), 21: PathCall("look", -1, 0),
+    262: PathCall("look", 0, 1, 3), 269: PathCall("look", 0, 1), 332: PathCall("look", 0, 1, 2),
+    89: PathCall("look", -1, 0), 267: PathCall("look", 0, 1), 80: PathCall("look", -1, 0),
 }  # fmt: skip
 _ARM_OPENS = {
-    56: _OPENAT, 221: Call("start", -1, 0), 281: Call("start", 0, 1), 34: Call("folder", 0, 1),
+    56: _OPENAT, 221: PathCall("start", -1, 0), 281: PathCall("start", 0, 1),
+    34: PathCall("folder", 0, 1),
     38: _call("move", 1, 3, 0, 2), 276: _call("move", 1, 3, 0, 2), 37: _call("link", 1, 3, 0, 2),
-    36: _call("symlink", 0, 2, -1, 1), 61: Call("list", 0, -1),
+    36: _call("symlink", 0, 2, -1, 1), 61: PathCall("list", 0, -1),
 }  # fmt: skip
 _ARM_LOOKS = {
-    79: Call("look", 0, 1, 3), 48: Call("look", 0, 1), 291: Call("look", 0, 1, 2),
-    78: Call("look", 0, 1), 49: Call("look", -1, 0),
+    79: PathCall("look", 0, 1, 3), 48: PathCall("look", 0, 1), 291: PathCall("look", 0, 1, 2),
+    78: PathCall("look", 0, 1), 49: PathCall("look", -1, 0),
 }  # fmt: skip
 
 
@@ -102,12 +103,12 @@ class Machine:
         Its name in a notice.
     seccomp : int
         The number of the call that asks for notices.
-    calls : dict of int to Call
+    calls : dict of int to PathCall
     """
 
     audit: int
     seccomp: int
-    calls: dict[int, Call]
+    calls: dict[int, PathCall]
 
 
 _MACHINES = {
@@ -201,13 +202,13 @@ class Notice(NamedTuple):
         The notice's number.
     thread : int
         The calling thread, as this process numbers it; 0 if it cannot.
-    call : Call
+    call : PathCall
     arguments : list of int
     """
 
     number: int
     thread: int
-    call: Call
+    call: PathCall
     arguments: list[int]
 
 
@@ -266,7 +267,7 @@ _PAGE = 4096
 _SHORT = 256
 
 
-class Memory:
+class ProcessMemory:
     """Reader of paths in other processes' memory."""
 
     def __init__(self) -> None:

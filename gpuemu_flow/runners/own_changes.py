@@ -23,7 +23,7 @@ class OwnChanges:
     written : set of str
         All files that it may have written to.
     needed : set of str
-        Files that it created and then used: that they did not exist before is an input.
+        Files that it created and then used. Their absence before is one of its inputs.
     """
 
     def __init__(self) -> None:

@@ -119,7 +119,7 @@ class WorkerProcess:
         self._busy = False
         self._closed = False
         self._server_died = False
-        self._group: cgroup.Group | None = None
+        self._group: cgroup.ControlGroup | None = None
 
     def hand_over(self) -> list[int]:
         """Return the descriptors for the fork server, in the order that it expects."""

@@ -23,7 +23,7 @@ from gpuemu_flow.runners.codec import (
     prepare_request,
 )
 from gpuemu_flow.runners.imports import read_source
-from gpuemu_flow.runners.lending import Captured, Exchange
+from gpuemu_flow.runners.lending import Captured, ScriptCall
 from gpuemu_flow.runners.limits import output_limit
 from gpuemu_flow.runners.script_style import function_to_call
 from gpuemu_flow.runners.streams import StandardStreams
@@ -97,7 +97,7 @@ class ScriptRunner:
         else:
             self._streams.connect(request.data)
         limit = output_limit(request.size)
-        exchange = Exchange(request, lent=lent, limit=limit)
+        exchange = ScriptCall(request, lent=lent, limit=limit)
         lending.begin(exchange)
         try:
             with watch:

@@ -32,7 +32,7 @@ class StandIn:
     Parameters
     ----------
     refuse : callable
-        Raises.
+        Called when the name is used; raises an error in the program.
     """
 
     def __init__(self, refuse: Callable[[], NoReturn]) -> None:

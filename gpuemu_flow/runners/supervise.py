@@ -52,7 +52,7 @@ class Supervisor:
     `ENOUGH_ALIKE` cases raised at the same line in processes that had run nothing before.
 
     A process that was killed by SIGKILL is no refusal of the program's: the system kills for memory
-    that others took. Its case is tried again, unless a case before was killed both times.
+    that others took. Its case is tried again, unless an earlier case was killed on both tries.
 
     Parameters
     ----------

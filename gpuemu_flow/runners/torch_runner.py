@@ -58,7 +58,7 @@ def framework(package: str, extra: str) -> ModuleType:
 
 
 class PlainTorch:
-    """PyTorch with a GPU that is none; see `CpuDevice`.
+    """PyTorch that shows a GPU where there is none; see `CpuDevice`.
 
     Raises
     ------
@@ -219,7 +219,7 @@ class TorchRunner(GradientRunner):
             self._bypassed = provenance.failures(result, names)
 
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
-        """See `CallableRunner.call`."""
+        """Return the outputs by name; see `CallableRunner.call`."""
         self._found, self._bypassed, self._run = [], [], 0
         copies = _copied(inputs)
         try:

@@ -15,7 +15,7 @@ import stat
 from pathlib import Path
 
 from gpuemu_flow.runners.named_paths import behind_process, is_environment, is_system, tidied
-from gpuemu_flow.runners.notices import Memory, Notice, Receiver
+from gpuemu_flow.runners.notices import Notice, ProcessMemory, Receiver
 from gpuemu_flow.runners.sightings import framed
 
 _MAY_WRITE = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
@@ -55,7 +55,7 @@ class Tracer:
         self._report = report
         self._worker = worker
         self._children_only = children_only
-        self._memory = Memory()
+        self._memory = ProcessMemory()
         self._written: set[bytes] = set()
         self._looked: set[bytes] = set()
         self._left = _MAX_BYTES

@@ -19,7 +19,7 @@ class Language:
     """Patches Triton's language modules for the interpreter, once per launch, and restores them.
 
     The interpreter does it anew for each call of a function inside a kernel, which takes most of
-    its time, and takes only the first one back.
+    its time, and restores them only once.
     """
 
     def __init__(self, original: Callable[[Any], Any]) -> None:

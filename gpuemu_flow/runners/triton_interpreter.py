@@ -63,8 +63,8 @@ def _dot_sizes() -> Callable[..., Any] | None:
 class Interpreter:
     """Runs host functions of Triton kernels on the CPU.
 
-    Inside `running`, kernels stay what they are on a machine with a GPU, so that wrappers of them
-    find what they look for; only launching or calling one interprets it instead.
+    Inside `running`, kernels are the objects that they are on a machine with a GPU, so that
+    wrappers find the attributes that they expect. Only a launch or a call is interpreted.
 
     Raises
     ------

@@ -54,7 +54,7 @@ class CaseToFile:
         self._checked = CheckedWork(inputs, checks)
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """See `Work`."""
+        """Send the case to the worker, as `Work.begin` says."""
         case = self._request.case
         if watches(self._checks):
             return self._checked.begin(worker_client)
@@ -178,7 +178,7 @@ class CallInMemory:
         self._message["index"] = self._index = index
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """See `Work`."""
+        """Send the case to the worker, as `Work.begin` says."""
         if watches(self._checks):
             return self._begin_checked(worker_client)
         message, index, checks = self._message, self._index, self._checks
@@ -190,7 +190,7 @@ class CallInMemory:
         return worker_client.post(message, index, checks=checks, arrays=shared.again())
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """See `Work`."""
+        """Wait for the outcome, as `Work.finish` says."""
         if watches(self._checks):
             return self._finish_checked(worker_client)
         attempt, answer = worker_client.collect(self._index)
@@ -280,7 +280,7 @@ class CallMany:
         )
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """See `Work`."""
+        """Wait for the outcome, as `Work.finish` says."""
         index = self._cases[0].index
         attempt, answer = worker_client.collect(index)
         if attempt.outcome.ok:

@@ -40,7 +40,7 @@ from gpuemu_flow.runners.channel import ChannelClosedError, FrameReader, send
 from gpuemu_flow.runners.command import CommandRunner
 from gpuemu_flow.runners.conduct import Conduct
 from gpuemu_flow.runners.diagnose import CUT_OFF, explain, print_traceback
-from gpuemu_flow.runners.execute import Executed, Executor, Runner, converted
+from gpuemu_flow.runners.execute import CaseExecutor, Executed, Runner, converted
 from gpuemu_flow.runners.float_dtype import begin_call
 from gpuemu_flow.runners.imports import enter_workspace, set_source_transform
 from gpuemu_flow.runners.observe import Observer
@@ -121,11 +121,11 @@ class Worker:
         self._streams.quiet()
         self._watch = Watch(self._status)
         self._program: Program | None = None
-        self._executor: Executor | None = None
+        self._executor: CaseExecutor | None = None
         self._runner: Runner | None = None
         self._arena: Arena | None = None
         self._peer: Arena | None = None
-        self._service: jobs.Service | None = None
+        self._service: jobs.WorkerService | None = None
         self._service_context: jobs.ServiceContext | None = None
         self._conduct = Conduct()
         self._observer = Observer(keep_high(given.report), keep_high(given.notices))
@@ -204,7 +204,7 @@ class Worker:
             limits.limit_memory(extra)
             limits.limit_file_size(None)
             self._runner = runner
-            self._executor = Executor(program, runner, self._watch)
+            self._executor = CaseExecutor(program, runner, self._watch)
         except BaseException as error:  # modules may raise anything
             return {"type": "loaded", "error": asdict(self._failed(error, doing="loading"))}
         return {"type": "loaded", "error": None}

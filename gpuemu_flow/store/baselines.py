@@ -266,7 +266,7 @@ class BaselineStore:
         self._cache.files.remove(path)
 
     def trim(self, keep: int, spared: str) -> tuple[str, ...]:
-        """Delete the oldest baselines beyond a number, except one; return the deleted tags.
+        """Delete the oldest baselines beyond a number, but never `spared`; return the deleted tags.
 
         Parameters
         ----------

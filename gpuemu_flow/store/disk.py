@@ -130,7 +130,7 @@ def insert_new(cache: Cache, records: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def evict_for(cache: Cache, count: int) -> None:
-    """Evict as many records as `Cache.set` does in all for `count` new ones; in a transaction."""
+    """Evict, in one transaction, as many records as `count` calls of `Cache.set` would."""
     with cache._transact() as (sql, cleanup):
         cache._cull(time.time(), sql, cleanup, limit=count * cache.cull_limit)
 

@@ -57,7 +57,7 @@ class RunLock:
 
 
 def write_holder(descriptor: int, words: str) -> None:
-    """Write the holder's name; the lock holds even if a failing disk does not take it."""
+    """Write the holder's name; the lock holds even if a failing disk refuses the write."""
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, words.encode(), 0)

@@ -32,7 +32,7 @@ PRUNE_SLACK = 256  # results above the limit before the oldest are deleted, many
 
 
 @dataclass(frozen=True)
-class Judged:
+class CountedResult:
     """The part of a validation that reports and baselines count.
 
     Attributes
@@ -54,7 +54,7 @@ class Judged:
     failure_id: str = ""
 
     @classmethod
-    def of(cls, result: CheckResult, failure_id: str = "") -> Judged:
+    def of(cls, result: CheckResult, failure_id: str = "") -> CountedResult:
         """Return the figures of a case's result."""
         figures = {name: float(getattr(result.stats, name)) for name in _FIGURES}
         return cls(result.verdict, Elements.of(result), failure_id=failure_id, **figures)
@@ -69,7 +69,7 @@ class Judged:
         }
 
     @classmethod
-    def from_json(cls, data: Json) -> Judged:
+    def from_json(cls, data: Json) -> CountedResult:
         """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
         return cls(
             Verdict(data["verdict"]),
@@ -98,7 +98,7 @@ class StoredResult:
     judged_by : str
         Digest of what decided the verdict; another digest means that the reference or the rules
         have changed.
-    judged : Judged
+    judged : CountedResult
     result : JSON
         The reply as the wire has it; it is only handed out again.
     client : JSON
@@ -114,7 +114,7 @@ class StoredResult:
     dtype: str
     source: str
     judged_by: str
-    judged: Judged
+    judged: CountedResult
     result: Mapping[str, Json]
     client: Mapping[str, Json] = field(default_factory=dict)
     files: str = ""
@@ -144,7 +144,7 @@ class NewResult:
     op: str
     seed: int
     dtype: str
-    judged: Judged
+    judged: CountedResult
     result: Mapping[str, Json]
     source: str
     judged_by: str = ""
@@ -212,7 +212,7 @@ class ResultStore:
             data = self._records.get(key)
             try:
                 if data is not None:
-                    judged = Judged.from_json(data.pop("judged"))
+                    judged = CountedResult.from_json(data.pop("judged"))
                     stored = StoredResult(key, judged=judged, **data)
                     if stored.time_ns >= 0:
                         self._index(stored)

@@ -59,7 +59,7 @@ class Built:
     skipped : str
         Reason why nothing could be built here.
     again : bool
-        The next run is to try again whatever has not changed.
+        The next run builds again even if nothing has changed.
     """
 
     ptx: bytes | None = None

@@ -13,8 +13,8 @@ from typing import Any
 
 from gpuemu_flow.artifacts.lint import Linter, LintResult, kernel_json
 from gpuemu_flow.artifacts.measure import Artifact, Measurement, measure
-from gpuemu_flow.artifacts.metrics import Launch
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.metrics import KnownLaunch
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.ptxas import PtxasReport
 from gpuemu_flow.artifacts.sass import MachineCode
 from gpuemu_flow.artifacts.view import VIEW_VERSION, KernelView
@@ -113,7 +113,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
 
 def lint_views(
     views: Iterable[KernelView],
-    policy: Policy,
+    policy: KernelPolicy,
     linted: Linted,
     allowances: Mapping[str, Mapping[str, str]],
 ) -> None:
@@ -184,7 +184,7 @@ def _measured(
             for arch, text in build["assembly"].items()
         },
     )
-    found = measure(artifact, {"": Launch(**launch)})
+    found = measure(artifact, {"": KnownLaunch(**launch)})
     save_measurement(store, key, found)
     return found, True
 
@@ -219,14 +219,14 @@ def save_measurement(store: JsonStore, key: str, found: Measurement) -> None:
     )
 
 
-def policy_from_json(data: Mapping[str, Json]) -> Policy:
-    """Rebuild from `Policy.to_json`'s result; raise KeyError or TypeError for anything else."""
+def policy_from_json(data: Mapping[str, Json]) -> KernelPolicy:
+    """Rebuild a policy from its JSON; raise KeyError or TypeError for anything else."""
     values: dict[str, Any] = {}
-    for item in fields(Policy):
+    for item in fields(KernelPolicy):
         value = data[item.name]
         if item.name == "explicit":
             value = frozenset(value)
         elif isinstance(value, list):
             value = tuple(value)
         values[item.name] = value
-    return Policy(**values)
+    return KernelPolicy(**values)

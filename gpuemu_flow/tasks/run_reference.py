@@ -28,7 +28,7 @@ from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_of, write_manifest
 from gpuemu_flow.tasks.generate import read_cases, read_samples
 from gpuemu_flow.tasks.params import ReferenceParams, params_of
-from gpuemu_flow.tasks.parts.execute import Execution, execute
+from gpuemu_flow.tasks.parts.execute import BatchOutcomes, execute
 from gpuemu_flow.types import Json
 
 STAGE = stages.REFERENCE
@@ -43,7 +43,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
 
     samples = read_samples(spec, context)
 
-    def execute_all(requests: Sequence[Request], kept: KeptWorker) -> Execution:
+    def execute_all(requests: Sequence[Request], kept: KeptWorker) -> BatchOutcomes:
         return execute(
             spec,
             context,
@@ -54,7 +54,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
             kept=kept,
         )
 
-    runs: list[Execution] = []
+    runs: list[BatchOutcomes] = []
     records: dict[int, dict[str, Json]] = {}
     expected: dict[str, list[str]] = {}
     refused = cases

@@ -23,7 +23,7 @@ SHARED = frozenset({GENERATE, OP, REFERENCE, COMPARE, BUILD, RULE})
 
 
 def is_made(role: str) -> bool:
-    """Tell whether a manifest of this role says what a program consists of: compiled or built."""
+    """Tell whether a manifest of this role describes the compiled or built code of a program."""
     return role == CODE or role.startswith(BUILT)
 
 

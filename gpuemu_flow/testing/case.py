@@ -10,7 +10,7 @@ import pytest
 
 from gpuemu_flow.errors import FlowError, Problem, UsageError
 from gpuemu_flow.plain_text import printable
-from gpuemu_flow.testing.session import Item, Session
+from gpuemu_flow.testing.session import Item, PytestSession
 from gpuemu_flow.types import Case, CheckResult, Json, Shape, Verdict
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         True if the test's own report shows the failure.
     """
 
-    def __init__(self, session: Session, item: Item, test: str) -> None:
+    def __init__(self, session: PytestSession, item: Item, test: str) -> None:
         self._session = session
         self._item = item
         self._test = test

@@ -20,7 +20,7 @@ _KNOWN = ("op", "cases", "dtypes", "strategies", "layouts", "seed", "per")
 
 
 @dataclass(frozen=True)
-class Marked:
+class MarkArguments:
     """The arguments of a mark.
 
     Attributes
@@ -44,7 +44,7 @@ class Marked:
     per_op: bool = False
 
 
-def read_mark(mark: pytest.Mark) -> Marked:
+def read_mark(mark: pytest.Mark) -> MarkArguments:
     """Return a mark's arguments.
 
     Raises
@@ -67,7 +67,7 @@ def read_mark(mark: pytest.Mark) -> Marked:
     if per not in PER:
         raise bad_mark(f"per={per!r}", 'per="case" or per="op"')
     cases, seed = given.get("cases"), given.get("seed")
-    return Marked(
+    return MarkArguments(
         op,
         None if cases is None else read_number("cases", cases, low=1, high=MAX_CASES),
         tuple(read_dtype(name) for name in _names("dtypes", given)),

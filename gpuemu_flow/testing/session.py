@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuemu_flow.testing.marks import Marked, read_dtype, read_number
+from gpuemu_flow.testing.marks import MarkArguments, read_dtype, read_number
 
 if TYPE_CHECKING:
     from gpuemu_flow.config.model import Config
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 class Item:
     """The case of a test item; `index` is None for all cases of the op and dtype."""
 
-    marked: Marked
+    marked: MarkArguments
     dtype: str
     count: int
     index: int | None
 
 
-class Session:
+class PytestSession:
     """One pytest process: its workspace, opened when a test needs it."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -70,7 +70,7 @@ class Session:
         if opened is not None:
             opened.close()
 
-    def seed(self, marked: Marked) -> int:
+    def seed(self, marked: MarkArguments) -> int:
         """Return the master seed of a mark: the command line's, its own, or the workspace's."""
         for given in (self.given_seed, marked.seed, self.configured.validation.seed or None):
             if given is not None:
@@ -80,7 +80,7 @@ class Session:
         self.given_seed = int.from_bytes(hashlib.sha256(run.encode()).digest()[:6], "big")
         return self.given_seed
 
-    def items(self, marked: Marked) -> list[tuple[str, Item]]:
+    def items(self, marked: MarkArguments) -> list[tuple[str, Item]]:
         """Return the ids and items of a mark, in an order that depends only on the files."""
         op = self.configured.op(marked.op)
         count = self.given_cases or marked.cases or op.cases
@@ -104,13 +104,13 @@ class Session:
         return shlex.join(words)
 
 
-SESSION = pytest.StashKey[Session]()
+SESSION = pytest.StashKey[PytestSession]()
 
 
-def session_of(config: pytest.Config) -> Session:
+def session_of(config: pytest.Config) -> PytestSession:
     """Return the process's session."""
     if SESSION not in config.stash:
-        config.stash[SESSION] = Session(config)
+        config.stash[SESSION] = PytestSession(config)
     return config.stash[SESSION]
 
 

@@ -37,7 +37,7 @@ class Base64:
 
 
 @dataclass(frozen=True)
-class Envelope:
+class ParsedMessage:
     """A parsed message.
 
     Attributes
@@ -54,7 +54,7 @@ class Envelope:
         return self._cut.get(value, value)
 
 
-def parse(data: bytes) -> Envelope:
+def parse(data: bytes) -> ParsedMessage:
     """Read a message.
 
     Raises
@@ -76,7 +76,7 @@ def parse(data: bytes) -> Envelope:
         raise WireError(f"the message is a JSON {type(value).__name__}, not an object")
     if b"\\u" in rest:
         _refuse_half_characters(value)
-    return Envelope(value, cut)
+    return ParsedMessage(value, cut)
 
 
 def _refuse_half_characters(value: Json) -> None:

@@ -22,7 +22,7 @@ from gpuemu_flow.numerics.tensor_bytes import (
     tensor_of,
 )
 from gpuemu_flow.types import DTYPES, Json, canonical_dtype
-from gpuemu_flow.wire.envelope import Base64, Envelope, WireError
+from gpuemu_flow.wire.envelope import Base64, ParsedMessage, WireError
 from gpuemu_flow.wire.exchange import FROM_BYTES, Exchange
 
 Array = NDArray[Any]
@@ -77,7 +77,7 @@ def c_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def decode_tensor(
-    value: Json, where: str, envelope: Envelope, exchange: Exchange | None = None
+    value: Json, where: str, envelope: ParsedMessage, exchange: Exchange | None = None
 ) -> Array:
     """Return a tensor of a message; ignore its strides, since the data are always in C order.
 
@@ -89,7 +89,7 @@ def decode_tensor(
     Raises
     ------
     WireError
-        Whatever is wrong with it; `where` names it.
+        The value is no valid tensor. The message names it by `where`.
     """
     if not isinstance(value, dict):
         raise WireError(f"{where} must be a tensor object, not {json_type(value)}")
@@ -117,7 +117,7 @@ def decode_tensor(
 
 
 def decode_tensors(
-    value: Json, where: str, envelope: Envelope, exchange: Exchange | None = None
+    value: Json, where: str, envelope: ParsedMessage, exchange: Exchange | None = None
 ) -> dict[str, Array]:
     """Decode tensors by name, with the errors of `decode_tensor`."""
     if not isinstance(value, dict):
@@ -164,7 +164,7 @@ def _dtype(value: Json, where: str) -> str:
     return name
 
 
-def _bytes(value: Json, where: str, envelope: Envelope) -> bytes:
+def _bytes(value: Json, where: str, envelope: ParsedMessage) -> bytes:
     if not isinstance(value, str):
         raise WireError(f"{where}.data must be a base64 string, not {json_type(value)}")
     try:

@@ -371,11 +371,11 @@ def test_pictures_agree_with_the_verdicts_and_end_with_their_time(
 ) -> None:
     from gpuemu_flow.engine.workspace import Workspace
     from gpuemu_flow.reporting.pictures import NO_TIME, with_pictures
-    from gpuemu_flow.reporting.reporting import Query, current
+    from gpuemu_flow.reporting.reporting import ReportQuery, current
 
     monkeypatch.chdir(copy.root)
     workspace = Workspace()
-    report = current(workspace, Query())
+    report = current(workspace, ReportQuery())
     hurried = with_pictures(workspace, report, 0.0)
     assert {p.note for k, p in hurried.pictures.items() if k[0] == "scale"} == {NO_TIME}
     drawn = with_pictures(workspace, report)

@@ -126,20 +126,28 @@ def test_a_merge_is_whole_or_an_error(mini: Mini) -> None:
     assert "are both shard 1/3" in merge(*one, *one)
     (mini.root / "empty").mkdir()
     assert "merge-incomplete" in merge("--merge", "empty")
-    for damage in (
-        texts[1][:-40],
-        "[" * 100_000,
-        "{}",
-        texts[1].replace('"index": 2', '"index": "2"'),
-        texts[1].replace('"index": 2', '"index": 9'),
-        texts[1].replace('"format": 1', '"format": 2'),
-        texts[1].replace('"edges": [', '"edges": [3, '),
-        texts[1].replace('"timed_out": false', '"timed_out": "no"'),
-        texts[1].replace('"duration_s": ', '"duration_s": null, "x": '),
+    for damage, reason in (
+        (texts[1][:-40], "it is no JSON"),
+        ("[" * 100_000, "it is no JSON"),
+        ("{}", "it is no report of a shard"),
+        (texts[1].replace('"index": 2', '"index": "2"'), "shard.index: '2' is not of type"),
+        (texts[1].replace('"index": 2', '"index": 9'), "shard.index: 9 is more than"),
+        (texts[1].replace('"format": 1', '"format": 2'), "shard.document.format: 1 was expected"),
+        (texts[1].replace('"edges": [', '"edges": [3, '), "shard.document.edges[0]: 3 is not of"),
+        (
+            texts[1].replace('"timed_out": false', '"timed_out": "no"'),
+            "document.timed_out: 'no' is",
+        ),
+        (texts[1].replace('"duration_s": ', '"duration_s": null, "x": '), "shard.document"),
+        (texts[1].replace('"num_no_verdict": 0', '"num_no_verdict": 1e9'), "num_no_verdict"),
     ):
         paths[1].write_text(damage)
         said = merge(*one, "--merge", str(paths[1]), "--merge", str(paths[2]))
         assert "merge-unreadable" in said and "out/2/r.json" in said, (damage[:200], said)
+        assert reason in said
+    nothing = texts[1].replace('"num_no_verdict": 0', f'"num_no_verdict": {10**9}')
+    paths[1].write_text(nothing)
+    assert "passed with nothing compared" in merge("--merge", "out")
     other = json.loads(texts[1])
     other["shard"]["split"] = "another"
     paths[1].write_text(json.dumps(other))

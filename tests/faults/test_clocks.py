@@ -11,7 +11,7 @@ from mini_workspace import Mini, make_mini
 from native import preloadable
 from test_run_damage import verdicts
 
-from gpuemu_flow.store.results import DAY_NS, Judged, NewResult, ResultStore
+from gpuemu_flow.store.results import DAY_NS, CountedResult, NewResult, ResultStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Verdict
 
@@ -55,9 +55,9 @@ def test_a_submission_after_the_clock_was_put_back_is_the_newest(tmp_path: Path)
     cache = WorkspaceCache(tmp_path / ".gpuemu-cache")
     first = ResultStore(cache)
     first._last_ns = time.time_ns() + 3650 * DAY_NS  # as a clock that is ten years fast leaves it
-    first.add(NewResult("op", 1, "float32", Judged(Verdict.PASSED), {}, source="submit"))
+    first.add(NewResult("op", 1, "float32", CountedResult(Verdict.PASSED), {}, source="submit"))
     later = ResultStore(WorkspaceCache(cache.folder))
-    later.add(NewResult("op", 1, "float32", Judged(Verdict.FAILED), {}, source="submit"))
+    later.add(NewResult("op", 1, "float32", CountedResult(Verdict.FAILED), {}, source="submit"))
     for store in (later, ResultStore(WorkspaceCache(cache.folder))):
         assert [found.judged.verdict for found in store.newest(2)] == [
             Verdict.FAILED,

@@ -17,7 +17,7 @@ from whole import sample
 
 from gpuemu_flow.inputs import plan
 from gpuemu_flow.store.cache import seal, unseal
-from gpuemu_flow.store.results import Judged, NewResult, ResultStore
+from gpuemu_flow.store.results import CountedResult, NewResult, ResultStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Json, Verdict
 
@@ -137,7 +137,7 @@ def test_submissions_of_another_version_stay(tmp_path: Path) -> None:
     """Looking at a workspace with an older version must not delete what a newer one was told."""
     cache = WorkspaceCache(tmp_path / ".gpuemu-cache")
     store = ResultStore(cache)
-    judged = Judged(Verdict.PASSED)
+    judged = CountedResult(Verdict.PASSED)
     ours = store.add(NewResult("op", 1, "float32", judged, {}, source="submit"))
     theirs = {"op": {"name": "op"}, "seed": 2, "judged": "well"}
     key = f"{ours.time_ns + 1:020d}"

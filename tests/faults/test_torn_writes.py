@@ -22,7 +22,7 @@ from gpuemu_flow.inputs import plan
 from gpuemu_flow.reporting import history
 from gpuemu_flow.store.baselines import BaselineStore
 from gpuemu_flow.store.cache import seal, unseal
-from gpuemu_flow.store.results import Judged, NewResult, ResultStore
+from gpuemu_flow.store.results import CountedResult, NewResult, ResultStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Verdict
 
@@ -131,7 +131,7 @@ def test_submissions(tmp_path: Path) -> None:
     store = ResultStore(WorkspaceCache(tmp_path / "cache"))
     keys = [
         store.add(
-            NewResult("op", n, "float32", Judged(Verdict.PASSED), {"n": n}, source="submit")
+            NewResult("op", n, "float32", CountedResult(Verdict.PASSED), {"n": n}, source="submit")
         ).key
         for n in range(6)
     ]
@@ -151,7 +151,7 @@ def test_submissions(tmp_path: Path) -> None:
         found = [result.key for result in reversed(again.newest(10))]
         assert found == keys[: len(found)]
         later = again.add(
-            NewResult("op", 9, "float32", Judged(Verdict.FAILED), {}, source="submit")
+            NewResult("op", 9, "float32", CountedResult(Verdict.FAILED), {}, source="submit")
         )
         assert again.newest(1) == [later]
         again.close()

@@ -18,7 +18,7 @@ import pytest
 from gpuemu_flow.artifacts.cubin import Cubin, CubinKernel, read_cubin
 from gpuemu_flow.artifacts.lint import Linter
 from gpuemu_flow.artifacts.measure import Artifact, measure
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.ptxas import PtxasReport, parse_ptxas_output
 from gpuemu_flow.artifacts.sass import (
     MachineCode,
@@ -189,7 +189,7 @@ def test_ptxas_warning_and_computed_launch_bounds_agree(
     for (stem, target), (_, report) in assembled.items():
         ptx = (KERNELS / "sm_80" / f"{stem}.ptx").read_bytes()
         for view in measure(Artifact(stem, ptx, arch=target)).kernels:
-            found = {v.rule for v in Linter(Policy()).lint(view).violations}
+            found = {v.rule for v in Linter(KernelPolicy()).lint(view).violations}
             ignored = view.name in report.unmet_bounds
             assert ("unmet-launch-bounds" in found) == ignored, (target, view.name)
 
@@ -258,7 +258,7 @@ def published(
 
 
 def test_no_error_on_the_kernels_of_a_published_package(published: list[tuple[Path, Path]]) -> None:
-    linter = Linter(Policy())
+    linter = Linter(KernelPolicy())
     seen = 0
     for ptx, cubin in published:
         measured = measure(Artifact(ptx.name, ptx.read_bytes(), cubin.read_bytes()))

@@ -19,10 +19,10 @@ from test_vscode_extension import NO_NETWORK
 
 from gpuemu_flow.init.ci_files import CI_FILES
 from gpuemu_flow.init.frameworks import FRAMEWORKS
-from gpuemu_flow.init.installed import Origin
+from gpuemu_flow.init.installed import PipRequirement
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-ORIGIN = Origin("gpuemu-flow==1.2")
+ORIGIN = PipRequirement("gpuemu-flow==1.2")
 INSTALL = re.compile(r"python -m pip install .*gpuemu-flow.*|python -m pip install .*GPUEMU_FLOW.*")
 FROM_GIT = f"gpuemu-flow @ git+https://example.org/team/gpuemu-flow.git@{'0123456789' * 4}"
 TEMPLATE = REPOSITORY / "docs" / "gitlab-ci.yml"
@@ -169,7 +169,7 @@ def actionlint(folder: Path, *texts: str) -> list[list[str]]:
 def test_workflows_pass_actionlint(tmp_path: Path) -> None:
     make = CI_FILES["github"][1]
     texts = [
-        make(framework, Origin(requirement))
+        make(framework, PipRequirement(requirement))
         for framework in FRAMEWORKS.values()
         for requirement in ("gpuemu-flow==1.2", FROM_GIT)
     ]
@@ -245,7 +245,7 @@ def test_the_job_to_include_is_the_one_that_init_writes_but_for_what_pip_gets(
     lint("vendor.gitlab-ci", TEMPLATE)
     included = load(TEMPLATE)["gpuemu-flow"]
     written = project.root / "written.yml"
-    written.write_text(CI_FILES["gitlab"][1](FRAMEWORKS["numpy"], Origin(FROM_GIT)))
+    written.write_text(CI_FILES["gitlab"][1](FRAMEWORKS["numpy"], PipRequirement(FROM_GIT)))
     own = load(written)["gpuemu-flow"]
     variables = included.pop("variables")
     assert {key for key in included if included[key] != own[key]} == {"before_script"}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from daemon_workspace import Served, normal, softmax
 
-from gpuemu_flow.cases.fuzz_config import FuzzConfig
+from gpuemu_flow.cases.fuzz_config import SequenceConfig
 from gpuemu_flow.cases.protocol_v1 import case_at, tensors
 from gpuemu_flow.client import Client, ClientError
 from gpuemu_flow.client.calls import case_config
@@ -181,7 +181,7 @@ def test_an_op_without_dtypes_gets_those_of_the_project(client: Client, daemon: 
 def test_cases_are_those_of_the_protocol(client: Client, daemon: Served) -> None:
     cases = client.get_test_batch("double", count=6, seed=42)
     assert {case.dtype for case in cases} == {"float32"}, "those of [validation]"
-    config = FuzzConfig.from_json(case_config(42, ["float32"], None))
+    config = SequenceConfig.from_json(case_config(42, ["float32"], None))
     for number, case in enumerate(cases):
         expected = case_at(config, ["x"], number)
         assert (case.seed, case.dtype, case.layout) == (
@@ -365,7 +365,7 @@ def test_failures_are_kept_reproduced_and_shrunk(client: Client) -> None:
     assert found.result.seed == failed.seed
     assert found.result.failures[0].index == failed.failures[0].index
     assert found.still_fails is True
-    config = FuzzConfig.from_json(found.result.repro_info.fuzz_config)
+    config = SequenceConfig.from_json(found.result.repro_info.fuzz_config)
     number = next(n for n in range(6) if case_at(config, ["x"], n).seed == failed.seed)
     expected = tensors(case_at(config, ["x"], number))["x"]
     np.testing.assert_array_equal(found.inputs["x"], expected)

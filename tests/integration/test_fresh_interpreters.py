@@ -74,8 +74,8 @@ def test_ml_dtypes_is_imported_only_for_its_types() -> None:
 
 def test_naming_a_case_does_not_import_numpy() -> None:
     program = (
-        "import sys; from gpuemu_flow.cases.protocol_v1 import FuzzConfig, case_at;"
-        "case_at(FuzzConfig(1), ['x'], 0); sys.exit('numpy' in sys.modules)"
+        "import sys; from gpuemu_flow.cases.protocol_v1 import SequenceConfig, case_at;"
+        "case_at(SequenceConfig(1), ['x'], 0); sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 

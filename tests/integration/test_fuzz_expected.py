@@ -11,7 +11,7 @@ from mini_workspace import Mini
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.judged import Judged
-from gpuemu_flow.fuzz.outcome import FuzzOutcome
+from gpuemu_flow.fuzz.outcome import OpFuzzOutcome
 from gpuemu_flow.types import Verdict
 
 CASES = 12
@@ -38,7 +38,7 @@ def slow(mini: Mini) -> Mini:
 
 def fuzzed(
     mini: Mini, on_case: Callable[[Judged], None] = lambda _: None, **options: object
-) -> FuzzOutcome:
+) -> OpFuzzOutcome:
     workspace = Workspace(mini.root, environ={"HOME": str(mini.root)})
     workspace.cache.create()
     try:

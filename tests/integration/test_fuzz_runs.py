@@ -20,7 +20,7 @@ from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzz.failures import subject_for
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.judged import Judged
-from gpuemu_flow.fuzz.outcome import FuzzOutcome
+from gpuemu_flow.fuzz.outcome import OpFuzzOutcome
 from gpuemu_flow.fuzz.session import fuzz_ops
 from gpuemu_flow.reports.fuzz_text import render
 from gpuemu_flow.reports.text import Style
@@ -41,7 +41,7 @@ schema = { dims = { M = [128], N = [1024] }, inputs = { x = ["M", "N"] }, output
 """
 
 
-def fuzzed(mini: Mini, op: str, options: FuzzOptions, **hooks: object) -> FuzzOutcome:
+def fuzzed(mini: Mini, op: str, options: FuzzOptions, **hooks: object) -> OpFuzzOutcome:
     workspace = Workspace(mini.root, environ={"HOME": str(mini.root)})
     workspace.cache.create()
     try:

@@ -124,6 +124,12 @@ def test_a_plain_run_loads_no_terminal_library(mini: Mini) -> None:
     assert "rich" not in tops(imported(mini, "run"))
 
 
+def test_only_a_merge_of_reports_loads_the_checker_of_schemas(mini: Mini) -> None:
+    assert "jsonschema" not in tops(imported(mini, "ci", "--shard", "1/1", "-o", "r.json"))
+    assert "jsonschema" not in tops(imported(mini, "report"))
+    assert "jsonschema" in tops(imported(mini, "report", "--merge", "r.json"))
+
+
 KERNEL_STAGES = {
     "build_kernel", "diff_kernel", "lint", "parts.assemble", "parts.compilers",
 }  # fmt: skip

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.init import installed
-from gpuemu_flow.init.installed import Origin, find_origin
+from gpuemu_flow.init.installed import PipRequirement, find_origin
 
 COMMIT = "0123456789" * 4
 ADDRESS = "https://example.org/team/gpuemu-flow.git"
 
-Record = Callable[[str | None], Origin]
+Record = Callable[[str | None], PipRequirement]
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: gpuemu-flow\nVersion: 9\n")
     monkeypatch.syspath_prepend(str(folder.parent))
 
-    def write(text: str | None) -> Origin:
+    def write(text: str | None) -> PipRequirement:
         (folder / "direct_url.json").unlink(missing_ok=True)
         if text is not None:
             (folder / "direct_url.json").write_text(text)
@@ -50,7 +50,7 @@ def vcs(url: str, commit: str = COMMIT, kind: str = "git") -> str:
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "{}"])
 def test_from_an_index_it_is_asked_for_by_version(record: Record, text: str | None) -> None:
-    assert record(text) == Origin("gpuemu-flow==9")
+    assert record(text) == PipRequirement("gpuemu-flow==9")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_from_an_index_it_is_asked_for_by_version(record: Record, text: str | No
 )
 def test_from_a_repository_it_is_asked_for_by_commit(record: Record, url: str, public: str) -> None:
     found = record(vcs(url))
-    assert found == Origin(f"gpuemu-flow @ git+{public}@{COMMIT}")
+    assert found == PipRequirement(f"gpuemu-flow @ git+{public}@{COMMIT}")
     assert found.needs_git
     assert "secret" not in repr(found)
 
@@ -94,7 +94,9 @@ def test_what_no_runner_can_reach_is_doubted(record: Record, text: str) -> None:
 def test_an_archive_is_asked_for_again(record: Record) -> None:
     url = "https://me:secret@example.org/gpuemu_flow-9-py3-none-any.whl"
     found = record(json.dumps({"url": url, "archive_info": {}}))
-    assert found == Origin("gpuemu-flow @ https://example.org/gpuemu_flow-9-py3-none-any.whl")
+    assert found == PipRequirement(
+        "gpuemu-flow @ https://example.org/gpuemu_flow-9-py3-none-any.whl"
+    )
 
 
 def test_a_clone_counts_once_its_commit_is_pushed(record: Record, tmp_path: Path) -> None:
@@ -110,6 +112,6 @@ def test_a_clone_counts_once_its_commit_is_pushed(record: Record, tmp_path: Path
     assert record(said).doubt, "a folder of this machine"
     git(clone, "config", "remote.origin.url", "git@example.org:team/gpuemu-flow.git")
     commit = git(clone, "rev-parse", "HEAD")
-    assert record(said) == Origin(f"gpuemu-flow @ git+{ADDRESS}@{commit}")
+    assert record(said) == PipRequirement(f"gpuemu-flow @ git+{ADDRESS}@{commit}")
     git(clone, "commit", "-q", "--allow-empty", "-m", "two")
     assert record(said).doubt, "not pushed"

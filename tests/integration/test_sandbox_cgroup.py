@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.runners.sandbox import cgroup
-from gpuemu_flow.runners.sandbox.cgroup import Group
+from gpuemu_flow.runners.sandbox.cgroup import ControlGroup
 
 FORKS = """
 import os, sys
@@ -50,7 +50,7 @@ def make() -> Make:
     return named
 
 
-def started(group: Group) -> subprocess.Popen[bytes]:
+def started(group: ControlGroup) -> subprocess.Popen[bytes]:
     """A process of the group that forks once it is told to, and says how often it could."""
     words = [sys.executable, "-c", FORKS]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -60,7 +60,7 @@ def started(group: Group) -> subprocess.Popen[bytes]:
 
 def test_what_is_left_in_a_group_is_killed_and_the_group_removed(make: Make) -> None:
     folder = make("cgroup2")
-    group = Group(folder, {})
+    group = ControlGroup(folder, {})
     with started(group) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(b"x")
@@ -74,7 +74,7 @@ def test_what_is_left_in_a_group_is_killed_and_the_group_removed(make: Make) -> 
 
 def test_the_number_of_processes_is_limited(make: Make) -> None:
     folder = make("pids")
-    group = Group(folder, {"pids.max": 5})
+    group = ControlGroup(folder, {"pids.max": 5})
     with started(group) as process:
         said, _ = process.communicate(b"xx" * 20)
         assert said == b"4\n"
@@ -85,7 +85,7 @@ def test_the_number_of_processes_is_limited(make: Make) -> None:
 def test_a_group_that_cannot_be_limited_is_not_left_behind(tmp_path: Path) -> None:
     """A folder that is none of the kernel's has no files of limits."""
     with pytest.raises(FileNotFoundError):
-        Group(tmp_path / "group", {"pids.max": 5})
+        ControlGroup(tmp_path / "group", {"pids.max": 5})
     assert not (tmp_path / "group").exists()
 
 

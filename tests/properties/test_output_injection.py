@@ -20,7 +20,7 @@ from gpuemu_flow.errors import Problem
 from gpuemu_flow.plain_text import inert, inert_markup, printable
 from gpuemu_flow.reports import failure_text, github, lint_text, markdown, report_text
 from gpuemu_flow.reports.text import Style
-from gpuemu_flow.results.document import Place, Report
+from gpuemu_flow.results.document import FileLine, Report
 from gpuemu_flow.results.model import KernelResult, OpResult
 from gpuemu_flow.results.regressions import Regression
 from gpuemu_flow.types import Verdict
@@ -91,7 +91,7 @@ def report_with(text: str) -> Report:
     return replace(
         base,
         run=run,
-        places={text: Place(text, 3)},
+        places={text: FileLine(text, 3)},
         regressions=(Regression(text, text, what=text, old=text, baseline=text),),
         fail_on_regression=True,
         recorded=(recorded("x", op=text, kind=text, source=text, message=text, cause=text),),

@@ -32,7 +32,7 @@ from gpuemu_flow.emulator.launch import (
     choose_entry,
     read_entries,
 )
-from gpuemu_flow.emulator.memory import READ_ONLY, Arena
+from gpuemu_flow.emulator.memory import READ_ONLY, LaunchArena
 from gpuemu_flow.errors import FlowError
 
 KERNELS = Path(__file__).resolve().parent.parent / "emulator_kernels"
@@ -175,17 +175,17 @@ def altered(data: bytes, rng: random.Random) -> bytes:
     return data[:start] + b"\n".join(lines)
 
 
-class Watched(Arena):
+class Watched(LaunchArena):
     """An arena that its test can look at after the launch."""
 
-    latest: Arena
+    latest: LaunchArena
 
     def __init__(self, sizes: list[int]) -> None:
         super().__init__(sizes)
         Watched.latest = self
 
 
-def check_nothing_outside_changed(arena: Arena, before: dict[str, bytes]) -> None:
+def check_nothing_outside_changed(arena: LaunchArena, before: dict[str, bytes]) -> None:
     """Look at the guard zones and at what is constant."""
     outside = np.ones(len(arena.data), bool)
     for buffer in arena.buffers:
@@ -290,7 +290,7 @@ def execute(data: bytes, rng: random.Random, covered: bool) -> str:
 
 @pytest.mark.long
 def test_each_kernel_can_be_run_before_it_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launching, "Arena", Watched)
+    monkeypatch.setattr(launching, "LaunchArena", Watched)
     assert len(SOURCES) > 60
     for source in SOURCES:
         outcome = execute(source.data, random.Random(1), covered=True)
@@ -332,7 +332,7 @@ def test_a_displacement_wraps_round(name: str, space: str, added: int) -> None:
 def test_mutated_ptx_ends_in_an_error_or_within_its_limits(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launching, "Arena", Watched)
+    monkeypatch.setattr(launching, "LaunchArena", Watched)
     rng = random.Random(source.name + SEED)
     outcomes: Counter[str] = Counter()
     crashes: list[str] = []

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from gpuemu_flow.artifacts.cubin import Cubin, read_cubin
 from gpuemu_flow.artifacts.lint import Linter
 from gpuemu_flow.artifacts.measure import Artifact, measure
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.ptx import read_body, read_ptx
 from gpuemu_flow.artifacts.ptx.body import MAX_PROBLEMS
 from gpuemu_flow.artifacts.ptx.cfg import build_cfg
@@ -125,7 +125,9 @@ def test_mutations_are_read_without_error(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_mutations_are_measured_and_linted(seed: int) -> None:
     rng = random.Random(100 + seed)
-    linter = Linter(Policy(expect_tensor_cores=True, forbidden_instructions=("f64", "printf")))
+    linter = Linter(
+        KernelPolicy(expect_tensor_cores=True, forbidden_instructions=("f64", "printf"))
+    )
     for index in range(MUTATIONS // 5 // SEEDS):
         measured = measure(Artifact("m.ptx", mutated(rng, SMALL, SNIPPETS)))
         assert measured.kernels or measured.problems
@@ -256,12 +258,12 @@ SCRIPT = """
 import resource, sys
 from gpuemu_flow.artifacts.lint import Linter
 from gpuemu_flow.artifacts.measure import Artifact, measure
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 limit = int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 with open(sys.argv[1], "rb") as stream:
     measured = measure(Artifact("big.ptx", stream.read()))
-linter = Linter(Policy())
+linter = Linter(KernelPolicy())
 print(len(measured.kernels), sum(v.metrics.instructions for v in measured.kernels),
       len(measured.problems), len([linter.lint(v) for v in measured.kernels]))
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
 from gpuemu_flow.artifacts.lint import Linter, LintResult
 from gpuemu_flow.artifacts.measure import Artifact, measure
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.ptx import Body, Function, PtxFile, read_body, read_ptx
 from gpuemu_flow.artifacts.view import KernelView
 
@@ -81,11 +81,11 @@ def kernel_views(name: str, arch: str = "sm_80") -> dict[str, KernelView]:
     return {view.name: view for view in measured.kernels}
 
 
-def lint(view: KernelView, policy: Policy | None = None) -> LintResult:
+def lint(view: KernelView, policy: KernelPolicy | None = None) -> LintResult:
     """Lint one view."""
-    return Linter(policy or Policy()).lint(view)
+    return Linter(policy or KernelPolicy()).lint(view)
 
 
-def broken_rules(view: KernelView, policy: Policy | None = None) -> set[str]:
+def broken_rules(view: KernelView, policy: KernelPolicy | None = None) -> set[str]:
     """Ids of the rules that a view breaks."""
     return {violation.rule for violation in lint(view, policy).violations}

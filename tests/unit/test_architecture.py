@@ -1,11 +1,14 @@
-"""docs/architecture.md is true: its files exist, and its walk follows calls."""
+"""docs/architecture.md is true: its picture, its files, and the calls that its walk follows."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
+from types import ModuleType
 
 import pytest
 from import_graph import PACKAGE, ROOT, read_imports, source_files
+from test_layers import FROM_OUTSIDE, LAYERS
 
 PAGE = (ROOT.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
 WALK = PAGE.partition("to a verdict, in ten files")[2].partition("\n## ")[0]
@@ -49,3 +52,52 @@ def test_every_file_and_folder_that_the_page_names_exists() -> None:
         if not any([*ROOT.glob(name.rstrip("/")), *ROOT.parent.glob(name.rstrip("/"))])
     ]
     assert missing == []
+
+
+@pytest.fixture(scope="module")
+def pictures() -> ModuleType:
+    """The module that draws the page's pictures."""
+    spec = importlib.util.spec_from_file_location("make_graph", ROOT.parent / "docs/make_graph.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def packages(names: tuple[str, ...]) -> set[str]:
+    return {name for name in names if name and (ROOT / name / "__init__.py").exists()}
+
+
+def test_the_picture_of_the_house_has_the_floors_that_are_enforced(pictures: ModuleType) -> None:
+    text = PAGE.partition("<!-- house -->\n```mermaid\n")[2].partition("```")[0]
+    *floors, beside = pictures.read_house(text)
+    boxes = [[name for name, _ in floor.boxes] for floor in floors]
+    drawn = [{name for name in names if not name.endswith((".py", "…"))} for names in boxes]
+    assert drawn == [packages(names) for names in LAYERS]
+    assert {name for name, _ in beside.boxes} == packages(FROM_OUTSIDE)
+    every = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert set.union(*drawn, {name for name, _ in beside.boxes}) == every
+    for names, floor in zip(boxes, LAYERS, strict=True):
+        assert set(re.findall(r"(\w+)\.py", " ".join(names))) <= set(floor)
+
+
+def test_a_house_is_read_from_its_text(pictures: ModuleType) -> None:
+    text = (
+        'flowchart TB\n  a["a<br/>first"]\n  subgraph b["title"]\n    c["c<br/>second"]\n'
+        '    d["d<br/>third"]\n  end\n  subgraph e["beside"]\n    f["f<br/>fourth"]\n  end\n'
+        '  g["g<br/>fifth"]\n  a --> b\n  b --> g\n  e --> g\n'
+    )
+    read = [(floor.title, [name for name, _ in floor.boxes]) for floor in pictures.read_house(text)]
+    assert read == [("", ["a"]), ("title", ["c", "d"]), ("", ["g"]), ("beside", ["f"])]
+
+
+def test_no_box_has_a_name_that_mermaid_reserves() -> None:
+    """A box called ``graph`` or ``end`` makes the text no diagram for GitHub."""
+    names = set(re.findall(r'^ +(\w+)\["', PAGE, re.MULTILINE))
+    assert len(names) > 30
+    assert not names & {"graph", "end", "subgraph", "style", "class", "click", "default"}
+
+
+def test_the_table_of_changes_is_short() -> None:
+    table = PAGE.partition("## Where to change what")[2].partition("\n## ")[0]
+    assert 10 <= len(re.findall(r"^\| .* \| .*`", table, re.MULTILINE)) <= 14

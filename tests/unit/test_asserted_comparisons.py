@@ -9,14 +9,14 @@ import pytest
 import tomli
 
 from gpuemu_flow.problems.asserted import import_pytest
-from gpuemu_flow.problems.model import Imported
+from gpuemu_flow.problems.model import ImportOutcome
 from gpuemu_flow.problems.options import Options
 
 HEAD = "import pytest\nimport torch\nimport numpy as np\nfrom kernels import kernel, naive\n"
 ROWS = '@pytest.mark.parametrize("M, N", [(4, 33), (1024, 256)])\n'
 
 
-def imported(folder: Path, test: str, **options: Any) -> Imported:
+def imported(folder: Path, test: str, **options: Any) -> ImportOutcome:
     (folder / "kernels.py").write_text("raise SystemExit('imported')\n")
     (folder / "test_it.py").write_text(HEAD + test)
     return import_pytest(folder / "test_it.py", Options(**options), lambda _: None)
@@ -30,18 +30,18 @@ def test(body: str, *, rows: str = ROWS, arguments: str = "M, N") -> str:
 test.__test__ = False  # type: ignore[attr-defined]
 
 
-def op(found: Imported) -> dict[str, Any]:
+def op(found: ImportOutcome) -> dict[str, Any]:
     ops: list[dict[str, Any]] = tomli.loads(found.files["gpuemu.toml"].decode())["ops"]
     assert len(ops) == 1
     return ops[0]
 
 
-def program(found: Imported, word: str) -> str:
+def program(found: ImportOutcome, word: str) -> str:
     (path,) = [path for path in found.files if f"/{word}_" in path]
     return found.files[path].decode()
 
 
-def reasons(found: Imported) -> str:
+def reasons(found: ImportOutcome) -> str:
     return "\n".join(f"{one.what}: {one.reason}" for one in found.left)
 
 

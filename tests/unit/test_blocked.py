@@ -10,7 +10,7 @@ import pytest
 
 from gpuemu_flow.numerics import blocked, statistics
 from gpuemu_flow.numerics.blocked import (
-    Outcome,
+    BlockedOutcome,
     Prover,
     compare_floats,
     compare_integers,
@@ -35,7 +35,7 @@ def plain_failing(actual: np.ndarray, expected: np.ndarray, atol: float, rtol: f
     return ~(close | (a == e) | (np.isnan(a) & np.isnan(e)))
 
 
-def run(actual: np.ndarray, expected: np.ndarray, atol: float, rtol: float) -> Outcome:
+def run(actual: np.ndarray, expected: np.ndarray, atol: float, rtol: float) -> BlockedOutcome:
     name = actual.dtype.name
     return compare_floats(actual, expected, AffineBound(atol, rtol), Rules(), FLOAT_LIMITS[name])
 

@@ -12,7 +12,7 @@ from gpuemu_flow.cases.predicates import Predicate, candidates
 from gpuemu_flow.numerics.claim_words import sentence_of
 from gpuemu_flow.numerics.claims import Claim, claims, is_sharp
 from gpuemu_flow.numerics.elements import ELEMENT, ROW, Feature, sighting
-from gpuemu_flow.numerics.relations import Observation
+from gpuemu_flow.numerics.relations import ObservedCase
 
 X, SIZE = Feature(ELEMENT, "value", "x"), Feature(ELEMENT, "magnitude", "x")
 TOP = Feature(ROW, "top", "x")
@@ -61,7 +61,7 @@ def labels(count: int, seed: int) -> Any:
     given = np.random.default_rng(seed).integers(-2, 20, count).astype(np.float64)
     scores = np.random.default_rng(seed + 100).uniform(1.0, 5.0, count)
     actual = np.where(given < 0, 7.5, scores)
-    observation = Observation(
+    observation = ObservedCase(
         {"N": count},
         {"labels": ("N",), "out": ("N",)},
         {"out": "float32"},

@@ -6,15 +6,15 @@ import time
 
 import pytest
 
-from gpuemu_flow.fuzz.causes import MOST_OPS, Effort
+from gpuemu_flow.fuzz.causes import MOST_OPS, ExperimentBudget
 
 
-def effort(cases: int = MOST_OPS * 40, seconds: float = 1000.0) -> Effort:
-    return Effort(cases, time.monotonic() + seconds)
+def effort(cases: int = MOST_OPS * 40, seconds: float = 1000.0) -> ExperimentBudget:
+    return ExperimentBudget(cases, time.monotonic() + seconds)
 
 
 @pytest.mark.parametrize("made", [effort(cases=0), effort(cases=-3), effort(seconds=-1.0)])
-def test_no_more_experiments_once_cases_or_time_are_used_up(made: Effort) -> None:
+def test_no_more_experiments_once_cases_or_time_are_used_up(made: ExperimentBudget) -> None:
     assert made.over
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.numerics.claim_words import sentence_of
 from gpuemu_flow.numerics.claims import claims, has_moved, is_firm, is_sharp, reaches
 from gpuemu_flow.numerics.elements import Sighting, sighting
-from gpuemu_flow.numerics.relations import Observation
+from gpuemu_flow.numerics.relations import ObservedCase
 
 Array = NDArray[Any]
 SHAPES = ((7, 200), (40, 33), (64, 129), (9, 77), (130, 65), (31, 300))
@@ -24,7 +24,7 @@ def seen(op: Callable[[Array], Array], right: Callable[[Array], Array]) -> list[
     for number, shape in enumerate(SHAPES):
         x = np.random.default_rng(number).uniform(-20, 20, shape)
         actual, expected = op(x.copy()), right(x)
-        observation = Observation(
+        observation = ObservedCase(
             dict(zip("MN", shape, strict=True)),
             {"x": ("M", "N"), "out": ("M", "N")[: expected.ndim]},
             {"out": "float32"},

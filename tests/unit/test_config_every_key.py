@@ -22,7 +22,7 @@ from config_workspace import DATA, ConfigWorkspace
 
 from gpuemu_flow.config.keys import Section, Tables
 from gpuemu_flow.config.tables import FILE
-from gpuemu_flow.config.values import Either, Then, ValueType
+from gpuemu_flow.config.values import Converted, Either, ValueType
 from gpuemu_flow.errors import ConfigError
 
 KeyPath = tuple[str, ...]
@@ -46,7 +46,7 @@ def inner(kind: ValueType) -> Iterator[Section]:
         yield kind
     for part in kind.options if isinstance(kind, Either) else ():
         yield from inner(part)
-    if isinstance(kind, Then):
+    if isinstance(kind, Converted):
         yield from inner(kind.inner)
 
 

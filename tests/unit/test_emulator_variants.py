@@ -9,7 +9,7 @@ from test_emulator_checks import HEAD
 
 from gpuemu_flow.emulator.approximations import find_approximate, perturb
 from gpuemu_flow.emulator.contraction import find_pairs, fuse
-from gpuemu_flow.emulator.findings import Finding
+from gpuemu_flow.emulator.findings import CheckFinding
 from gpuemu_flow.emulator.launch import Kernel, LaunchResult, load_kernel
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.emulator.variants import find_flips, make_variants
@@ -29,7 +29,7 @@ def run(kernel: Kernel, x: Array = CLOSE) -> LaunchResult:
     )
 
 
-def flips(body: str, check: str, x: Array = CLOSE) -> list[Finding]:
+def flips(body: str, check: str, x: Array = CLOSE) -> list[CheckFinding]:
     kernel = kernel_of(body)
     given = [as_argument(x), as_argument(out(64)), as_argument(np.int32(0))]
     variants = make_variants(kernel, [check])

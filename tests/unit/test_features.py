@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpuemu_flow.cases.conditions import PREFERENCE, Condition, conditions_of, sizes_of
-from gpuemu_flow.cases.features import Feature, group
+from gpuemu_flow.cases.features import TriggeringFeature, group
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS, fixed_shapes_schema
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.types import STRATEGIES, Case, FailureKind, InputSpec
@@ -32,13 +32,15 @@ def parted(bug: Bug, among: Sequence[Case]) -> tuple[list[Case], list[Case]]:
     return [c for c in among if bug(c)], [c for c in among if not bug(c)]
 
 
-def triggering_feature(failing: Sequence[Case], passing: Sequence[Case]) -> Feature | None:
+def triggering_feature(
+    failing: Sequence[Case], passing: Sequence[Case]
+) -> TriggeringFeature | None:
     groups = group([(case, FailureKind.TOLERANCE) for case in failing], passing)
     assert len(groups) <= 1, "the cases were divided"
     return groups[0].feature if groups else None
 
 
-def trigger(bug: Bug, among: Sequence[Case] | None = None) -> Feature:
+def trigger(bug: Bug, among: Sequence[Case] | None = None) -> TriggeringFeature:
     failing, passing = parted(bug, among or cases())
     assert failing, "the bug shows in no case"
     assert passing, "the bug shows in every case"

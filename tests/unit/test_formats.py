@@ -9,17 +9,17 @@ import pytest
 from report_samples import hostile, sample
 
 from gpuemu_flow.cli.report_output import ALIASES, ENDINGS, format_of, render
-from gpuemu_flow.reports.formats import FORMATS, Look, Writer
+from gpuemu_flow.reports.formats import FORMATS, ReaderOptions, ReportWriter
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_writer_is_as_the_protocol_says(name: str) -> None:
     writer = FORMATS[name].writer
-    wanted = inspect.signature(Writer.write).parameters
+    wanted = inspect.signature(ReportWriter.write).parameters
     found = inspect.signature(writer.write).parameters
     assert [p.lstrip("_") for p in found] == [p for p in wanted if p != "self"]
     for report in (sample(), hostile()):
-        text = writer.write(report, Look())
+        text = writer.write(report, ReaderOptions())
         assert text.endswith("\n") and text == render(report, name)
 
 

@@ -15,7 +15,7 @@ from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.fuzz.failure_sample import MOST_FAILURES, FailureSample
 from gpuemu_flow.fuzz.judged import Judged
-from gpuemu_flow.fuzz.outcome import FuzzOutcome
+from gpuemu_flow.fuzz.outcome import OpFuzzOutcome
 from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
 
 SCHEMA = OpSchema(
@@ -36,8 +36,8 @@ def cases(count: int) -> Iterator[Judged]:
         yield Judged(number, case, CheckResult(verdict, failures, stats), number % 7 == 0)
 
 
-def outcome_of(judged: Iterable[Judged]) -> FuzzOutcome:
-    outcome = FuzzOutcome("op", 5)
+def outcome_of(judged: Iterable[Judged]) -> OpFuzzOutcome:
+    outcome = OpFuzzOutcome("op", 5)
     for each in judged:
         outcome.add(each)
     return outcome
@@ -125,7 +125,7 @@ def test_of_many_failures_each_reason_is_kept_and_the_others_are_counted() -> No
 
 def test_few_failures_are_all_kept_and_wanted() -> None:
     judged = list(failing(MOST_FAILURES))
-    outcome = FuzzOutcome("op", 5)
+    outcome = OpFuzzOutcome("op", 5)
     for each in judged:
         assert outcome.wants(each)
         outcome.add(each)
@@ -136,7 +136,7 @@ def test_few_failures_are_all_kept_and_wanted() -> None:
 def test_the_failures_that_are_recorded_are_bounded_and_those_that_are_listed_are_among_them() -> (
     None
 ):
-    outcome = FuzzOutcome("op", 5)
+    outcome = OpFuzzOutcome("op", 5)
     wanted = []
     for each in failing(4 * MOST_FAILURES):
         if outcome.wants(each):
@@ -177,7 +177,7 @@ def test_memory_does_not_grow_with_cases_that_fail() -> None:
 
 
 def assert_flat(judged: Iterator[Judged]) -> None:
-    outcome = FuzzOutcome("op", 5)
+    outcome = OpFuzzOutcome("op", 5)
     tracemalloc.start()
     try:
         held = []

@@ -16,7 +16,7 @@ from report_samples import HOSTILE, KERNEL, failed, hostile, passed, report_of, 
 from gpuemu_flow.cases.cause import Cause, Counts
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.reports import charts, failure_cards, graph_chart, html_writer
-from gpuemu_flow.reports.failure_cards import Card
+from gpuemu_flow.reports.failure_cards import FailureCard
 from gpuemu_flow.reports.html_writer import report_to_html
 from gpuemu_flow.results.document import HistoryPoint, Picture, TaskState
 from gpuemu_flow.results.model import OpResult
@@ -218,7 +218,7 @@ def test_what_makes_a_run_red_is_said_first_though_no_case_fails() -> None:
 
 
 def test_a_folded_failure_says_what_its_cases_share_unless_most_do_not() -> None:
-    def lead(cards: list[Card]) -> tuple[str, bool]:
+    def lead(cards: list[FailureCard]) -> tuple[str, bool]:
         (card,) = cards
         return card.lead, card.common
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpuemu_flow.numerics import invariants
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.numerics.invariants import Violation, check_invariant, check_shape_preserved
+from gpuemu_flow.numerics.invariants import BrokenInvariant, check_invariant, check_shape_preserved
 from gpuemu_flow.types import INVARIANTS, Tolerance
 
 NAN, INF = float("nan"), float("inf")
@@ -20,7 +20,7 @@ def check(
     dtype: str = "float32",
     exempt: np.ndarray | None = None,
     tolerance: Tolerance = TOLERANCE,
-) -> Violation | None:
+) -> BrokenInvariant | None:
     array = np.asarray(values)
     if array.dtype != numpy_dtype(dtype):
         array = array.astype(numpy_dtype(dtype))
@@ -60,7 +60,7 @@ def test_elementwise_invariants(
 
 
 def test_non_negative_of_integers_is_exact() -> None:
-    assert check("non_negative", [5, -1], "int8") == Violation(
+    assert check("non_negative", [5, -1], "int8") == BrokenInvariant(
         "the element at [1] is below zero", (1,), -1.0
     )
     assert check("non_negative", [2**63 - 1], "int64") is None
@@ -96,7 +96,7 @@ def test_symmetric_compares_with_the_transpose() -> None:
     matrix = np.arange(9.0).reshape(3, 3)
     symmetric = matrix + matrix.T
     assert check("symmetric", symmetric) is None
-    assert check("symmetric", np.stack([symmetric, matrix])) == Violation(
+    assert check("symmetric", np.stack([symmetric, matrix])) == BrokenInvariant(
         "the elements at [1, 0, 1] and mirrored are 1 and 3", (1, 0, 1), 1.0
     )
     symmetric[0, 2] += 1e-5

@@ -107,6 +107,7 @@ THIRD_PARTY = {
     "rich": ("cli",),
     "pygls": ("lsp",),
     "lsprotocol": ("lsp",),
+    "jsonschema": ("results",),
     "tomli": ("config",),
     "dask": ("cluster",),
     "distributed": ("cluster",),

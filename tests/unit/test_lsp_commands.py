@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from gpuemu_flow.lsp.commands import REPRODUCE, RUN, outcome
-from gpuemu_flow.lsp.jobs import Finished
+from gpuemu_flow.lsp.jobs import CommandResult
 
 
-def ended(document: dict[str, Any]) -> Finished:
-    return Finished(0, json.dumps(document), "")
+def ended(document: dict[str, Any]) -> CommandResult:
+    return CommandResult(0, json.dumps(document), "")
 
 
 @pytest.mark.parametrize(

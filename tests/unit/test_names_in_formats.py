@@ -16,7 +16,7 @@ from report_samples import KERNEL, failed, report_of
 from gpuemu_flow.cli.report_output import FORMATS, render
 from gpuemu_flow.reports import github
 from gpuemu_flow.reports.text import printable
-from gpuemu_flow.results.document import Place, Report
+from gpuemu_flow.results.document import FileLine, Report
 from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.results.regressions import Regression
 from gpuemu_flow.types import Verdict
@@ -49,8 +49,8 @@ def named(name: str) -> Report:
     return replace(
         base,
         run=run,
-        places={name: Place(path_of(name), DIGITS[name])},
-        kernel_places={"softmax_kernel": Place("scripts/softmax.cu", 3)},
+        places={name: FileLine(path_of(name), DIGITS[name])},
+        kernel_places={"softmax_kernel": FileLine("scripts/softmax.cu", 3)},
         regressions=worse,
         fail_on_regression=True,
     )

@@ -10,9 +10,9 @@ import pytest
 
 from gpuemu_flow.problems.answers import described
 from gpuemu_flow.problems.found import find_kernelbench
-from gpuemu_flow.problems.model import Argument, Described
+from gpuemu_flow.problems.model import Argument, ProblemFacts
 from gpuemu_flow.problems.probing import ProbeError
-from gpuemu_flow.problems.sizes import Tries, scale_down, vary
+from gpuemu_flow.problems.sizes import CachedAttempts, scale_down, vary
 
 GOOD = {
     "init": [3, {"tuple": [1, 2]}],
@@ -54,18 +54,18 @@ def test_a_bad_answer_is_refused(key: str, value: object) -> None:
         described({**GOOD, key: value})
 
 
-def grouped(constants: Mapping[str, int]) -> Described:
+def grouped(constants: Mapping[str, int]) -> ProblemFacts:
     """A model whose channels have to be a multiple of its groups, and of 8."""
     given = {"batch": 512, "channels": 2048, "groups": 4, "rows": 600, **constants}
     if given["channels"] % (8 * given["groups"]):
         raise ProbeError("no multiple")
     shape = (given["batch"], given["channels"], 2 * given["rows"] - 1)
-    return Described((given["channels"], given["groups"]), (Argument("x", shape, "float32"),))
+    return ProblemFacts((given["channels"], given["groups"]), (Argument("x", shape, "float32"),))
 
 
 def test_sizes_are_scaled_and_varied_as_the_model_allows() -> None:
     constants = {"batch": 512, "channels": 2048, "groups": 4, "rows": 600}
-    tries = Tries(grouped)
+    tries = CachedAttempts(grouped)
     scaled, about = scale_down(tries, constants)
     assert about is not None
     assert scaled["channels"] % 32 == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuemu_flow.problems.flashinfer_axes import axes_of, told_by_inputs
+from gpuemu_flow.problems.flashinfer_axes import axes_of, rules_of_axes
 from gpuemu_flow.problems.found_flashinfer import find_flashinfer
 from gpuemu_flow.problems.found_gpumode import find_gpumode
 from gpuemu_flow.problems.probing import ProbeError
@@ -110,7 +110,7 @@ def test_constraints_become_dims_and_offsets(tmp_path: Path) -> None:
     axes = axes_of(definitions[0])
     assert (axes.free, axes.derived) == (("B", "T"), {"E": "B + 1"})
     assert (axes.offsets, axes.kept) == ({"indptr": "T"}, ["T <= 8 * B"])
-    assert told_by_inputs(definitions[0], axes) == {"B": ("E", 1, -1, 1)}
+    assert rules_of_axes(definitions[0], axes) == {"B": ("E", 1, -1, 1)}
     assert [one.name for one in definitions[0].solutions] == ["s"]
 
 

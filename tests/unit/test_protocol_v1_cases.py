@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gpuemu_flow.cases.protocol_v1 import (
-    FuzzConfig,
+    SequenceConfig,
     ShapeOptions,
     case_at,
     nominal_strides,
@@ -46,8 +46,8 @@ GOOD: dict[str, Any] = {
 }
 
 
-def config_of(run: dict[str, Any]) -> FuzzConfig:
-    return FuzzConfig.from_json({**run["fuzz_config"], "seed": int(run["fuzz_config"]["seed"])})
+def config_of(run: dict[str, Any]) -> SequenceConfig:
+    return SequenceConfig.from_json({**run["fuzz_config"], "seed": int(run["fuzz_config"]["seed"])})
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def test_the_python_fuzzers_cases_are_the_same() -> None:
         edge_cases=((1,), (1, 1), (1, 1, 1), (0,)),
     )
     for run in RNG_VECTORS["SeededFuzzer_defaults"]:
-        config = FuzzConfig(int(run["seed"]), options)
+        config = SequenceConfig(int(run["seed"]), options)
         for n, vector in enumerate(run["first20"]):
             case = case_at(config, ["x"], n)
             shape = representative_shape(config, case)
@@ -123,14 +123,14 @@ def test_strides_of_each_layout() -> None:
 
 
 def test_no_input_names_mean_one_input() -> None:
-    case = case_at(FuzzConfig(7), [], 0)
+    case = case_at(SequenceConfig(7), [], 0)
     assert [spec.name for spec in case.inputs] == ["input"]
-    assert case == case_at(FuzzConfig(7), ["input"], 0)
+    assert case == case_at(SequenceConfig(7), ["input"], 0)
 
 
 def test_lists_do_not_disturb_each_other() -> None:
-    one = case_at(FuzzConfig(9, dtypes=("float32",)), ["x"], 3)
-    two = case_at(FuzzConfig(9, dtypes=("bool", "int8")), ["x"], 3)
+    one = case_at(SequenceConfig(9, dtypes=("float32",)), ["x"], 3)
+    two = case_at(SequenceConfig(9, dtypes=("bool", "int8")), ["x"], 3)
     assert (one.inputs[0].shape, one.layout, one.seed) == (
         two.inputs[0].shape,
         two.layout,
@@ -139,34 +139,36 @@ def test_lists_do_not_disturb_each_other() -> None:
 
 
 def test_seeds_are_masked() -> None:
-    assert FuzzConfig(-1).seed == MASK64
-    assert FuzzConfig.from_json(changed("seed", (1 << 64) + 5)).seed == 5
-    assert case_at(FuzzConfig(-1), ["x"], 2) == case_at(FuzzConfig(MASK64), ["x"], 2)
+    assert SequenceConfig(-1).seed == MASK64
+    assert SequenceConfig.from_json(changed("seed", (1 << 64) + 5)).seed == 5
+    assert case_at(SequenceConfig(-1), ["x"], 2) == case_at(SequenceConfig(MASK64), ["x"], 2)
 
 
 def test_json_round_trip() -> None:
     for source in (GOOD, changed("op_schema", None), changed("op_schema.output", ...)):
-        config = FuzzConfig.from_json(source)
-        assert FuzzConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
-    assert FuzzConfig.from_json(GOOD).to_json() == GOOD
-    case = case_at(FuzzConfig.from_json(GOOD), ["a", "b"], 1)
+        config = SequenceConfig.from_json(source)
+        assert SequenceConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    assert SequenceConfig.from_json(GOOD).to_json() == GOOD
+    case = case_at(SequenceConfig.from_json(GOOD), ["a", "b"], 1)
     assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
 
 
 def test_spellings() -> None:
     config = changed("layouts", ["contiguous", "STRIDED", "Transposed"])
-    assert FuzzConfig.from_json(config).layouts == ("contiguous", "strided", "transposed")
+    assert SequenceConfig.from_json(config).layouts == ("contiguous", "strided", "transposed")
     config = changed("dtypes", ["F32", "bf16", "Float16", "float32"])
-    assert FuzzConfig.from_json(config).dtypes == ("float32", "bfloat16", "float16", "float32")
+    assert SequenceConfig.from_json(config).dtypes == ("float32", "bfloat16", "float16", "float32")
 
 
 def test_what_may_be_missing() -> None:
-    assert FuzzConfig.from_json(changed("shape_options", ...)).op_schema is not None
+    assert SequenceConfig.from_json(changed("shape_options", ...)).op_schema is not None
     assert (
-        FuzzConfig.from_json(changed("shape_options.edge_cases", ...)).shape_options.edge_cases
+        SequenceConfig.from_json(changed("shape_options.edge_cases", ...)).shape_options.edge_cases
         == ()
     )
-    assert FuzzConfig.from_json({**GOOD, "value_distribution": "nan"}) == FuzzConfig.from_json(GOOD)
+    assert SequenceConfig.from_json(
+        {**GOOD, "value_distribution": "nan"}
+    ) == SequenceConfig.from_json(GOOD)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +208,7 @@ def test_what_may_be_missing() -> None:
 )
 def test_bad_configurations_are_refused(path: str, value: Any, slug: str) -> None:
     with pytest.raises(UsageError) as caught:
-        FuzzConfig.from_json(changed(path, value))
+        SequenceConfig.from_json(changed(path, value))
     assert caught.value.slug == slug
     key = path.rpartition(".")[2]
     assert key in str(caught.value)
@@ -216,23 +218,23 @@ def test_bad_configurations_are_refused(path: str, value: Any, slug: str) -> Non
 @pytest.mark.parametrize("value", [None, [], "x", 3, True])
 def test_no_object_at_all_is_refused(value: Any) -> None:
     with pytest.raises(UsageError) as caught:
-        FuzzConfig.from_json(value)
+        SequenceConfig.from_json(value)
     assert caught.value.slug == "fuzz-config-wrong-type"
 
 
 @pytest.mark.parametrize("name", ["batch_sizes", "seq_lengths", "hidden_dims"])
 def test_empty_lists_of_sizes_matter_only_without_a_schema(name: str) -> None:
     config = changed(f"shape_options.{name}", [])
-    assert getattr(FuzzConfig.from_json(config).shape_options, name) == ()
+    assert getattr(SequenceConfig.from_json(config).shape_options, name) == ()
     config["op_schema"] = None
     with pytest.raises(UsageError, match=name) as caught:
-        FuzzConfig.from_json(config)
+        SequenceConfig.from_json(config)
     assert caught.value.slug == "fuzz-config-empty-list"
 
 
 def test_the_later_of_two_dims_with_one_name_counts() -> None:
     dims = [{"name": "M", "candidates": [2]}, {"name": "M", "candidates": [7]}]
-    config = FuzzConfig.from_json(changed("op_schema.dims", dims))
+    config = SequenceConfig.from_json(changed("op_schema.dims", dims))
     case = case_at(config, ["a"], 0)
     assert case.inputs[0].shape == (7, 1)
     assert case.dims == (("M", 7),)
@@ -240,20 +242,20 @@ def test_the_later_of_two_dims_with_one_name_counts() -> None:
 
 def test_a_schema_without_inputs_or_output() -> None:
     schema = {"name": "x", "dims": [], "inputs": []}
-    config = FuzzConfig.from_json(changed("op_schema", schema))
+    config = SequenceConfig.from_json(changed("op_schema", schema))
     case = case_at(config, ["a"], 0)
     assert case.inputs[0].shape == representative_shape(config, case) == (1,)
 
 
 def test_repeated_input_names_are_refused() -> None:
     with pytest.raises(UsageError) as caught:
-        case_at(FuzzConfig(1), ["x", "y", "x"], 0)
+        case_at(SequenceConfig(1), ["x", "y", "x"], 0)
     assert caught.value.slug == "duplicate-input-name"
 
 
 def test_negative_cases_are_refused() -> None:
     with pytest.raises(ValueError, match="no case -1"):
-        case_at(FuzzConfig(1), ["x"], -1)
+        case_at(SequenceConfig(1), ["x"], -1)
 
 
 def case_of(shape: tuple[int, ...], dtype: str, strategy: str = "uniform") -> Case:

@@ -9,7 +9,7 @@ from ptx_text import ARCHITECTURES, HEADER, KERNELS, entry, kernel_views, module
 
 from gpuemu_flow.artifacts.families import FAMILIES, family_of_text
 from gpuemu_flow.artifacts.measure import Artifact, measure
-from gpuemu_flow.artifacts.metrics import KernelMetrics, Launch
+from gpuemu_flow.artifacts.metrics import KernelMetrics, KnownLaunch
 from gpuemu_flow.artifacts.ptxas import parse_ptxas_output
 from gpuemu_flow.artifacts.view import KernelView
 
@@ -202,7 +202,10 @@ def test_occupancy_uses_the_launch_then_the_bounds_then_an_assumption() -> None:
     free = view_of("ret;").metrics.occupancy
     assert free is not None
     assert (free.threads, free.assumed_threads) == (256, True)
-    launches = {"k": Launch(threads=512, dynamic_shared_bytes=65536), "other": Launch(threads=32)}
+    launches = {
+        "k": KnownLaunch(threads=512, dynamic_shared_bytes=65536),
+        "other": KnownLaunch(threads=32),
+    }
     (launched,) = measure(Artifact("t.ptx", module(entry("ret;"))), launches).kernels
     assert launched.metrics.occupancy is not None
     assert (launched.metrics.occupancy.threads, launched.metrics.occupancy.limited_by) == (

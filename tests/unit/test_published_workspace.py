@@ -11,7 +11,7 @@ import tomli
 
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.problems.gpuemu import import_gpuemu
-from gpuemu_flow.problems.model import Imported
+from gpuemu_flow.problems.model import ImportOutcome
 from gpuemu_flow.problems.options import Options
 
 OP = "[[ops]]\nname = 'a'\nreference = 'ref.py'\nop_script = 'op.py'\n"
@@ -26,7 +26,7 @@ META: dict[str, Any] = {
 }
 
 
-def imported(root: Path, text: str | None, into: Path | None = None) -> Imported:
+def imported(root: Path, text: str | None, into: Path | None = None) -> ImportOutcome:
     for name in ("ref.py", "op.py"):
         (root / name).write_text(f"raise SystemExit({name!r})\n")
     if text is not None:
@@ -34,18 +34,18 @@ def imported(root: Path, text: str | None, into: Path | None = None) -> Imported
     return import_gpuemu(root, Options(into=into or root), lambda _: None)
 
 
-def corpus(root: Path, about: object, kernel: str = "def run(inputs): ...\n") -> Imported:
+def corpus(root: Path, about: object, kernel: str = "def run(inputs): ...\n") -> ImportOutcome:
     (root / "op").mkdir()
     (root / "op" / "meta.json").write_text(about if isinstance(about, str) else json.dumps(about))
     (root / "op" / "kernel.py").write_text(kernel)
     return imported(root, None)
 
 
-def config(found: Imported) -> dict[str, Any]:
+def config(found: ImportOutcome) -> dict[str, Any]:
     return tomli.loads(found.files["gpuemu.toml"].decode())
 
 
-def reasons(found: Imported) -> str:
+def reasons(found: ImportOutcome) -> str:
     return "\n".join(f"{one.what}: {one.reason}" for one in found.left)
 
 

@@ -131,7 +131,7 @@ def announced() -> Iterator[EncodedRequest]:
     arrays = {"x": np.arange(12, dtype=np.int16).reshape(3, 4), "y": np.float64(2) * np.ones(())}
     request = prepare_request(arrays, {"alpha": 1.5, "mode": "a\u20acb"})
     assert request.text.encode() == request.data
-    lending.begin(lending.Exchange(request))
+    lending.begin(lending.ScriptCall(request))
     yield request
     lending.begin(None)
 
@@ -201,7 +201,7 @@ def test_stdin_reads_like_a_plain_file(name: str, announced: EncodedRequest) -> 
             os.lseek(fd, 0, os.SEEK_SET)
             os.dup2(fd, 0)
             os.close(fd)
-            lending.begin(lending.Exchange(announced))
+            lending.begin(lending.ScriptCall(announced))
             stream = opened()
             assert stream.fileno() == 0
             results.append(READERS[name](stream))

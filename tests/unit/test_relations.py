@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.relations import Observation, agrees, output_relations
+from gpuemu_flow.numerics.relations import ObservedCase, agrees, output_relations
 from gpuemu_flow.numerics.relations_inputs import input_relations
 
 Array = NDArray[Any]
@@ -27,10 +27,10 @@ def layernorm(x: Array, w: Array, b: Array) -> Array:
     return np.asarray(centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * w + b)
 
 
-def seen(actual: Array, expected: Array, **inputs: Array) -> Observation:
+def seen(actual: Array, expected: Array, **inputs: Array) -> ObservedCase:
     axes = {name: ("M", "N") if array.ndim == 2 else ("N",) for name, array in inputs.items()}
     axes["output"] = ("M", "N") if expected.ndim == 2 else ("M",)
-    return Observation(
+    return ObservedCase(
         {"M": M, "N": N},
         axes,
         {"output": "float32"},
@@ -181,7 +181,7 @@ def test_one_right_element_refutes_what_foretells_it_to_be_far_off() -> None:
 def test_an_index_that_never_reaches_an_end(ends: tuple[int, int], formula: str) -> None:
     table = np.random.default_rng(4).normal(size=(6, 7))
     index = np.array([0, 5, 2, 5, 0, 3, 1, 4])
-    case = Observation(
+    case = ObservedCase(
         {"V": 6, "D": 7, "K": 8},
         {"table": ("V", "D"), "index": ("K",), "output": ("K", "D")},
         {"output": "float32"},

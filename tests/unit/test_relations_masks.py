@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.relations import Observation, Relation
+from gpuemu_flow.numerics.relations import ObservedCase, Relation
 from gpuemu_flow.numerics.relations_masks import KINDS, mask_holds, mask_relations
 
 Array = NDArray[Any]
@@ -43,13 +43,13 @@ def seen(
     *,
     passed: bool = False,
     **inputs: Array,
-) -> Observation:
+) -> ObservedCase:
     sizes = {
         dim: size for n, a in inputs.items() for dim, size in zip(axes[n], a.shape, strict=True)
     }
     rounded = {"output": actual.astype(np.float32).astype(np.float64)}
     expected = {"output": reference(*inputs.values())}
-    return Observation(sizes, axes, {"output": "float32"}, inputs, rounded, expected, passed)
+    return ObservedCase(sizes, axes, {"output": "float32"}, inputs, rounded, expected, passed)
 
 
 def asking(reference: Callable[..., Array]) -> Callable[[Mapping[str, Array]], dict[str, Array]]:

@@ -17,7 +17,7 @@ from gpuemu_flow.reports import report_sarif
 from gpuemu_flow.reports.github import workflow_commands
 from gpuemu_flow.reports.report_sarif import report_to_sarif
 from gpuemu_flow.reports.sarif import lint_to_sarif, physical_location
-from gpuemu_flow.results.document import Place, Report
+from gpuemu_flow.results.document import FileLine, Report
 from gpuemu_flow.results.regressions import Regression
 
 GITHUB_LIMIT = 10_000_000
@@ -80,7 +80,7 @@ def test_a_finding_keeps_its_name_while_lines_and_seeds_move() -> None:
 
     before = report_of([failed("softmax", 1), failed("gelu", 2)])
     after = report_of([failed("softmax", 9), failed("gelu", 2)])
-    moved = replace(after, places={"softmax": Place("scripts/softmax.py", 99)})
+    moved = replace(after, places={"softmax": FileLine("scripts/softmax.py", 99)})
     assert prints(before) == prints(moved)
     assert prints(before) != prints(report_of([failed("softmax", 1), failed("silu", 2)]))
 

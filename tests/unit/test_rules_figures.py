@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from ptx_text import broken_rules, kernel_views, lint, view_of, with_sass
 
-from gpuemu_flow.artifacts.findings import Place
+from gpuemu_flow.artifacts.findings import PtxLocation
 from gpuemu_flow.artifacts.kernel_record import KernelRecord
 from gpuemu_flow.artifacts.lint import kernel_json, kernel_record
 from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.artifacts.occupancy import ARCHITECTURES, occupancy
 from gpuemu_flow.artifacts.patterns import opcode_matches
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.view import KernelView
 from gpuemu_flow.types import Verdict
 
@@ -24,19 +24,19 @@ def view(**figures: object) -> KernelView:
     return KernelView("k", "k.ptx", "sm_80", metrics)
 
 
-def severities(subject: KernelView, policy: Policy, rule: str) -> list[str]:
+def severities(subject: KernelView, policy: KernelPolicy, rule: str) -> list[str]:
     return [v.severity for v in lint(subject, policy).violations if v.rule == rule]
 
 
-def explicit(**limits: int | float) -> Policy:
-    return Policy(**limits, explicit=frozenset(limits))  # type: ignore[arg-type]
+def explicit(**limits: int | float) -> KernelPolicy:
+    return KernelPolicy(**limits, explicit=frozenset(limits))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("figures", "policy", "expected"),
     [
-        ({"spill_instructions": 0, "spill_bytes": 0}, Policy(), []),
-        ({"spill_instructions": 1, "spill_bytes": 4}, Policy(), ["warning"]),
+        ({"spill_instructions": 0, "spill_bytes": 0}, KernelPolicy(), []),
+        ({"spill_instructions": 1, "spill_bytes": 4}, KernelPolicy(), ["warning"]),
         ({"spill_instructions": 1, "spill_bytes": 4}, explicit(max_spills=0), ["error"]),
         ({"spill_instructions": 8, "spill_bytes": 32}, explicit(max_spills=8), []),
         ({"spill_instructions": 9, "spill_bytes": 36}, explicit(max_spills=8), ["error"]),
@@ -56,7 +56,7 @@ def explicit(**limits: int | float) -> Policy:
         ({"metric_source": "estimate", "spill_instructions": 9}, explicit(max_spills=0), []),
     ],
 )
-def test_spills(figures: dict[str, object], policy: Policy, expected: list[str]) -> None:
+def test_spills(figures: dict[str, object], policy: KernelPolicy, expected: list[str]) -> None:
     assert severities(view(**figures), policy, "real-spills") == expected
 
 
@@ -75,8 +75,8 @@ def test_local_loads_in_ptx_are_no_spills() -> None:
 @pytest.mark.parametrize(
     ("figures", "policy", "expected"),
     [
-        ({"stack_bytes": 0}, Policy(), []),
-        ({"stack_bytes": 8}, Policy(), ["warning"]),
+        ({"stack_bytes": 0}, KernelPolicy(), []),
+        ({"stack_bytes": 8}, KernelPolicy(), ["warning"]),
         ({"stack_bytes": 8}, explicit(max_local_memory_bytes=0), ["error"]),
         ({"stack_bytes": 8}, explicit(max_local_memory_bytes=8), []),
         (
@@ -92,20 +92,22 @@ def test_local_loads_in_ptx_are_no_spills() -> None:
         ({"metric_source": "estimate", "local_bytes": 0}, explicit(max_local_memory_bytes=0), []),
     ],
 )
-def test_local_memory(figures: dict[str, object], policy: Policy, expected: list[str]) -> None:
+def test_local_memory(
+    figures: dict[str, object], policy: KernelPolicy, expected: list[str]
+) -> None:
     assert severities(view(**figures), policy, "local-memory") == expected
 
 
 def test_recursion_has_no_known_stack() -> None:
     subject = replace(view(stack_bytes=0), recursive=True)
-    assert severities(subject, Policy(), "local-memory") == ["warning"]
+    assert severities(subject, KernelPolicy(), "local-memory") == ["warning"]
 
 
 @pytest.mark.parametrize(
     ("figures", "policy", "expected"),
     [
-        ({"registers": 128}, Policy(), []),
-        ({"registers": 129}, Policy(), ["warning"]),
+        ({"registers": 128}, KernelPolicy(), []),
+        ({"registers": 129}, KernelPolicy(), ["warning"]),
         ({"registers": 65}, explicit(max_registers=64), ["error"]),
         ({"registers": 64}, explicit(max_registers=64), []),
         (
@@ -119,7 +121,7 @@ def test_recursion_has_no_known_stack() -> None:
         ({"registers": 40, "declared_registers": 9999}, explicit(max_registers=64), []),
     ],
 )
-def test_registers(figures: dict[str, object], policy: Policy, expected: list[str]) -> None:
+def test_registers(figures: dict[str, object], policy: KernelPolicy, expected: list[str]) -> None:
     assert severities(view(**figures), policy, "register-limit") == expected
 
 
@@ -163,7 +165,7 @@ def test_real_kernels_without_launch_bounds() -> None:
 
 
 def test_shared_memory_limit_counts_known_dynamic_memory() -> None:
-    policy = Policy(max_shared_memory=1000)
+    policy = KernelPolicy(max_shared_memory=1000)
     assert "shared-memory-limit" not in broken_rules(view(shared_bytes=1000), policy)
     assert "shared-memory-limit" in broken_rules(view(shared_bytes=1001), policy)
     assert "shared-memory-limit" in broken_rules(
@@ -173,7 +175,7 @@ def test_shared_memory_limit_counts_known_dynamic_memory() -> None:
 
 
 def test_instruction_limit() -> None:
-    policy = Policy(max_instructions=10)
+    policy = KernelPolicy(max_instructions=10)
     assert "instruction-limit" not in broken_rules(view(instructions=10), policy)
     assert "instruction-limit" in broken_rules(view(instructions=11), policy)
     assert "instruction-limit" in {u.rule for u in lint(view(), policy).unchecked}
@@ -218,27 +220,27 @@ def test_patterns_match_by_segments(pattern: str, opcode: str, matches: bool) ->
 )
 def test_forbidden_instructions_on_real_kernels(pattern: str, kernel: str, broken: bool) -> None:
     subject = kernel_views("accidental_f64")[kernel]
-    policy = Policy(forbidden_instructions=(pattern,))
+    policy = KernelPolicy(forbidden_instructions=(pattern,))
     assert ("forbidden-instruction" in broken_rules(subject, policy)) == broken
 
 
 def test_forbidden_words_that_programmers_write() -> None:
     prints = kernel_views("printf_left_in")
-    policy = Policy(forbidden_instructions=("printf",))
+    policy = KernelPolicy(forbidden_instructions=("printf",))
     assert "forbidden-instruction" in broken_rules(prints["printf_left_in_kernel"], policy)
     assert "forbidden-instruction" not in broken_rules(prints["printf_removed_kernel"], policy)
-    barrier = Policy(forbidden_instructions=("__syncthreads",))
+    barrier = KernelPolicy(forbidden_instructions=("__syncthreads",))
     assert "forbidden-instruction" in broken_rules(
         kernel_views("softmax")["softmax_kernel"], barrier
     )
-    spill = Policy(forbidden_instructions=("spill",))
+    spill = KernelPolicy(forbidden_instructions=("spill",))
     spills = kernel_views("forced_spills")
     assert "forbidden-instruction" in broken_rules(spills["forced_spills_kernel"], spill)
     assert "forbidden-instruction" not in broken_rules(spills["relaxed_spills_kernel"], spill)
 
 
 def test_forbidden_machine_instructions_need_a_listing() -> None:
-    policy = Policy(forbidden_instructions=("STL",))
+    policy = KernelPolicy(forbidden_instructions=("STL",))
     assert "forbidden-instruction" in {u.rule for u in lint(view_of("ret;"), policy).unchecked}
     listed = with_sass(view_of("ret;"), {"STL.64": 2, "EXIT": 1})
     found = [v for v in lint(listed, policy).violations if v.rule == "forbidden-instruction"]
@@ -247,7 +249,7 @@ def test_forbidden_machine_instructions_need_a_listing() -> None:
 
 def test_a_forbidden_instruction_is_shown_where_it_stands() -> None:
     subject = kernel_views("accidental_f64")["accidental_f64_kernel"]
-    (found,) = lint(subject, Policy(forbidden_instructions=("fma.rn.f64",))).violations[-1:]
+    (found,) = lint(subject, KernelPolicy(forbidden_instructions=("fma.rn.f64",))).violations[-1:]
     assert (found.file, found.line) == ("scripts/kernels/accidental_f64.cu", 6)
 
 
@@ -266,12 +268,12 @@ def test_required_patterns(pattern: str, broken: bool) -> None:
     subject = kernel_views("matmul_tensor")["matmul_tensor_kernel"]
     patterns = (pattern,) if pattern != "mma.sync" else ("mma.sync",)
     assert (
-        "required-instruction" in broken_rules(subject, Policy(required_patterns=patterns))
+        "required-instruction" in broken_rules(subject, KernelPolicy(required_patterns=patterns))
     ) == broken
 
 
 def test_required_machine_instructions() -> None:
-    policy = Policy(required_patterns=("HMMA",))
+    policy = KernelPolicy(required_patterns=("HMMA",))
     listed = with_sass(view_of("ret;"), {"FADD": 2})
     assert "required-instruction" in broken_rules(listed, policy)
     assert "required-instruction" in {u.rule for u in lint(view_of("ret;"), policy).unchecked}
@@ -284,7 +286,7 @@ def test_verdict_depends_on_errors_alone() -> None:
     silenced = replace(explicit(max_spills=0), severities={"real-spills": "off"})
     assert lint(spilling, silenced).verdict is Verdict.PASSED
     assert "real-spills" not in broken_rules(spilling, silenced)
-    raised = Policy(severities={"real-spills": "error"})
+    raised = KernelPolicy(severities={"real-spills": "error"})
     assert lint(spilling, raised).verdict is Verdict.FAILED
 
 
@@ -332,5 +334,5 @@ def test_a_record_is_what_its_json_says() -> None:
         for subject in kernel_views(name).values():
             record = kernel_record(subject, lint(subject))
             assert KernelRecord.from_json(json.loads(json.dumps(record.to_json()))) == replace(
-                record, violations=tuple(replace(v, place=Place()) for v in record.violations)
+                record, violations=tuple(replace(v, place=PtxLocation()) for v in record.violations)
             )

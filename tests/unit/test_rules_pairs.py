@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 from ptx_text import HEADER, broken_rules, kernel_views, view_of
 
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.rules import RULES_BY_ID
 from gpuemu_flow.artifacts.view import KernelView
 
@@ -18,8 +18,8 @@ class Pair(NamedTuple):
 
     bad: KernelView
     good: KernelView
-    policy: Policy = Policy()
-    good_policy: Policy | None = None
+    policy: KernelPolicy = KernelPolicy()
+    good_policy: KernelPolicy | None = None
 
 
 def compiled(source: str, kernel: str) -> KernelView:
@@ -27,9 +27,9 @@ def compiled(source: str, kernel: str) -> KernelView:
     return kernel_views(source)[kernel]
 
 
-def in_one(source: str, bad: str, good: str, policy: Policy | None = None) -> Pair:
+def in_one(source: str, bad: str, good: str, policy: KernelPolicy | None = None) -> Pair:
     """Two kernels of one committed source."""
-    return Pair(compiled(source, bad), compiled(source, good), policy or Policy())
+    return Pair(compiled(source, bad), compiled(source, good), policy or KernelPolicy())
 
 
 def written(bad: str, good: str) -> Pair:
@@ -37,7 +37,7 @@ def written(bad: str, good: str) -> Pair:
     return Pair(view_of(bad), view_of(good))
 
 
-def limited(source: str, kernel: str, at: Policy, below: Policy) -> Pair:
+def limited(source: str, kernel: str, at: KernelPolicy, below: KernelPolicy) -> Pair:
     """One kernel at its limit, and with the limit one lower."""
     view = compiled(source, kernel)
     return Pair(view, view, below, at)
@@ -56,7 +56,9 @@ def pairs() -> dict[str, Pair]:
     return {
         "real-spills": in_one("forced_spills", "forced_spills_kernel", "relaxed_spills_kernel"),
         "local-memory": in_one("dynamic_index", "dynamic_index_kernel", "constant_index_kernel"),
-        "register-limit": limited(*SOFTMAX, Policy(max_registers=15), Policy(max_registers=14)),
+        "register-limit": limited(
+            *SOFTMAX, KernelPolicy(max_registers=15), KernelPolicy(max_registers=14)
+        ),
         "accidental-f64": in_one("accidental_f64", "accidental_f64_kernel", "real_f64_kernel"),
         "debug-call": in_one("printf_left_in", "printf_left_in_kernel", "printf_removed_kernel"),
         "debug-build": Pair(
@@ -74,11 +76,11 @@ def pairs() -> dict[str, Pair]:
             compiled("many_registers", "many_registers_kernel"),
             compiled("forced_spills", "relaxed_spills_kernel"),
         ),
-        "missing-tensor-cores": Pair(tiled, tensor, Policy(expect_tensor_cores=True)),
+        "missing-tensor-cores": Pair(tiled, tensor, KernelPolicy(expect_tensor_cores=True)),
         "portability": Pair(
             view_of("ret;", HEADER.replace("sm_80", "sm_90a")),
             view_of("ret;", HEADER.replace("sm_80", "sm_90")),
-            Policy(archs=("sm_100",)),
+            KernelPolicy(archs=("sm_100",)),
         ),
         "divergent-barrier": in_one(
             "divergent_barrier", "divergent_barrier_kernel", "guarded_work_kernel"
@@ -109,17 +111,17 @@ def pairs() -> dict[str, Pair]:
         "forbidden-instruction": Pair(
             view_of("add.f64 %fd1, %fd2, %fd3; ret;"),
             view_of("cvt.f32.f64x2 %f1, %fd1; ret;"),
-            Policy(forbidden_instructions=("f64",)),
+            KernelPolicy(forbidden_instructions=("f64",)),
         ),
-        "required-instruction": Pair(tiled, tensor, Policy(required_patterns=("wmma.mma",))),
+        "required-instruction": Pair(tiled, tensor, KernelPolicy(required_patterns=("wmma.mma",))),
         "shared-memory-limit": limited(
             "matmul_tiled",
             "matmul_tiled_kernel",
-            Policy(max_shared_memory=8320),
-            Policy(max_shared_memory=8319),
+            KernelPolicy(max_shared_memory=8320),
+            KernelPolicy(max_shared_memory=8319),
         ),
         "instruction-limit": limited(
-            *SOFTMAX, Policy(max_instructions=count), Policy(max_instructions=count - 1)
+            *SOFTMAX, KernelPolicy(max_instructions=count), KernelPolicy(max_instructions=count - 1)
         ),
     }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from config_workspace import ConfigWorkspace
 
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.graph.compile_kernels import kernel_policy
 
 KERNEL = '[[kernels]]\nname = "k"\nptx = "kernels/k.ptx"\n'
@@ -21,7 +21,7 @@ def workspace(tmp_path: Path) -> ConfigWorkspace:
     return made
 
 
-def policy(workspace: ConfigWorkspace, kernel: str = "", policies: str = "") -> Policy:
+def policy(workspace: ConfigWorkspace, kernel: str = "", policies: str = "") -> KernelPolicy:
     """Of a kernel with these lines, in a workspace with these policies."""
     text = f'[project]\nname = "p"\n[policies]\n{policies}\n{KERNEL}{kernel}\n'
     config = workspace.load(text)
@@ -31,7 +31,7 @@ def policy(workspace: ConfigWorkspace, kernel: str = "", policies: str = "") -> 
 
 def test_defaults_are_the_documented_ones(workspace: ConfigWorkspace) -> None:
     found = policy(workspace)
-    assert found == Policy()
+    assert found == KernelPolicy()
     assert (found.max_registers, found.max_spills, found.max_local_memory_bytes) == (128, 0, 0)
     assert found.limit_severity("max_registers") == "warning"
 
@@ -56,7 +56,7 @@ def test_all_names_of_artifact_checks(workspace: ConfigWorkspace) -> None:
         """,
         'rules = { debug-call = "error" }',
     )
-    assert found == Policy(
+    assert found == KernelPolicy(
         max_registers=64,
         max_spills=4,
         max_spill_bytes=32,
@@ -107,6 +107,10 @@ def test_files_without_a_kernel_are_held_to_the_policies(workspace: ConfigWorksp
 
 
 def test_json_is_canonical() -> None:
-    first = Policy(allow={"b": "1", "a": "2"}, explicit=frozenset({"max_spills", "max_registers"}))
-    second = Policy(allow={"a": "2", "b": "1"}, explicit=frozenset({"max_registers", "max_spills"}))
+    first = KernelPolicy(
+        allow={"b": "1", "a": "2"}, explicit=frozenset({"max_spills", "max_registers"})
+    )
+    second = KernelPolicy(
+        allow={"a": "2", "b": "1"}, explicit=frozenset({"max_registers", "max_spills"})
+    )
     assert json.dumps(first.to_json()) == json.dumps(second.to_json())

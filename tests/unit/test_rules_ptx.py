@@ -17,7 +17,7 @@ from ptx_text import (
 )
 
 from gpuemu_flow.artifacts.measure import Artifact, measure
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 
 LOOP = "mov.b32 %r9, 0; L: {body} add.s32 %r9, %r9, 1; setp.lt.s32 %p9, %r9, 10; @%p9 bra L; ret;"
 
@@ -333,7 +333,7 @@ def test_what_ptxas_says_about_launch_bounds_is_repeated() -> None:
 
 
 def test_expected_tensor_cores() -> None:
-    policy = Policy(expect_tensor_cores=True)
+    policy = KernelPolicy(expect_tensor_cores=True)
     tensor = kernel_views("matmul_tensor")["matmul_tensor_kernel"]
     plain = kernel_views("matmul_tiled")["matmul_tiled_kernel"]
     assert "missing-tensor-cores" not in broken_rules(tensor, policy)
@@ -342,7 +342,7 @@ def test_expected_tensor_cores() -> None:
 
 
 def test_expected_tensor_cores_in_machine_code() -> None:
-    policy = Policy(expect_tensor_cores=True)
+    policy = KernelPolicy(expect_tensor_cores=True)
     view = replace(view_of("ret;"), has_ptx=False)
     packed = with_sass(view, {"HFMA2.MMA": 3, "FADD": 1})
     assert "missing-tensor-cores" in broken_rules(packed, policy)
@@ -366,12 +366,12 @@ def test_expected_tensor_cores_in_machine_code() -> None:
 )
 def test_portability_by_target(target: str, archs: tuple[str, ...], broken: bool) -> None:
     view = view_of("ret;", HEADER.replace("sm_80", target))
-    assert ("portability" in broken_rules(view, Policy(archs=archs))) == broken
+    assert ("portability" in broken_rules(view, KernelPolicy(archs=archs))) == broken
 
 
 def test_portability_by_assembling() -> None:
     view = replace(view_of("ret;"), assembly={"sm_80": "", "sm_90": "unknown instruction"})
-    found = lint(view, Policy(archs=("sm_80", "sm_90"))).violations
+    found = lint(view, KernelPolicy(archs=("sm_80", "sm_90"))).violations
     assert [(v.rule, v.severity) for v in found] == [("portability", "error")]
     assert "unknown instruction" in found[0].message
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from ptx_text import REPOSITORY, kernel_views
 
-from gpuemu_flow.artifacts.findings import Place, Violation
+from gpuemu_flow.artifacts.findings import PtxLocation, Violation
 from gpuemu_flow.artifacts.lint import Linter
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.rules import RULES_BY_ID
 from gpuemu_flow.artifacts.suppress import Allowances, apply_allowances, parse_allowances
 
@@ -17,7 +17,7 @@ def read_source(path: str) -> bytes | None:
     return file.read_bytes() if file.is_file() else None
 
 
-def accepted(source: str, place: Place, rule: str = "debug-call") -> str:
+def accepted(source: str, place: PtxLocation, rule: str = "debug-call") -> str:
     violation = Violation(rule, "warning", "m", place=place)
     allowances = Allowances(lambda path: source.encode() if path == "k.cu" else None, RULES_BY_ID)
     (marked,) = apply_allowances([violation], allowances, {})
@@ -26,7 +26,7 @@ def accepted(source: str, place: Place, rule: str = "debug-call") -> str:
 
 def test_a_comment_above_the_line_in_a_real_kernel() -> None:
     views = kernel_views("printf_left_in")
-    linter = Linter(Policy(), read_source)
+    linter = Linter(KernelPolicy(), read_source)
     found = {
         name: [v.allowed for v in linter.lint(views[name]).violations if v.rule == "debug-call"]
         for name in ("printf_allowed_kernel", "printf_left_in_kernel")
@@ -38,7 +38,7 @@ def test_a_comment_above_the_line_in_a_real_kernel() -> None:
 
 
 def test_the_comment_allows_its_rule_only() -> None:
-    result = Linter(Policy(), read_source).lint(
+    result = Linter(KernelPolicy(), read_source).lint(
         kernel_views("printf_left_in")["printf_allowed_kernel"]
     )
     assert {v.rule: bool(v.allowed) for v in result.violations} == {
@@ -63,17 +63,17 @@ def test_the_comment_allows_its_rule_only() -> None:
     ],
 )
 def test_which_lines_a_comment_speaks_for(source: str, line: int, reason: str) -> None:
-    assert accepted(source, Place(9, "k.cu", line)) == reason
+    assert accepted(source, PtxLocation(9, "k.cu", line)) == reason
 
 
 def test_inlined_code_is_spoken_for_where_it_is_called() -> None:
     source = "a();\n// gpuemu: allow debug-call called on purpose\nb();"
-    assert accepted(source, Place(9, "header.h", 7, "k.cu", 3)) == "called on purpose"
-    assert accepted(source, Place(9, "header.h", 7, "k.cu", 1)) == ""
+    assert accepted(source, PtxLocation(9, "header.h", 7, "k.cu", 3)) == "called on purpose"
+    assert accepted(source, PtxLocation(9, "header.h", 7, "k.cu", 1)) == ""
 
 
 def test_without_line_information_nothing_is_accepted() -> None:
-    assert accepted("// gpuemu: allow debug-call x\nf();", Place(2)) == ""
+    assert accepted("// gpuemu: allow debug-call x\nf();", PtxLocation(2)) == ""
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_sources_are_read_once() -> None:
         reads.append(path)
         return None
 
-    linter = Linter(Policy(), reader)
+    linter = Linter(KernelPolicy(), reader)
     for view in kernel_views("printf_left_in").values():
         linter.lint(view)
     assert reads == ["scripts/kernels/printf_left_in.cu"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.runners.sandbox import spec
-from gpuemu_flow.runners.sandbox.rules import Rules, rules_for
+from gpuemu_flow.runners.sandbox.rules import AccessRules, rules_for
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 
 
@@ -19,18 +19,18 @@ def made(root: Path, *names: str) -> None:
         path.write_text("x")
 
 
-def rules(root: Path, *, home: str = "", **fields: tuple[str, ...]) -> Rules:
+def rules(root: Path, *, home: str = "", **fields: tuple[str, ...]) -> AccessRules:
     absolute = {n: tuple(str(root / p) for p in paths) for n, paths in fields.items()}
     return rules_for(Sandbox("landlock 7", str(root), **absolute), "/scratch", home)
 
 
-def reads(found: Rules, path: Path) -> bool:
+def reads(found: AccessRules, path: Path) -> bool:
     """Tell whether a rule on the path, or on a folder around it, allows to read it."""
     real = os.path.realpath(path)
     return any(real == rule or real.startswith(f"{rule}/") for rule in found.read)
 
 
-def writes(found: Rules, path: Path) -> bool:
+def writes(found: AccessRules, path: Path) -> bool:
     real = os.path.realpath(path)
     return any(real == rule or real.startswith(f"{rule}/") for rule in found.write)
 

@@ -12,7 +12,7 @@ from gpuemu_flow.artifacts.families import FAMILIES
 from gpuemu_flow.artifacts.lint import Linter, kernel_json
 from gpuemu_flow.artifacts.measure import Artifact, measure
 from gpuemu_flow.artifacts.metrics import KernelMetrics
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.sass import MachineCode
 from gpuemu_flow.artifacts.sass_families import count_sass_families, sass_family
 from gpuemu_flow.artifacts.view import KernelView
@@ -70,7 +70,9 @@ def test_the_listing_goes_to_its_kernel_with_its_source() -> None:
     assert (known.metrics.sass_tool, known.metrics.sass_instructions) == ("nvdisasm 13.0.88", 2)
     assert (unlisted.metrics.sass_tool, unlisted.metrics.sass_instructions) == ("", None)
     assert KernelView.from_json(known.to_json()) == known
-    shown = [kernel_json(v, Linter(Policy()).lint(v))["metrics"]["sass"] for v in (known, unlisted)]
+    shown = [
+        kernel_json(v, Linter(KernelPolicy()).lint(v))["metrics"]["sass"] for v in (known, unlisted)
+    ]
     assert shown == [
         {"source": "nvdisasm 13.0.88", "instructions": 2, "families": {"f32": 2}},
         None,

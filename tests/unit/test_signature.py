@@ -32,7 +32,7 @@ def signed(keys: tuple[Path, Path], tmp_path: Path) -> Path:
     return path
 
 
-def verify(path: Path, keys: tuple[Path, Path]) -> signature.Verified:
+def verify(path: Path, keys: tuple[Path, Path]) -> signature.ValidSignature:
     return signature.verify(path, signature.load_public(keys[1]))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.errors import StoreError
-from gpuemu_flow.store.results import DAY_NS, Judged, NewResult, ResultStore
+from gpuemu_flow.store.results import DAY_NS, CountedResult, NewResult, ResultStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Verdict
 from gpuemu_flow.verdicts import Elements
@@ -25,7 +25,7 @@ def cache(tmp_path: Path) -> WorkspaceCache:
 
 def add(store: ResultStore, seed: int, *, op: str = "op", passed: bool = True) -> None:
     result = {"passed": passed, "max_diff": 0.0, "seed": seed, "op_name": op}
-    judged = Judged(Verdict.PASSED if passed else Verdict.FAILED)
+    judged = CountedResult(Verdict.PASSED if passed else Verdict.FAILED)
     store.add(NewResult(op, seed, "float32", judged, result, "submit", "k"))
 
 
@@ -94,7 +94,11 @@ def test_days(cache: WorkspaceCache) -> None:
     add(store, 1)
     assert ResultStore(cache, retention_days=1).find(1) is not None
     old = store.newest(1)[0].time_ns - 2 * DAY_NS
-    fields = {**vars(store.newest(1)[0]), "seed": 2, "judged": Judged(Verdict.PASSED).to_json()}
+    fields = {
+        **vars(store.newest(1)[0]),
+        "seed": 2,
+        "judged": CountedResult(Verdict.PASSED).to_json(),
+    }
     del fields["key"]
     store._records.put(f"{old:020d}", fields)
     assert ResultStore(cache).find(2) is not None
@@ -104,7 +108,7 @@ def test_days(cache: WorkspaceCache) -> None:
 @pytest.mark.parametrize("figure", [0.0, 1.5, float("inf"), float("nan")])
 def test_what_was_judged_comes_back(cache: WorkspaceCache, figure: float) -> None:
     elements = Elements(7, 2, 5, ("empty",))
-    judged = Judged(Verdict.FAILED, elements, figure, 2.0, 3.0, 4.0, "id")
+    judged = CountedResult(Verdict.FAILED, elements, figure, 2.0, 3.0, 4.0, "id")
     ResultStore(cache).add(NewResult("op", 1, "float32", judged, {}, "submit"))
     found = ResultStore(WorkspaceCache(cache.folder)).newest(1)[0].judged
     assert repr(found) == repr(judged)
@@ -128,7 +132,7 @@ def test_a_renamed_op_s_results_are_seen_by_the_store_that_is_open(cache: Worksp
     ours = ResultStore(cache)
     files = {"/a.py": "0" * 64}
     for _ in range(2):
-        judged = Judged(Verdict.FAILED, failure_id="one")
+        judged = CountedResult(Verdict.FAILED, failure_id="one")
         ours.add(NewResult("old", 1, "float32", judged, {}, "submit", files=files))
     theirs = ResultStore(cache)
     theirs.rename("old", "new", {"one": "two"})
@@ -142,7 +146,7 @@ def test_files_of_code_go_with_the_last_result_of_it(cache: WorkspaceCache) -> N
     first = ResultStore(cache)
     for number in range(3):
         files = {"/a.py": f"{number // 2:064x}"}
-        failed = Judged(Verdict.FAILED)
+        failed = CountedResult(Verdict.FAILED)
         first.add(NewResult("op", number, "float32", failed, {}, "submit", files=files))
     kept = first.everything()
     later = ResultStore(cache, max_results=1)
@@ -156,8 +160,8 @@ def test_many_results_share_a_transaction_and_survive_the_process(cache: Workspa
     files = {"op.py": "0" * 64}
     big = {"notes": "x" * 40_000}  # goes to a file of its own
     new = [
-        NewResult("op", seed, "float32", Judged(Verdict.PASSED), big if seed == 2 else {}, "submit",
-                  files=files)
+        NewResult("op", seed, "float32", CountedResult(Verdict.PASSED), big if seed == 2 else {},
+                  "submit", files=files)
         for seed in range(600)
     ]  # fmt: skip
     added = store.add_many(new)

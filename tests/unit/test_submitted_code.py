@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuemu_flow.fuzz.submitted_code import newest_judged_by
-from gpuemu_flow.store.results import Judged, StoredResult
+from gpuemu_flow.store.results import CountedResult, StoredResult
 from gpuemu_flow.types import Json, Verdict
 
 NAMED: dict[str, Json] = {"id": "1", "origin": "kernels.py:softmax", "code": "c0de"}
@@ -14,7 +14,7 @@ def verdicts(client: dict[str, Json], *stored: tuple[str, Verdict]) -> list[Verd
     """Return the verdicts that count of submissions for one case: who judged each, and how."""
     submissions = [
         StoredResult(
-            f"{key:03}", "softmax", 7, "float32", "submit", by, Judged(verdict), {}, client
+            f"{key:03}", "softmax", 7, "float32", "submit", by, CountedResult(verdict), {}, client
         )
         for key, (by, verdict) in enumerate(stored)
     ]

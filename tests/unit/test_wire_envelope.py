@@ -15,7 +15,7 @@ from gpuemu_flow.wire import envelope
 from gpuemu_flow.wire.envelope import CUT_FROM, Base64, WireError, parse, render
 
 
-def plain(parsed: envelope.Envelope, value: Any, key: str = "") -> Any:
+def plain(parsed: envelope.ParsedMessage, value: Any, key: str = "") -> Any:
     """A parsed value with the cut texts back in place; only ``data`` may have been cut."""
     if isinstance(value, str) and key == "data":
         text = parsed.text(value)

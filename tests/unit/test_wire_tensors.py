@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.types import DTYPES
-from gpuemu_flow.wire.envelope import Envelope, WireError, parse, render
+from gpuemu_flow.wire.envelope import ParsedMessage, WireError, parse, render
 from gpuemu_flow.wire.exchange import FROM_BYTES, Exchange
 from gpuemu_flow.wire.tensors import c_strides, decode_tensor, decode_tensors, encode_tensor
 
@@ -82,26 +82,28 @@ GOOD = json.loads(render({"t": encode_tensor(np.arange(3, dtype=np.float32))}))[
 )
 def test_what_is_no_tensor(change: dict[str, Any], message: str) -> None:
     with pytest.raises(WireError, match=message) as caught:
-        decode_tensor({**GOOD, **change}, "inputs.x", Envelope({}))
+        decode_tensor({**GOOD, **change}, "inputs.x", ParsedMessage({}))
     assert "inputs.x" in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["shape", "dtype", "data"])
 def test_what_is_missing(key: str) -> None:
     with pytest.raises(WireError, match=key):
-        decode_tensor({k: v for k, v in GOOD.items() if k != key}, "t", Envelope({}))
+        decode_tensor({k: v for k, v in GOOD.items() if k != key}, "t", ParsedMessage({}))
 
 
 def test_strides_of_clients_mean_nothing() -> None:
     for strides in (None, [-4], [0], "junk", [4, 12]):
-        array = decode_tensor({**GOOD, "strides": strides}, "t", Envelope({}))
+        array = decode_tensor({**GOOD, "strides": strides}, "t", ParsedMessage({}))
         assert array.tolist() == [0, 1, 2]
-    assert decode_tensor({k: GOOD[k] for k in ("shape", "dtype", "data")}, "t", Envelope({})).size
+    assert decode_tensor(
+        {k: GOOD[k] for k in ("shape", "dtype", "data")}, "t", ParsedMessage({})
+    ).size
 
 
 def test_dtypes_in_any_case_and_by_alias() -> None:
     for name in ("Float32", "FLOAT32", "f32"):
-        assert decode_tensor({**GOOD, "dtype": name}, "t", Envelope({})).dtype == np.float32
+        assert decode_tensor({**GOOD, "dtype": name}, "t", ParsedMessage({})).dtype == np.float32
 
 
 def test_dtypes_that_the_protocol_has_not() -> None:
@@ -112,7 +114,7 @@ def test_dtypes_that_the_protocol_has_not() -> None:
 def test_maps_of_tensors() -> None:
     for wrong in ([], None, "x", {str(n): GOOD for n in range(300)}):
         with pytest.raises(WireError, match="inputs"):
-            decode_tensors(wrong, "inputs", Envelope({}))
+            decode_tensors(wrong, "inputs", ParsedMessage({}))
 
 
 @pytest.fixture
@@ -147,7 +149,7 @@ def test_small_tensors_do_not(exchange: Exchange) -> None:
 def test_only_names_of_the_exchange(exchange: Exchange, name: object) -> None:
     tensor = {"shape": [1], "dtype": "uint8", "file": name}
     with pytest.raises(WireError, match="file"):
-        decode_tensor(tensor, "t", Envelope({}), exchange)
+        decode_tensor(tensor, "t", ParsedMessage({}), exchange)
 
 
 def test_no_links_no_pipes_no_other_size(exchange: Exchange) -> None:
@@ -157,20 +159,20 @@ def test_no_links_no_pipes_no_other_size(exchange: Exchange) -> None:
     secret.write_bytes(b"1234")
     path.symlink_to(secret)
     with pytest.raises(WireError):
-        decode_tensor(tensor, "t", Envelope({}), exchange)
+        decode_tensor(tensor, "t", ParsedMessage({}), exchange)
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(WireError):
-        decode_tensor(tensor, "t", Envelope({}), exchange)
+        decode_tensor(tensor, "t", ParsedMessage({}), exchange)
     path.write_bytes(b"12345")
     with pytest.raises(WireError, match="4 bytes"):
-        decode_tensor(tensor, "t", Envelope({}), exchange)
+        decode_tensor(tensor, "t", ParsedMessage({}), exchange)
     assert secret.read_bytes() == b"1234"
 
 
 def test_a_file_without_an_exchange_is_no_data() -> None:
     with pytest.raises(WireError, match="data"):
-        decode_tensor({"shape": [1], "dtype": "uint8", "file": "a" * 32}, "t", Envelope({}))
+        decode_tensor({"shape": [1], "dtype": "uint8", "file": "a" * 32}, "t", ParsedMessage({}))
 
 
 def test_a_folder_that_others_can_enter_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.findings import Finding
+from gpuemu_flow.artifacts.findings import RuleFinding
 from gpuemu_flow.artifacts.ptx.opcode import Opcode
 from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, plural, report_findings
 
@@ -18,7 +18,7 @@ _NARROW = frozenset({"f32", "f16", "bf16"})
 _WIDE_DATA = frozenset({"f64", "b64"})
 
 
-def find(analysis: KernelAnalysis) -> Iterator[Finding]:
+def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
     """Find f64 arithmetic on promoted values in kernels that neither load nor store f64."""
     arithmetic = analysis.select(*_ARITHMETIC, where=lambda opcode: opcode.type == "f64")
     if not arithmetic:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.findings import Finding
+from gpuemu_flow.artifacts.findings import RuleFinding
 from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, plural, report_findings
 
 ID = "atomics-in-loop"
 
 
-def find(analysis: KernelAnalysis) -> Iterator[Finding]:
+def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
     """Find ``atom`` and ``red`` on a cycle of the control flow."""
     atomics = analysis.select("atom", "red", where=lambda o: "async" not in o.segments)
     in_loops = [index for index in atomics if analysis.in_loop(index)]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.findings import Finding, Place, Violation
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.findings import PtxLocation, RuleFinding, Violation
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.view import KernelView
 from gpuemu_flow.quick_dataclass import dataclass
 
-Check = Callable[[KernelView, Policy], Iterable[Violation]]
-Find = Callable[[KernelAnalysis], Iterable[Finding]]
-Unchecked = Callable[[KernelView, Policy], str]
+Check = Callable[[KernelView, KernelPolicy], Iterable[Violation]]
+Find = Callable[[KernelAnalysis], Iterable[RuleFinding]]
+Unchecked = Callable[[KernelView, KernelPolicy], str]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def violation(
     severity: str,
     message: str,
     *,
-    place: Place | None = None,
+    place: PtxLocation | None = None,
     actual: float | None = None,
     limit: float | None = None,
 ) -> Violation:
@@ -77,7 +77,7 @@ def violation(
 def report_findings(rule: str, severity: str) -> Check:
     """Make a check that reports each finding of the rule as it is."""
 
-    def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+    def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
         for finding in view.findings.get(rule, ()):
             yield violation(
                 view,
@@ -91,13 +91,13 @@ def report_findings(rule: str, severity: str) -> Check:
     return check
 
 
-def needs_ptx(view: KernelView, policy: Policy) -> str:
+def needs_ptx(view: KernelView, policy: KernelPolicy) -> str:
     """Return the reason why a rule that reads PTX cannot judge a view; empty when it can."""
     return "" if view.has_ptx else "needs the kernel's PTX"
 
 
-def needs_exact_figures(view: KernelView, policy: Policy) -> str:
-    """Return the reason why a rule on the compiler's figures cannot judge a view, else ''."""
+def needs_exact_figures(view: KernelView, policy: KernelPolicy) -> str:
+    """Return the reason why a view lacks the compiler's exact figures; empty if it has them."""
     return "" if view.metrics.is_exact else "needs a cubin or the output of ptxas -v"
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, violation
 from gpuemu_flow.artifacts.view import KernelView
 
 ID = "debug-build"
 
 
-def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     """Report a ``.target`` that says ``debug``; line information alone does not count."""
     if "debug" in view.target_options:
         yield violation(view, ID, "error", "built for debugging (.target says debug)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.findings import Finding
+from gpuemu_flow.artifacts.findings import RuleFinding
 from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, plural, report_findings
 
 ID = "debug-call"
@@ -19,7 +19,7 @@ DEBUG_CALLS: dict[str, str] = {
 """Runtime function in PTX -> what the programmer wrote."""
 
 
-def find(analysis: KernelAnalysis) -> Iterator[Finding]:
+def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
     """Find calls of the device runtime's debugging and heap functions."""
     calls = {
         index: written

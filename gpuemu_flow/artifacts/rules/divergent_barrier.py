@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
 from gpuemu_flow.artifacts.divergence import divergent_barriers
-from gpuemu_flow.artifacts.findings import Finding
+from gpuemu_flow.artifacts.findings import RuleFinding
 from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, report_findings
 
 ID = "divergent-barrier"
 
 
-def find(analysis: KernelAnalysis) -> Iterator[Finding]:
+def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
     """Find barriers inside a region that depends on the thread index."""
     for barrier in divergent_barriers(analysis):
         line = analysis.place(barrier.branch).line
@@ -26,7 +26,7 @@ def find(analysis: KernelAnalysis) -> Iterator[Finding]:
                 f"not reached by all threads: the branch at PTX line {line} depends on the thread"
             )
         opcode = analysis.body.instructions[barrier.barrier].opcode.text
-        yield Finding(
+        yield RuleFinding(
             f"{opcode} is {message}",
             analysis.place(barrier.barrier),
             severity="info" if barrier.early_exit else "",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.findings import Finding
+from gpuemu_flow.artifacts.findings import RuleFinding
 from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, plural, report_findings
 
 ID = "exact-division"
 
 
-def find(analysis: KernelAnalysis) -> Iterator[Finding]:
+def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
     """Find ``div.rn.f32``, ``sqrt.rn.f32`` and ``rcp.rn.f32``."""
     exact = analysis.select(
         "div", "sqrt", "rcp", where=lambda o: o.type == "f32" and "rn" in o.segments

@@ -11,14 +11,14 @@ from gpuemu_flow.artifacts.patterns import (
     matching_opcodes,
     matching_symbols,
 )
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.rules.base import Rule, plural, violation
 from gpuemu_flow.artifacts.view import KernelView
 
 ID = "forbidden-instruction"
 
 
-def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     """Yield one violation per pattern that matches, at its first instruction."""
     for pattern in policy.forbidden_instructions:
         if pattern == SPILL:
@@ -58,8 +58,8 @@ def _check_ptx(view: KernelView, pattern: str) -> Iterator[Violation]:
     )
 
 
-def unchecked(view: KernelView, policy: Policy) -> str:
-    """Return the reason why the rule cannot search a kernel without a listing, else ''."""
+def unchecked(view: KernelView, policy: KernelPolicy) -> str:
+    """Return the reason why the rule cannot search a kernel; empty if it can."""
     sass = [p for p in policy.forbidden_instructions if is_sass_pattern(p)]
     ptx = [p for p in policy.forbidden_instructions if not is_sass_pattern(p) and p != SPILL]
     return unchecked_patterns(view, ptx, sass)

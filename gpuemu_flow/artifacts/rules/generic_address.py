@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.findings import Finding
+from gpuemu_flow.artifacts.findings import RuleFinding
 from gpuemu_flow.artifacts.ptx.opcode import Opcode
 from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, plural, report_findings
 
@@ -13,7 +13,7 @@ ID = "generic-address"
 _ALWAYS_SPECIFIC = frozenset({"async", "bulk"})
 
 
-def find(analysis: KernelAnalysis) -> Iterator[Finding]:
+def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
     """Find memory accesses whose opcode names no state space."""
     yield from analysis.group(
         analysis.select("ld", "st", "atom", "red", where=_is_generic),

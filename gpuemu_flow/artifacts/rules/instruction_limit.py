@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.rules.base import Rule, violation
 from gpuemu_flow.artifacts.view import KernelView
 
 ID = "instruction-limit"
 
 
-def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     """Compare PTX instructions with ``max_instructions``."""
     count, limit = view.metrics.instructions, policy.max_instructions
     if limit is not None and count is not None and count > limit:
@@ -26,8 +26,8 @@ def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
         )
 
 
-def unchecked(view: KernelView, policy: Policy) -> str:
-    """Return the reason why the rule cannot judge a kernel without PTX, else ''."""
+def unchecked(view: KernelView, policy: KernelPolicy) -> str:
+    """Return the reason why the rule cannot judge a kernel; empty if it can."""
     if policy.max_instructions is not None and view.metrics.instructions is None:
         return "needs the kernel's PTX"
     return ""

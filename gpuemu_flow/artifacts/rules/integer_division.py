@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.findings import Finding
+from gpuemu_flow.artifacts.findings import RuleFinding
 from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, plural, report_findings
 
 ID = "integer-division-in-loop"
 _INTEGERS = frozenset({"u16", "s16", "u32", "s32", "u64", "s64"})
 
 
-def find(analysis: KernelAnalysis) -> Iterator[Finding]:
+def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
     """Find ``div`` and ``rem`` of integers on a cycle of the control flow."""
     divisions = analysis.select("div", "rem", where=lambda opcode: opcode.type in _INTEGERS)
     in_loops = [index for index in divisions if analysis.in_loop(index)]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.findings import Finding
+from gpuemu_flow.artifacts.findings import RuleFinding
 from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, plural, report_findings
 
 ID = "legacy-warp-operations"
 
 
-def find(analysis: KernelAnalysis) -> Iterator[Finding]:
+def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
     """Find ``shfl`` and ``vote`` whose opcode has no ``.sync`` segment."""
     legacy = analysis.select("shfl", "vote", where=lambda o: "sync" not in o.segments)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.findings import Finding, Violation
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.findings import RuleFinding, Violation
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.rules.base import Rule, needs_exact_figures, plural, violation
 from gpuemu_flow.artifacts.view import KernelView
 
 ID = "local-memory"
 
 
-def find(analysis: KernelAnalysis) -> Iterator[Finding]:
+def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
     """Find the instructions that access local memory."""
     accesses = analysis.select("ld", "st", where=lambda opcode: opcode.space == "local")
     yield from analysis.group(
@@ -21,7 +21,7 @@ def find(analysis: KernelAnalysis) -> Iterator[Finding]:
     )
 
 
-def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     """Compare the stack with its limit; with PTX alone, give a hint only."""
     metrics, limit = view.metrics, policy.max_local_memory_bytes
     found = view.findings.get(ID, ())

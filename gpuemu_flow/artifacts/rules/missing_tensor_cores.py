@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.rules.base import Rule, violation
 from gpuemu_flow.artifacts.sass_families import count_sass_families
 from gpuemu_flow.artifacts.view import KernelView
@@ -13,7 +13,7 @@ from gpuemu_flow.artifacts.view import KernelView
 ID = "missing-tensor-cores"
 
 
-def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     """Report that no tensor-core instruction is there, when the policy expects one."""
     if not policy.expect_tensor_cores or unchecked(view, policy):
         return
@@ -25,8 +25,8 @@ def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
         )
 
 
-def unchecked(view: KernelView, policy: Policy) -> str:
-    """Return the reason why the rule cannot judge a kernel without a listing, else ''."""
+def unchecked(view: KernelView, policy: KernelPolicy) -> str:
+    """Return the reason why the rule cannot judge a kernel; empty if it can."""
     if policy.expect_tensor_cores and not view.has_ptx and view.metrics.sass_opcodes is None:
         return "needs the kernel's PTX, or nvdisasm"
     return ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.occupancy import MAX_THREADS_PER_BLOCK, REGISTERS_PER_SM
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.rules.base import Rule, needs_exact_figures, violation
 from gpuemu_flow.artifacts.view import KernelView
 
@@ -14,7 +14,7 @@ ID = "no-full-block"
 _REGISTER_UNIT = 8
 
 
-def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     """Report a kernel whose registers times 1,024 threads exceed the multiprocessor's registers."""
     metrics = view.metrics
     reached = metrics.occupancy

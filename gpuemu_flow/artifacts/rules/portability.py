@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.occupancy import arch_number
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, violation
 from gpuemu_flow.artifacts.view import KernelView
 
 ID = "portability"
 
 
-def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     """Report the assembler's errors by architecture, and architectures that the target excludes."""
     target = view.metrics.ptx_target
     for arch in policy.archs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.rules.base import Rule, needs_exact_figures, violation
 from gpuemu_flow.artifacts.view import KernelView
 
@@ -13,7 +13,7 @@ ID = "real-spills"
 _WIDEST_SPILL = 16
 
 
-def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     """Compare spill instructions and bytes with their limits; exact sources only."""
     metrics = view.metrics
     if not metrics.is_exact:
@@ -57,8 +57,8 @@ def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
         )
 
 
-def unchecked(view: KernelView, policy: Policy) -> str:
-    """Return the reason why spills are unknown (an estimate, an old cubin), else ''."""
+def unchecked(view: KernelView, policy: KernelPolicy) -> str:
+    """Return the reason why spills are unknown (an estimate, an old cubin), or nothing."""
     reason = needs_exact_figures(view, policy)
     if reason:
         return reason

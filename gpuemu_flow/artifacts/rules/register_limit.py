@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.rules.base import Rule, violation
 from gpuemu_flow.artifacts.view import KernelView
 
@@ -14,7 +14,7 @@ ESTIMATE_TOLERANCE = 1.3
 """An estimate fails a kernel only above this multiple of the limit; its mean error is 17 %."""
 
 
-def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     """Compare registers and occupancy with their limits."""
     yield from _registers(view, policy)
     reached = view.metrics.occupancy
@@ -34,7 +34,7 @@ def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
         )
 
 
-def _registers(view: KernelView, policy: Policy) -> Iterator[Violation]:
+def _registers(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     registers, limit = view.metrics.registers, policy.max_registers
     if registers is None:
         return
@@ -62,8 +62,8 @@ def _registers(view: KernelView, policy: Policy) -> Iterator[Violation]:
         )
 
 
-def unchecked(view: KernelView, policy: Policy) -> str:
-    """Return the reason why the rule cannot judge unknown registers, else ''."""
+def unchecked(view: KernelView, policy: KernelPolicy) -> str:
+    """Return the reason why the rule cannot judge the registers; empty if it can."""
     if view.metrics.registers is None:
         return "no figure: needs a cubin or the output of ptxas -v"
     return ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.patterns import is_sass_pattern, matching_opcodes, matching_symbols
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.rules.base import Rule, violation
 from gpuemu_flow.artifacts.rules.forbidden_instruction import unchecked_patterns
 from gpuemu_flow.artifacts.view import KernelView
@@ -15,7 +15,7 @@ ID = "required-instruction"
 _SHORTEST_SYMBOL = 3
 
 
-def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     """Yield one violation per pattern that nothing matches."""
     for pattern in policy.required_patterns:
         if is_sass_pattern(pattern):
@@ -39,8 +39,8 @@ def _is_present(view: KernelView, pattern: str) -> bool:
     return len(pattern) >= _SHORTEST_SYMBOL and any(pattern in name for name in names)
 
 
-def unchecked(view: KernelView, policy: Policy) -> str:
-    """Return the reason why the rule cannot search a kernel without a listing, else ''."""
+def unchecked(view: KernelView, policy: KernelPolicy) -> str:
+    """Return the reason why the rule cannot search a kernel; empty if it can."""
     sass = [p for p in policy.required_patterns if is_sass_pattern(p)]
     return unchecked_patterns(view, [p for p in policy.required_patterns if p not in sass], sass)
 

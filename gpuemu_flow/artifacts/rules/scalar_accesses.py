@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.findings import Finding
+from gpuemu_flow.artifacts.findings import RuleFinding
 from gpuemu_flow.artifacts.ptx.opcode import Opcode
 from gpuemu_flow.artifacts.ptx.operands import parse_address
 from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, plural, report_findings
@@ -30,7 +30,7 @@ class _Stream(NamedTuple):
     guard: str | None
 
 
-def find(analysis: KernelAnalysis) -> Iterator[Finding]:
+def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
     """Find runs of four accesses to consecutive addresses from one base in one block."""
     scalar = analysis.select("ld", "st", where=_is_scalar_global)
     if len(scalar) < _RUN:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.rules.base import Rule, violation
 from gpuemu_flow.artifacts.view import KernelView
 
 ID = "shared-memory-limit"
 
 
-def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     """Compare static and known dynamic shared memory with ``max_shared_memory``."""
     static, dynamic = view.metrics.shared_bytes, view.metrics.dynamic_shared_bytes
     limit = policy.max_shared_memory
@@ -31,8 +31,8 @@ def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
         )
 
 
-def unchecked(view: KernelView, policy: Policy) -> str:
-    """Return the reason why the rule cannot judge unknown shared memory, else ''."""
+def unchecked(view: KernelView, policy: KernelPolicy) -> str:
+    """Return the reason why the rule cannot judge the shared memory; empty if it can."""
     if policy.max_shared_memory is not None and view.metrics.shared_bytes is None:
         return "shared memory is unknown"
     return ""

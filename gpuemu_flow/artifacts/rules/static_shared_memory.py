@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.occupancy import STATIC_SHARED_LIMIT
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.rules.base import Rule, violation
 from gpuemu_flow.artifacts.view import KernelView
 
 ID = "static-shared-memory"
 
 
-def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     """Compare static shared memory with the 48 KB of every architecture."""
     shared = view.metrics.shared_bytes
     if shared is not None and shared > STATIC_SHARED_LIMIT:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.findings import Finding
+from gpuemu_flow.artifacts.findings import RuleFinding
 from gpuemu_flow.artifacts.ptx.opcode import Opcode
 from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, plural, report_findings
 
@@ -14,7 +14,7 @@ ID = "unfused-multiply-add"
 _FLOATS = frozenset({"f32", "f64", "f16", "f16x2", "bf16", "bf16x2", "f32x2"})
 
 
-def find(analysis: KernelAnalysis) -> Iterator[Finding]:
+def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
     """Find ``mul.rn`` whose only use is an ``add.rn`` or ``sub.rn`` of the same type."""
     products = analysis.select("mul", where=_is_rounded)
     if not products:

@@ -11,14 +11,14 @@ from gpuemu_flow.artifacts.occupancy import (
     limits_of,
     occupancy,
 )
-from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, violation
 from gpuemu_flow.artifacts.view import KernelView
 
 ID = "unmet-launch-bounds"
 
 
-def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     """Report bounds that ptxas ignored, or that the architecture's limits rule out."""
     if view.unmet_bounds:
         yield violation(view, ID, "warning", f"ptxas: {view.unmet_bounds}")

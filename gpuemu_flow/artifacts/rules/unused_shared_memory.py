@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.findings import Finding, Place
+from gpuemu_flow.artifacts.findings import PtxLocation, RuleFinding
 from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, report_findings
 
 ID = "unused-shared-memory"
 
 
-def find(analysis: KernelAnalysis) -> Iterator[Finding]:
+def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
     """Find ``.shared`` variables of the body that no instruction names."""
     source = analysis.function.module.source
     for variable in analysis.body.variables:
         if variable.space != "shared" or variable.external or not variable.size_bytes:
             continue
         if not analysis.flow.mentions(variable.name):
-            yield Finding(
+            yield RuleFinding(
                 f"shared variable {variable.name} ({variable.size_bytes} bytes) is never used",
-                Place(source.line_of(variable.offset)),
+                PtxLocation(source.line_of(variable.offset)),
             )
 
 

@@ -17,7 +17,7 @@ from gpuemu_flow.emulator.effects.checking import (
     operand_problem,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
-from gpuemu_flow.emulator.ir import Inverted, Memory, Operand, Register, Step
+from gpuemu_flow.emulator.ir import Inverted, MemoryOperand, Operand, Register, Step
 
 if TYPE_CHECKING:
     from gpuemu_flow.emulator.emitter import Emitter
@@ -82,7 +82,7 @@ def _emit(emitter: Emitter, step: Step, index: int) -> None:
         emitter.do(f"m.wait_copies({constant_of(operands[0])}, {mask}, everything=False)")
         return
     target, source = operands[0], operands[1]
-    assert isinstance(target, Memory) and isinstance(source, Memory)
+    assert isinstance(target, MemoryOperand) and isinstance(source, MemoryOperand)
     size = constant_of(operands[2])
     taken = "None"
     if len(operands) == 4 and _is_predicate(operands[3]):

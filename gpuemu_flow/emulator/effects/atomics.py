@@ -17,7 +17,7 @@ from gpuemu_flow.emulator.effects.checking import (
 from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.effects.loads import space_of
 from gpuemu_flow.emulator.effects.stores_async import emit_store, is_asynchronous, store_problem
-from gpuemu_flow.emulator.ir import Memory, Operand, Step
+from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Step
 from gpuemu_flow.emulator.types import SIZES
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _vector_problem(step: Step) -> str:
 def _emit_vector(emitter: Emitter, step: Step, index: int) -> None:
     operation, type_name, operands = _parts(step)
     address, size = operands[0], SIZES[type_name]
-    assert isinstance(address, Memory)
+    assert isinstance(address, MemoryOperand)
     form = AtomicForm(operation, type_name, bool(_RELEASES.intersection(step.opcode.segments)))
     bound = emitter.function(form, f"atomic {form}")
     where, mask = emitter.temporary(emitter.address(address)), emitter.mask(step)
@@ -117,7 +117,7 @@ def _emit(emitter: Emitter, step: Step, index: int) -> None:
         return
     operation, type_name, operands = _parts(step)
     address = operands[0]
-    assert isinstance(address, Memory)
+    assert isinstance(address, MemoryOperand)
     values = ", ".join(emitter.read(o, type_name) for o in operands[1:])
     form = AtomicForm(operation, type_name, bool(_RELEASES.intersection(step.opcode.segments)))
     call = (

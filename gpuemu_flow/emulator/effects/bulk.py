@@ -18,7 +18,7 @@ from gpuemu_flow.emulator.effects.tensors import (
     prefetch_problem,
     tensor_copy_problem,
 )
-from gpuemu_flow.emulator.ir import Memory, Step
+from gpuemu_flow.emulator.ir import MemoryOperand, Step
 
 if TYPE_CHECKING:
     from gpuemu_flow.emulator.emitter import Emitter
@@ -51,7 +51,7 @@ def arrival_problem(step: Step) -> str:
 def emit_arrival(emitter: Emitter, step: Step, index: int) -> None:
     """Write ``cp.async.mbarrier.arrive``."""
     (address,) = step.operands
-    assert isinstance(address, Memory)
+    assert isinstance(address, MemoryOperand)
     increment = "noinc" not in step.opcode.segments
     emitter.do(
         f"m.arrive_with_copies({step.opcode.space or 'generic'!r}, {emitter.address(address)}, "
@@ -131,12 +131,12 @@ def emit_bulk(emitter: Emitter, step: Step, index: int) -> None:
         return
     to, source = _directions(step)
     first, second = operands[0], operands[1]
-    assert isinstance(first, Memory) and isinstance(second, Memory)
+    assert isinstance(first, MemoryOperand) and isinstance(second, MemoryOperand)
     near, far = (first, second) if to == "shared" else (second, first)
     barrier, blocks = "None", "None"
     if to == "shared":
         there = operands[3]
-        assert isinstance(there, Memory)
+        assert isinstance(there, MemoryOperand)
         barrier = emitter.address(there)
     if "multicast::cluster" in words:
         blocks = emitter.read(operands[4], "b16")

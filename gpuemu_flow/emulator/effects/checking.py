@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gpuemu_flow.emulator.ir import (
-    Group,
     Immediate,
     Inverted,
-    Memory,
+    MemoryOperand,
     Operand,
+    OperandGroup,
     Register,
     Sink,
     Special,
@@ -22,7 +22,7 @@ UNKNOWN_FORM = "the emulator does not know this form of the instruction"
 
 def operand_problem(operand: Operand, type_name: str) -> str:
     """Say why an operand cannot be read as a type; an empty string when it can."""
-    if isinstance(operand, (Group, Memory, TensorPlace, Sink)):
+    if isinstance(operand, (OperandGroup, MemoryOperand, TensorPlace, Sink)):
         return "an operand has a form that this instruction does not take"
     if isinstance(operand, Inverted):
         return "" if type_name == "pred" else "a negated predicate is used as a number"
@@ -56,7 +56,7 @@ def result_problem(operand: Operand, type_name: str) -> str:
 
 
 def operands_problem(step: Step, types: tuple[str, ...], result: str = "") -> str:
-    """Check the types of a step's operands and of its optional result; return a reason or ''."""
+    """Return the reason why the types of a step's operands are wrong; empty if they are right."""
     wanted = len(types) + bool(result)
     if len(step.operands) != wanted:
         return f"it has {len(step.operands)} operands, not {wanted}"
@@ -75,7 +75,7 @@ def operands_problem(step: Step, types: tuple[str, ...], result: str = "") -> st
 
 def address_problem(operand: Operand) -> str:
     """Return the reason why an operand is not a supported address, or an empty string."""
-    if not isinstance(operand, Memory):
+    if not isinstance(operand, MemoryOperand):
         return "its address has an unknown form"
     base = operand.base
     if isinstance(base, Register) and SIZES.get(base.type, 0) not in (4, 8):
@@ -84,7 +84,7 @@ def address_problem(operand: Operand) -> str:
 
 
 def tensor_problem(operand: Operand, dimensions: int) -> str:
-    """Return the reason why an operand is no place in a tensor of some dimensions, or ''."""
+    """Return the reason why an operand names no place in a tensor; empty if it names one."""
     if not isinstance(operand, TensorPlace) or len(operand.coordinates) != dimensions:
         return f"it needs a tensor map with {dimensions} coordinates"
     problems = (operand_problem(c, "s32") for c in operand.coordinates)
@@ -93,7 +93,7 @@ def tensor_problem(operand: Operand, dimensions: int) -> str:
 
 def items_of(operand: Operand) -> tuple[Operand, ...]:
     """Return the elements of a vector operand; a single operand gives itself."""
-    return operand.items if isinstance(operand, Group) else (operand,)
+    return operand.items if isinstance(operand, OperandGroup) else (operand,)
 
 
 def constant_of(operand: Operand) -> int | None:

@@ -14,7 +14,7 @@ from gpuemu_flow.emulator.effects.checking import (
 )
 from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.effects.stores_async import emit_store, is_asynchronous, store_problem
-from gpuemu_flow.emulator.ir import Memory, Operand, Step, Symbol
+from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Step, Symbol
 from gpuemu_flow.emulator.types import DTYPES, SIZES
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _WORDS = frozenset(
 )  # fmt: skip
 
 
-def space_of(step: Step, address: Memory) -> str:
+def space_of(step: Step, address: MemoryOperand) -> str:
     """Choose the space whose functions an access uses."""
     space = step.opcode.space or "generic"
     base = address.base
@@ -62,7 +62,9 @@ def _access_problem(step: Step, address_at: int, check: Callable[[Operand, str],
     return problem or next((p for v in values if (p := check(v, type_name))), "")
 
 
-def _where(emitter: Emitter, step: Step, address: Memory, index: int) -> tuple[str, str, str]:
+def _where(
+    emitter: Emitter, step: Step, address: MemoryOperand, index: int
+) -> tuple[str, str, str]:
     """Write the space, the address and the last arguments of an access."""
     strong = bool(STRONG.intersection(step.opcode.segments))
     tail = f"{emitter.mask(step)}, {index}, {strong})"
@@ -73,7 +75,7 @@ def _load_problem(step: Step) -> str:
     return _access_problem(step, 1, result_problem)
 
 
-def _parameter_offset(emitter: Emitter, address: Memory, size: int) -> int | None:
+def _parameter_offset(emitter: Emitter, address: MemoryOperand, size: int) -> int | None:
     """Return the offset in the parameter block that a load reads; None for other loads."""
     base = address.base
     if not isinstance(base, Symbol) or base.space != "param":
@@ -84,7 +86,7 @@ def _parameter_offset(emitter: Emitter, address: Memory, size: int) -> int | Non
 
 def _emit_load(emitter: Emitter, step: Step, index: int) -> None:
     opcode, address = step.opcode, step.operands[1]
-    assert isinstance(address, Memory)
+    assert isinstance(address, MemoryOperand)
     targets = items_of(step.operands[0])
     type_name = opcode.type
     width, dtype = SIZES[type_name], DTYPES[type_name]
@@ -111,7 +113,7 @@ def _emit_store(emitter: Emitter, step: Step, index: int) -> None:
         emit_store(emitter, step, index)
         return
     opcode, address = step.opcode, step.operands[0]
-    assert isinstance(address, Memory)
+    assert isinstance(address, MemoryOperand)
     width = SIZES[opcode.type]
     values = ", ".join(emitter.read(v, f"b{8 * width}") for v in items_of(step.operands[1]))
     space, where, tail = _where(emitter, step, address, index)

@@ -14,7 +14,7 @@ from gpuemu_flow.emulator.effects.checking import (
     result_problem,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
-from gpuemu_flow.emulator.ir import Memory, Step
+from gpuemu_flow.emulator.ir import MemoryOperand, Step
 from gpuemu_flow.emulator.matrices import ELEMENT_BITS, MatrixForm
 from gpuemu_flow.emulator.sparse import SPARSE_SHAPES, SparseForm
 
@@ -160,7 +160,7 @@ def _emit_matrix_access(emitter: Emitter, step: Step, index: int) -> None:
     opcode = step.opcode
     loads = opcode.base == "ldmatrix"
     address = step.operands[1 if loads else 0]
-    assert isinstance(address, Memory)
+    assert isinstance(address, MemoryOperand)
     space = opcode.space or "generic"
     transposed = "trans" in opcode.segments
     where = emitter.address(address)

@@ -12,7 +12,7 @@ from gpuemu_flow.emulator.effects.checking import (
     result_problem,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
-from gpuemu_flow.emulator.ir import Memory, Operand, Step
+from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Step
 
 if TYPE_CHECKING:
     from gpuemu_flow.emulator.emitter import Emitter
@@ -36,7 +36,7 @@ def _member(step: Step) -> str:
 def _split(step: Step) -> tuple[Operand | None, Operand, tuple[Operand, ...]]:
     """Return the result operand, the address operand and the other operands."""
     operands = step.operands
-    if isinstance(operands[0], Memory):
+    if isinstance(operands[0], MemoryOperand):
         return None, operands[0], operands[1:]
     return operands[0], operands[1], operands[2:]
 
@@ -46,7 +46,7 @@ def _problem(step: Step) -> str:
     operands = step.operands
     if member not in _MEMBERS or not words <= _WORDS or not operands:
         return UNKNOWN_FORM
-    if not isinstance(operands[0], Memory) and len(operands) < 2:
+    if not isinstance(operands[0], MemoryOperand) and len(operands) < 2:
         return UNKNOWN_FORM
     result, address, rest = _split(step)
     problem = address_problem(address)
@@ -71,7 +71,7 @@ def _problem(step: Step) -> str:
 
 def _emit_arrival(emitter: Emitter, step: Step, index: int) -> None:
     result, address, rest = _split(step)
-    assert isinstance(address, Memory)
+    assert isinstance(address, MemoryOperand)
     member, words = _member(step), step.opcode.segments
     count, awaited = emitter.immediate_number(1, "u32"), emitter.immediate_number(0, "s32")
     if member in ("expect_tx", "complete_tx"):
@@ -96,7 +96,7 @@ def _emit_arrival(emitter: Emitter, step: Step, index: int) -> None:
 
 def _emit(emitter: Emitter, step: Step, index: int) -> None:
     result, address, rest = _split(step)
-    assert isinstance(address, Memory)
+    assert isinstance(address, MemoryOperand)
     member, space = _member(step), step.opcode.space or "generic"
     if member == "inval":
         return

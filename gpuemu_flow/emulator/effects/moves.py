@@ -15,7 +15,7 @@ from gpuemu_flow.emulator.effects.checking import (
     result_problem,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
-from gpuemu_flow.emulator.ir import Group, Operand, Step, Symbol
+from gpuemu_flow.emulator.ir import Operand, OperandGroup, Step, Symbol
 from gpuemu_flow.emulator.memory import LOCAL_BASE, SHARED_BASE, WINDOW
 from gpuemu_flow.emulator.semantics.convert import bfloat_to_f32
 from gpuemu_flow.emulator.semantics.floats import flush
@@ -132,8 +132,8 @@ def _emit_set(emitter: Emitter, step: Step, index: int) -> None:
         other = emitter.read(step.operands[3], "pred")
         values = [f"({value} {_COMBINE[combined]} {other})" for value in values]
     to = step.opcode.types[0]
-    maker = _both_if(TRUE.get(to, 0xFFFF)) if len(values) == 2 else _value_if(to)
-    function = emitter.function(maker, f"set {len(values)} {to}")
+    factory = _both_if(TRUE.get(to, 0xFFFF)) if len(values) == 2 else _value_if(to)
+    function = emitter.function(factory, f"set {len(values)} {to}")
     emitter.write(step.operands[0], f"{function}({', '.join(values)})", to, step)
 
 
@@ -157,15 +157,15 @@ def _mov_problem(step: Step) -> str:
         return UNKNOWN_FORM
     target, source = step.operands
     for group in (target, source):
-        if isinstance(group, Group) and _piece(type_name, len(group.items)) == "":
+        if isinstance(group, OperandGroup) and _piece(type_name, len(group.items)) == "":
             return UNKNOWN_FORM
-    if isinstance(target, Group) and isinstance(source, Group):
+    if isinstance(target, OperandGroup) and isinstance(source, OperandGroup):
         return UNKNOWN_FORM
-    if isinstance(target, Group):
+    if isinstance(target, OperandGroup):
         piece = _piece(type_name, len(target.items))
         problems = [result_problem(item, piece) for item in target.items]
         return next((p for p in problems if p), operand_problem(source, type_name))
-    if isinstance(source, Group):
+    if isinstance(source, OperandGroup):
         piece = _piece(type_name, len(source.items))
         problems = [operand_problem(item, piece) for item in source.items]
         return next((p for p in problems if p), result_problem(target, type_name))
@@ -180,14 +180,14 @@ def _piece(type_name: str, count: int) -> str:
 def _emit_mov(emitter: Emitter, step: Step, index: int) -> None:
     target, source = step.operands
     type_name = step.opcode.type
-    if isinstance(target, Group):
+    if isinstance(target, OperandGroup):
         piece = _piece(type_name, len(target.items))
         whole = emitter.temporary(emitter.read(source, f"b{8 * SIZES[type_name]}"))
         function = emitter.function(_part, "part")
         for k, item in enumerate(target.items):
             shift = 8 * SIZES[piece] * k
             emitter.write(item, f"{function}({whole}, {shift}, {DTYPES[piece]!r})", piece, step)
-    elif isinstance(source, Group):
+    elif isinstance(source, OperandGroup):
         piece = _piece(type_name, len(source.items))
         values = ", ".join(emitter.read(item, piece) for item in source.items)
         function = emitter.function(_joined, "joined")

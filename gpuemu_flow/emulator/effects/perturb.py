@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PERTURB = "!perturb"
 
 
-class Mover:
+class Perturber:
     """Perturbs values: equally in equal launches, differently in each call of a launch."""
 
     def __init__(self, bound: float, absolute_below: float, draw: int, step: int) -> None:
@@ -46,7 +46,7 @@ def _emit(emitter: Emitter, step: Step, index: int) -> None:
     target, source, bound, least, draw = step.operands
     assert isinstance(draw, Immediate)
     type_name = step.opcode.type
-    mover = Mover(_value(bound), _value(least), draw.value, index)
+    mover = Perturber(_value(bound), _value(least), draw.value, index)
     function = emitter.function(mover, f"move {index}")
     call = f"{function}({emitter.read(source, type_name)}, m.launch.executed)"
     emitter.write(target, call, type_name, step)

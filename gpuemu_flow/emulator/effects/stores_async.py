@@ -12,7 +12,7 @@ from gpuemu_flow.emulator.effects.checking import (
     operand_problem,
 )
 from gpuemu_flow.emulator.effects.tensors import REDUCTIONS
-from gpuemu_flow.emulator.ir import Memory, Step
+from gpuemu_flow.emulator.ir import MemoryOperand, Step
 from gpuemu_flow.emulator.types import SIZES
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def store_problem(step: Step) -> str:
 def emit_store(emitter: Emitter, step: Step, index: int) -> None:
     """Write ``st.async`` or ``red.async``."""
     where, given, there = step.operands
-    assert isinstance(where, Memory) and isinstance(there, Memory)
+    assert isinstance(where, MemoryOperand) and isinstance(there, MemoryOperand)
     kind, combine = step.opcode.type, "None"
     values = "".join(f"{emitter.read(item, kind)}, " for item in items_of(given))
     operation = next((w for w in step.opcode.segments if w in REDUCTIONS), "")

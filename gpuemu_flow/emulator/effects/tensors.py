@@ -13,7 +13,7 @@ from gpuemu_flow.emulator.effects.checking import (
     tensor_problem,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
-from gpuemu_flow.emulator.ir import Memory, Operand, Step, TensorPlace
+from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Step, TensorPlace
 from gpuemu_flow.emulator.tensor_maps import FIELDS, MAP_BYTES
 
 if TYPE_CHECKING:
@@ -86,11 +86,11 @@ def emit_tensor_copy(emitter: Emitter, step: Step, index: int) -> None:
     operands, into = step.operands, is_into_shared(step)
     where, corner = _corner(emitter, operands[1 if into else 0])
     near = operands[0 if into else 1]
-    assert isinstance(near, Memory)
+    assert isinstance(near, MemoryOperand)
     barrier, blocks = "None", "None"
     if into:
         there = operands[2]
-        assert isinstance(there, Memory)
+        assert isinstance(there, MemoryOperand)
         barrier = emitter.address(there)
     if "multicast::cluster" in step.opcode.segments:
         blocks = emitter.read(operands[3], "b16")
@@ -166,7 +166,7 @@ def _map_problem(step: Step) -> str:
 
 def _emit_map(emitter: Emitter, step: Step, index: int) -> None:
     address, mask = step.operands[0], emitter.mask(step)
-    assert isinstance(address, Memory)
+    assert isinstance(address, MemoryOperand)
     where = emitter.address(address)
     if step.opcode.segments[1] == "replace":
         parts = _replace_parts(step)
@@ -179,7 +179,7 @@ def _emit_map(emitter: Emitter, step: Step, index: int) -> None:
         )
         return
     source = step.operands[1]
-    assert isinstance(source, Memory)
+    assert isinstance(source, MemoryOperand)
     emitter.do(f"m.publish_map({emitter.address(source)}, {where}, 'global', {mask}, {index})")
 
 

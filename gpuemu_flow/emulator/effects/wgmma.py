@@ -13,7 +13,7 @@ from gpuemu_flow.emulator.effects.checking import (
     result_problem,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
-from gpuemu_flow.emulator.ir import Group, Operand, Step
+from gpuemu_flow.emulator.ir import Operand, OperandGroup, Step
 from gpuemu_flow.emulator.wgmma import GroupForm
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def read_product(step: Step) -> GroupForm | None:
     if a not in _FLOATS:
         return GroupForm(n, k, a, b, d, saturate="satfinite" in step.opcode.segments) if (
             not flags) else None  # fmt: skip
-    described = len(step.operands) > 1 and not isinstance(step.operands[1], Group)
+    described = len(step.operands) > 1 and not isinstance(step.operands[1], OperandGroup)
     wanted = 2 + ((1 + described) if a in ("f16", "bf16") else 0)
     if len(flags) != wanted or not set(flags[:2]) <= {1, -1} or not set(flags[2:]) <= {0, 1}:
         return None
@@ -71,7 +71,7 @@ def _problem(step: Step) -> str:
         return f"its d has {len(items_of(d))} registers, not {form.registers}"
     kind = "b32"
     problems = [result_problem(i, kind) for i in items_of(d)]
-    if isinstance(a, Group):
+    if isinstance(a, OperandGroup):
         if len(a.items) != 4:
             return f"its a has {len(a.items)} registers, not 4"
         problems += [operand_problem(i, kind) for i in a.items]
@@ -91,7 +91,7 @@ def _emit(emitter: Emitter, step: Step, index: int) -> None:
     form = read_product(step)
     assert form is not None
     d, a, b, accumulate = step.operands[:4]
-    left = _listed(emitter, a) if isinstance(a, Group) else emitter.read(a, "u64")
+    left = _listed(emitter, a) if isinstance(a, OperandGroup) else emitter.read(a, "u64")
     bound = emitter.function(form, f"wgmma {form}")
     found = emitter.temporary(
         f"m.group_multiply({bound}, {left}, {emitter.read(b, 'u64')}, {_listed(emitter, d)}, "

@@ -13,7 +13,7 @@ from gpuemu_flow.emulator.effects.checking import (
     result_problem,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
-from gpuemu_flow.emulator.ir import Immediate, Memory, Operand, Step
+from gpuemu_flow.emulator.ir import Immediate, MemoryOperand, Operand, Step
 from gpuemu_flow.emulator.wmma import FragmentForm, WmmaForm
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _emit_access(emitter: Emitter, step: Step, index: int) -> None:
     form, by_row = found
     loads = step.opcode.segments[1] == "load"
     address = step.operands[1 if loads else 0]
-    assert isinstance(address, Memory)
+    assert isinstance(address, MemoryOperand)
     least = form.columns if by_row else form.rows
     stride = step.operands[2] if len(step.operands) == 3 else Immediate(least)
     space = step.opcode.space or "generic"

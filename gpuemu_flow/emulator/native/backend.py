@@ -10,12 +10,12 @@ from dataclasses import field
 from gpuemu_flow.emulator.blocks import Blocks
 from gpuemu_flow.emulator.effects.loads import STRONG, space_of
 from gpuemu_flow.emulator.errors import BudgetError
-from gpuemu_flow.emulator.ir import Memory, Program, Step
+from gpuemu_flow.emulator.ir import KernelProgram, MemoryOperand, Step
 from gpuemu_flow.emulator.native.compiler import CompileError, find_compiler, load_library
 from gpuemu_flow.emulator.native.execute import run_blocks
 from gpuemu_flow.emulator.native.generate import generate
 from gpuemu_flow.emulator.native.writer import LackingError
-from gpuemu_flow.emulator.state import Launch
+from gpuemu_flow.emulator.state import KernelLaunch
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.quick_dataclass import dataclass
 
@@ -31,7 +31,7 @@ _ORDER_FREE = frozenset({"add", "min", "max", "and", "or", "xor"})
 
 
 @dataclass(frozen=True)
-class Choice:
+class BackendChoice:
     """The decision whether numpy or compiled C runs a launch.
 
     Attributes
@@ -46,10 +46,10 @@ class Choice:
 
 
 @dataclass
-class Native:
+class NativeKernel:
     """The compiled form of one kernel, made on first use."""
 
-    program: Program
+    program: KernelProgram
     blocks: Blocks
     _libraries: dict[bool, ctypes.CDLL] = field(default_factory=dict, repr=False)
     _problem: str = ""
@@ -57,7 +57,7 @@ class Native:
 
     def choose(
         self, backend: str, threads: int, blocks: int, checks: Collection[str], together: int
-    ) -> Choice:
+    ) -> BackendChoice:
         """Choose the back end of a launch.
 
         Parameters
@@ -73,28 +73,29 @@ class Native:
 
         Returns
         -------
-        Choice
+        BackendChoice
         """
         if backend == "numpy":
-            return Choice(False)
+            return BackendChoice(False)
         asked = backend == "c"
         if not asked and threads * blocks * self._weighted_steps() < LARGE:
-            return Choice(False)
+            return BackendChoice(False)
         if together > 1:
-            return Choice(False, "clusters of blocks are run by numpy only" if asked else "")
-        held = [name for name in _BY_NUMPY if name in checks]
-        if held:
-            note = f"{' and '.join(held)} {'are' if len(held) > 1 else 'is'} checked by numpy only"
-            return Choice(False, note if asked else "")
+            return BackendChoice(False, "clusters of blocks are run by numpy only" if asked else "")
+        by_numpy = [name for name in _BY_NUMPY if name in checks]
+        if by_numpy:
+            verb = "are" if len(by_numpy) > 1 else "is"
+            note = f"{' and '.join(by_numpy)} {verb} checked by numpy only"
+            return BackendChoice(False, note if asked else "")
         if blocks > 1 and any(map(_waits_for_blocks, self.program.steps)):
-            return Choice(False, "blocks may wait for each other")
+            return BackendChoice(False, "blocks may wait for each other")
         if not asked and any(map(_depends_on_order, self.program.steps)):
-            return Choice(False, "results may depend on the order of blocks")
+            return BackendChoice(False, "results may depend on the order of blocks")
         races = "race" in checks
         self._load(races)
-        return Choice(races in self._libraries, self._problem)
+        return BackendChoice(races in self._libraries, self._problem)
 
-    def run(self, launch: Launch, ids: Array) -> bool:
+    def run(self, launch: KernelLaunch, ids: Array) -> bool:
         """Run all blocks of a launch; return False if numpy must repeat the launch."""
         try:
             return run_blocks(self._libraries["race" in launch.checks], launch, ids)
@@ -144,7 +145,7 @@ def _weigh(blocks: Blocks) -> int:
 
 def _reaches_blocks(step: Step) -> bool:
     """Tell whether a step's access may be of memory that other blocks see."""
-    memory = next((o for o in step.operands if isinstance(o, Memory)), None)
+    memory = next((o for o in step.operands if isinstance(o, MemoryOperand)), None)
     return memory is not None and space_of(step, memory) not in ("shared", "local")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpuemu_flow.emulator.effects.bulk import _directions as directions_of
 from gpuemu_flow.emulator.effects.checking import constant_of
 from gpuemu_flow.emulator.effects.mbarriers import _split as split
-from gpuemu_flow.emulator.ir import Memory, Operand, Step
-from gpuemu_flow.emulator.native.writer import LackingError, Writer
+from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Step
+from gpuemu_flow.emulator.native.writer import LackingError, SegmentWriter
 
 BARRIER_OBJECTS = r"""
 #define OBJECTS 64
@@ -145,8 +145,8 @@ V void copies_arrive(St *s, uint32_t t, uint64_t o, int increment) {
 """
 
 
-def _place(writer: Writer, step: Step, operand: Operand) -> str:
-    assert isinstance(operand, Memory)
+def _place(writer: SegmentWriter, step: Step, operand: Operand) -> str:
+    assert isinstance(operand, MemoryOperand)
     generic = step.opcode.space not in ("shared",)
     return f"object_place({writer.address(operand)}, {int(generic)})"
 
@@ -155,7 +155,7 @@ def _under(guard: str, text: str) -> str:
     return f"if ({guard}) {{ {text} }}" if guard else text
 
 
-def write_object(writer: Writer, step: Step) -> None:
+def write_object(writer: SegmentWriter, step: Step) -> None:
     """Write one ``mbarrier`` instruction."""
     words, guard = step.opcode.segments, writer.guard(step)
     member = words[1]
@@ -189,7 +189,7 @@ def write_object(writer: Writer, step: Step) -> None:
         writer.write(result, value, "pred" if kind == "uint8_t" else "b64", guard)
 
 
-def write_bulk(writer: Writer, step: Step) -> None:
+def write_bulk(writer: SegmentWriter, step: Step) -> None:
     """Write one ``cp.async.bulk`` instruction, or ``cp.async.mbarrier.arrive``.
 
     Raises
@@ -214,11 +214,11 @@ def write_bulk(writer: Writer, step: Step) -> None:
     else:
         into = directions_of(step)[0] == "shared"
         near, far = operands[:2] if into else (operands[1], operands[0])
-        assert isinstance(near, Memory) and isinstance(far, Memory)
+        assert isinstance(near, MemoryOperand) and isinstance(far, MemoryOperand)
         place = "UINT64_MAX"
         if into:
             there = operands[3]
-            assert isinstance(there, Memory)
+            assert isinstance(there, MemoryOperand)
             place = writer.address(there)
         size = writer.read(operands[2], "u32")
         writer.do(_under(

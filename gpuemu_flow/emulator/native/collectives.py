@@ -5,12 +5,12 @@ from __future__ import annotations
 from gpuemu_flow.emulator.effects.checking import items_of
 from gpuemu_flow.emulator.effects.matrices import _count as matrix_count
 from gpuemu_flow.emulator.effects.matrices import read_form
-from gpuemu_flow.emulator.ir import Program, Step
+from gpuemu_flow.emulator.ir import KernelProgram, Step
 from gpuemu_flow.emulator.matrices import ELEMENT_BITS
 from gpuemu_flow.emulator.native.c_types import c_type
 from gpuemu_flow.emulator.native.fragments import write_fragments
 from gpuemu_flow.emulator.native.warp_body import KINDS, WarpBody
-from gpuemu_flow.emulator.native.writer import LackingError, Writer
+from gpuemu_flow.emulator.native.writer import LackingError, SegmentWriter
 from gpuemu_flow.quick_dataclass import dataclass
 
 BASES = frozenset(
@@ -237,15 +237,15 @@ _WRITERS = {
 
 @dataclass(frozen=True)
 class Collective:
-    """The parts of a collective's function."""
+    """The parts of the C function for a step that a warp executes together."""
 
-    reader: Writer
-    writer: Writer
+    reader: SegmentWriter
+    writer: SegmentWriter
     arrays: tuple[str, ...]
     work: tuple[str, ...]
 
 
-def write_collective(program: Program, step: Step) -> Collective:
+def write_collective(program: KernelProgram, step: Step) -> Collective:
     """Write the C of one step that a warp executes together.
 
     Raises

@@ -37,7 +37,7 @@ class CompileError(Exception):
 
 
 @dataclass(frozen=True)
-class Compiler:
+class CCompiler:
     """A C compiler on this machine.
 
     Attributes
@@ -58,12 +58,12 @@ class Compiler:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def find_compiler(environ: Mapping[str, str]) -> Compiler | None:
+def find_compiler(environ: Mapping[str, str]) -> CCompiler | None:
     """Find a C compiler on PATH; `GPUEMU_CC` names another one, or, if empty, none.
 
     Returns
     -------
-    Compiler or None
+    CCompiler or None
     """
     given = environ.get(_OVERRIDE)
     if given == "":
@@ -86,7 +86,7 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 @cache
-def _known(path: str, stamp: tuple[int, int]) -> Compiler | None:
+def _known(path: str, stamp: tuple[int, int]) -> CCompiler | None:
     try:
         done = subprocess.run(
             [path, "--version"], capture_output=True, stdin=subprocess.DEVNULL, check=False,
@@ -96,7 +96,7 @@ def _known(path: str, stamp: tuple[int, int]) -> Compiler | None:
         return None
     if done.returncode:
         return None
-    return Compiler(path, done.stdout.decode("utf-8", "replace"), (*FLAGS, *_machine_flags()))
+    return CCompiler(path, done.stdout.decode("utf-8", "replace"), (*FLAGS, *_machine_flags()))
 
 
 def _machine_flags() -> tuple[str, ...]:
@@ -114,13 +114,13 @@ def _machine_flags() -> tuple[str, ...]:
     return tuple(flag for name, flag in _FEATURES if name in has)
 
 
-def load_library(source: str, compiler: Compiler, folder: Path) -> ctypes.CDLL:
+def load_library(source: str, compiler: CCompiler, folder: Path) -> ctypes.CDLL:
     """Return the library of a source, from the cache or compiled now.
 
     Parameters
     ----------
     source : str
-    compiler : Compiler
+    compiler : CCompiler
     folder : Path
         The cache's folder, made private; without it, the library is built in a folder that goes.
 
@@ -180,7 +180,7 @@ def _is_sound(path: Path) -> bool:
     return hashlib.sha256(data[:-_DIGEST]).digest() == data[-_DIGEST:]
 
 
-def _build(source: str, compiler: Compiler, target: Path) -> None:
+def _build(source: str, compiler: CCompiler, target: Path) -> None:
     """Compile in a temporary folder beside the target, and move the finished library into place."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder) / "kernel.so"

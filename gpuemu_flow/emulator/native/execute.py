@@ -11,7 +11,7 @@ from gpuemu_flow.emulator.memory import PATTERN, UNINITIALISED, WRITTEN
 from gpuemu_flow.emulator.native import runtime
 from gpuemu_flow.emulator.native.prelude import MAX_THREADS
 from gpuemu_flow.emulator.races import smallest_access
-from gpuemu_flow.emulator.state import Launch
+from gpuemu_flow.emulator.state import KernelLaunch
 from gpuemu_flow.emulator.types import WARP, Array
 
 CHUNK = 1 << 15
@@ -55,13 +55,13 @@ class _Args(ctypes.Structure):
     )
 
 
-def run_blocks(library: ctypes.CDLL, launch: Launch, ids: Array) -> bool:
+def run_blocks(library: ctypes.CDLL, launch: KernelLaunch, ids: Array) -> bool:
     """Run all blocks of a launch.
 
     Parameters
     ----------
     library : CDLL
-    launch : Launch
+    launch : KernelLaunch
         Its arena holds the buffers, and afterwards the results.
     ids : int array
         Linear block numbers in the order in which they run.
@@ -93,7 +93,7 @@ def run_blocks(library: ctypes.CDLL, launch: Launch, ids: Array) -> bool:
     return done
 
 
-def _arguments(launch: Launch, ids: Array) -> tuple[list[Array], _Args]:
+def _arguments(launch: KernelLaunch, ids: Array) -> tuple[list[Array], _Args]:
     program, arena = launch.program, launch.arena
     if launch.threads > MAX_THREADS:
         raise AssertionError("a block of more threads than a launch may have")
@@ -136,7 +136,7 @@ def _arguments(launch: Launch, ids: Array) -> tuple[list[Array], _Args]:
     return list(arrays.values()), args
 
 
-def _shared_template(launch: Launch, unwritten: int) -> Array:
+def _shared_template(launch: KernelLaunch, unwritten: int) -> Array:
     """Make the shadow of one block's shared memory, which marks the bytes of its variables."""
     program = launch.program
     size = program.shared_bytes

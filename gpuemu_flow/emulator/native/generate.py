@@ -12,7 +12,7 @@ from gpuemu_flow.emulator.blocks import (
     split_blocks,
 )
 from gpuemu_flow.emulator.effects.loads import STRONG
-from gpuemu_flow.emulator.ir import Program, Register, Step
+from gpuemu_flow.emulator.ir import KernelProgram, Register, Step
 from gpuemu_flow.emulator.native import runtime
 from gpuemu_flow.emulator.native.barrier_objects import BARRIER_OBJECTS
 from gpuemu_flow.emulator.native.c_types import bits_type
@@ -22,7 +22,7 @@ from gpuemu_flow.emulator.native.prelude import INTEGERS, MEMORY, OFFSETS, STATE
 from gpuemu_flow.emulator.native.prelude_floats import FLOATS, HALVES
 from gpuemu_flow.emulator.native.prelude_races import RACES
 from gpuemu_flow.emulator.native.steps import write_step
-from gpuemu_flow.emulator.native.writer import LackingError, Writer
+from gpuemu_flow.emulator.native.writer import LackingError, SegmentWriter
 from gpuemu_flow.emulator.races import smallest_access
 from gpuemu_flow.emulator.stack import stack_region
 from gpuemu_flow.emulator.types import BITS, SIZES
@@ -37,7 +37,7 @@ class _Segment:
     """One generated function, before it is decided which registers are stored in arrays."""
 
     number: int
-    writers: tuple[Writer, ...]
+    writers: tuple[SegmentWriter, ...]
     lines: list[str] = field(default_factory=list)
     collective: bool = False
     arrays: tuple[str, ...] = ()
@@ -54,12 +54,12 @@ def is_shared_step(step: Step) -> bool:
     return opcode.base in ("ld", "st") and bool(STRONG.intersection(opcode.segments))
 
 
-def generate(program: Program, *, races: bool = False) -> str:
+def generate(program: KernelProgram, *, races: bool = False) -> str:
     """Write a kernel as C.
 
     Parameters
     ----------
-    program : Program
+    program : KernelProgram
     races : bool
         True if accesses are watched for races.
 
@@ -100,22 +100,22 @@ def generate(program: Program, *, races: bool = False) -> str:
     return "\n".join(parts)
 
 
-def _register_type(program: Program, number: int) -> str:
+def _register_type(program: KernelProgram, number: int) -> str:
     kind = program.register_types[number]
     return "uint8_t" if BITS.get(kind) == "?" else bits_type(SIZES[kind])
 
 
-def _register_file(program: Program, kept: set[int]) -> str:
+def _register_file(program: KernelProgram, kept: set[int]) -> str:
     rows = [f"{_register_type(program, n)} r{n}[1040];" for n in sorted(kept)]
     return "typedef struct { " + " ".join(rows) + " uint8_t last; } RF;"
 
 
-def _clear(program: Program, numbers: frozenset[int] | set[int]) -> str:
+def _clear(program: KernelProgram, numbers: frozenset[int] | set[int]) -> str:
     lines = [f"memset(f->r{n}, 0, sizeof f->r{n});" for n in sorted(numbers)]
     return "static void clear(RF *f) { (void)f; " + " ".join(lines) + " }"
 
 
-def _write_segment(program: Program, blocks: Blocks, number: int) -> _Segment:
+def _write_segment(program: KernelProgram, blocks: Blocks, number: int) -> _Segment:
     start, end = blocks.starts[number], blocks.ends[number]
     first = program.steps[start]
     if is_collective(first):
@@ -123,13 +123,13 @@ def _write_segment(program: Program, blocks: Blocks, number: int) -> _Segment:
         return _Segment(
             number, (made.reader, made.writer), collective=True, arrays=made.arrays, work=made.work
         )
-    writer = Writer(program)
+    writer = SegmentWriter(program)
     for index in range(start, end):
         _write(writer, program.steps[index])
     return _Segment(number, (writer,))
 
 
-def _write(writer: Writer, step: Step) -> None:
+def _write(writer: SegmentWriter, step: Step) -> None:
     base = step.opcode.base
     if base == "brx":
         if step.guard is not None:
@@ -146,7 +146,7 @@ def _write(writer: Writer, step: Step) -> None:
         write_step(writer, step)
 
 
-def _write_barrier(writer: Writer, step: Step) -> None:
+def _write_barrier(writer: SegmentWriter, step: Step) -> None:
     if not is_barrier(step):
         raise LackingError(step.opcode.text)
     words, middle = step.opcode.segments, step.operands
@@ -158,11 +158,11 @@ def _write_barrier(writer: Writer, step: Step) -> None:
     writer.do(f"s->bar_wanted[t] = {wanted}; s->vote[t] = {vote};")
 
 
-def _function(program: Program, blocks: Blocks, segment: _Segment, kept: set[int]) -> str:
+def _function(program: KernelProgram, blocks: Blocks, segment: _Segment, kept: set[int]) -> str:
     number = segment.number
     live = blocks.live_out[number]
 
-    def framed(writer: Writer) -> list[str]:
+    def framed(writer: SegmentWriter) -> list[str]:
         names = sorted(writer.read_first | writer.written)
         lines = [
             f"{_register_type(program, n)} r{n} = "
@@ -214,7 +214,7 @@ _STORING = frozenset({"st", "stmatrix", "wmma", "cp"})
 _REDUCES = {"popc": 1, "and": 2, "or": 3}
 
 
-def _give(program: Program, blocks: Blocks, kept: set[int]) -> str:
+def _give(program: KernelProgram, blocks: Blocks, kept: set[int]) -> str:
     lines = ["static void give(St *s, int b, uint32_t t, uint32_t x) { switch (b) {"]
     for b, end in enumerate(blocks.ends):
         number = _result(program.steps[end - 1])
@@ -237,7 +237,7 @@ def _ending(blocks: Blocks, step: Step) -> tuple[int, int]:
     return (runtime.BARRIER if is_barrier(step) else runtime.FALLS), -1
 
 
-def _tables(program: Program, blocks: Blocks) -> str:
+def _tables(program: KernelProgram, blocks: Blocks) -> str:
     columns: dict[str, list[int]] = {
         name: []
         for name in (

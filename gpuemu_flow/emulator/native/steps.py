@@ -11,17 +11,17 @@ from gpuemu_flow.emulator.effects.moves import TRUE
 from gpuemu_flow.emulator.effects.stack import _alignment as alignment_of
 from gpuemu_flow.emulator.effects.watch import UNDEFINED
 from gpuemu_flow.emulator.forms import find_form
-from gpuemu_flow.emulator.ir import Group, Immediate, Memory, Step, Symbol
+from gpuemu_flow.emulator.ir import Immediate, MemoryOperand, OperandGroup, Step, Symbol
 from gpuemu_flow.emulator.native.barrier_objects import write_bulk, write_object
 from gpuemu_flow.emulator.native.c_types import bits_type, c_type, from_bits
 from gpuemu_flow.emulator.native.lanes import lane_wise
-from gpuemu_flow.emulator.native.writer import LackingError, Writer
+from gpuemu_flow.emulator.native.writer import LackingError, SegmentWriter
 from gpuemu_flow.emulator.types import SIZES
 
-StepWriter = Callable[[Writer, Step], None]
+StepWriter = Callable[[SegmentWriter, Step], None]
 
 
-def write_step(writer: Writer, step: Step) -> None:
+def write_step(writer: SegmentWriter, step: Step) -> None:
     """Write one step that is neither a branch nor shared by the threads of a warp.
 
     Raises
@@ -112,7 +112,7 @@ def _relation(name: str, a: str, b: str, floats: bool) -> str:
     return f"({both} && {a} {_RELATIONS[name]} {b})"
 
 
-def _compared(writer: Writer, step: Step) -> list[str]:
+def _compared(writer: SegmentWriter, step: Step) -> list[str]:
     words, kind = step.opcode.segments[1:], step.opcode.type
     name = words[0]
     if not set(words[1:]) <= {*step.opcode.types, *_COMPARED}:
@@ -133,7 +133,7 @@ def _compared(writer: Writer, step: Step) -> list[str]:
     return [_relation(name, a, b, kind in ("f16", "bf16", "f32", "f64"))]
 
 
-def _combined(writer: Writer, step: Step, values: list[str]) -> list[str]:
+def _combined(writer: SegmentWriter, step: Step, values: list[str]) -> list[str]:
     combined = next((w for w in step.opcode.segments[2:] if w in _COMBINE), "")
     if not combined:
         return values
@@ -141,7 +141,7 @@ def _combined(writer: Writer, step: Step, values: list[str]) -> list[str]:
     return [f"({v} {_COMBINE[combined]} {other})" for v in values]
 
 
-def _setp(writer: Writer, step: Step) -> None:
+def _setp(writer: SegmentWriter, step: Step) -> None:
     found = _compared(writer, step)
     targets = items_of(step.operands[0])
     values = found if len(found) == 2 else [found[0], f"(!{found[0]})"]
@@ -153,7 +153,7 @@ def _setp(writer: Writer, step: Step) -> None:
         writer.write(target, name, "pred", kept)
 
 
-def _set(writer: Writer, step: Step) -> None:
+def _set(writer: SegmentWriter, step: Step) -> None:
     to = step.opcode.types[0]
     values = _combined(writer, step, _compared(writer, step))
     value, one = values[0], TRUE.get(to, 0xFFFF)
@@ -172,18 +172,18 @@ def _set(writer: Writer, step: Step) -> None:
     writer.write(step.operands[0], text, to, writer.guard(step))
 
 
-def _mov(writer: Writer, step: Step) -> None:
+def _mov(writer: SegmentWriter, step: Step) -> None:
     target, source = step.operands
     kind = step.opcode.type
     size, guard = SIZES[kind], writer.guard(step)
-    if isinstance(target, Group):
+    if isinstance(target, OperandGroup):
         if guard:
             guard = writer.temporary("uint8_t", guard)
         piece = 8 * size // len(target.items)
         whole = writer.temporary(bits_type(size), writer.read(source, f"b{8 * size}"))
         for k, item in enumerate(target.items):
             writer.write(item, f"(uint{piece}_t)({whole} >> {piece * k})", f"b{piece}", guard)
-    elif isinstance(source, Group):
+    elif isinstance(source, OperandGroup):
         piece = 8 * size // len(source.items)
         parts = [
             f"(({bits_type(size)})({writer.read(item, f'b{piece}')}) << {piece * k})"
@@ -199,7 +199,7 @@ def _mov(writer: Writer, step: Step) -> None:
 _BASES = {"shared": "SHARED_BASE", "local": "LOCAL_BASE"}
 
 
-def _cvta(writer: Writer, step: Step) -> None:
+def _cvta(writer: SegmentWriter, step: Step) -> None:
     kind = step.opcode.type
     value = f"(uint64_t)({writer.read(step.operands[1], kind)})"
     base = _BASES.get(step.opcode.space, "")
@@ -211,7 +211,7 @@ def _cvta(writer: Writer, step: Step) -> None:
     writer.write(step.operands[0], f"({c_type(kind)})({value})", kind, writer.guard(step))
 
 
-def _isspacep(writer: Writer, step: Step) -> None:
+def _isspacep(writer: SegmentWriter, step: Step) -> None:
     value = writer.read(step.operands[1], "u64")
     inside = {name: f"({value} - {base} < WINDOW)" for name, base in _BASES.items()}
     space = step.opcode.space
@@ -221,9 +221,9 @@ def _isspacep(writer: Writer, step: Step) -> None:
     writer.write(step.operands[0], text, "pred", writer.guard(step))
 
 
-def _load(writer: Writer, step: Step) -> None:
+def _load(writer: SegmentWriter, step: Step) -> None:
     address, kind = step.operands[1], step.opcode.type
-    assert isinstance(address, Memory)
+    assert isinstance(address, MemoryOperand)
     targets, size = items_of(step.operands[0]), SIZES[kind]
     guard, base = writer.guard(step), address.base
     if guard and len(targets) > 1:
@@ -253,9 +253,9 @@ def _load(writer: Writer, step: Step) -> None:
         writer.write(target, value, kind, guard)
 
 
-def _store(writer: Writer, step: Step) -> None:
+def _store(writer: SegmentWriter, step: Step) -> None:
     address = step.operands[0]
-    assert isinstance(address, Memory)
+    assert isinstance(address, MemoryOperand)
     size, items = SIZES[step.opcode.type], items_of(step.operands[1])
     values = [writer.read(v, f"b{8 * size}") for v in items]
     guard = writer.guard(step)
@@ -296,12 +296,12 @@ def _new_value(operation: str, kind: str, old: str, values: list[str]) -> str:
     return known[operation]
 
 
-def _atomic(writer: Writer, step: Step) -> None:
+def _atomic(writer: SegmentWriter, step: Step) -> None:
     opcode, kind = step.opcode, step.opcode.type
     operation = next(w for w in opcode.segments[1:] if w in _ATOMIC)
     operands = step.operands[1:] if opcode.base == "atom" else step.operands
     address, size = operands[0], SIZES[kind]
-    assert isinstance(address, Memory)
+    assert isinstance(address, MemoryOperand)
     values = [writer.temporary(c_type(kind), writer.read(o, kind)) for o in operands[1:]]
     space, where = space_of(step, address), writer.address(address)
     guard = writer.guard(step)
@@ -317,7 +317,7 @@ def _atomic(writer: Writer, step: Step) -> None:
         writer.write(step.operands[0], old, kind, guard)
 
 
-def _copy(writer: Writer, step: Step) -> None:
+def _copy(writer: SegmentWriter, step: Step) -> None:
     rest = step.opcode.segments[2:]
     if {"bulk", "mbarrier"} & set(step.opcode.segments):
         write_bulk(writer, step)
@@ -337,7 +337,7 @@ def _copy(writer: Writer, step: Step) -> None:
     if step.opcode.segments[1:2] != ("async",) or rest[:1] not in (("ca",), ("cg",)):
         raise LackingError(step.opcode.text)
     target, source, size = operands[0], operands[1], constant_of(operands[2])
-    assert isinstance(target, Memory) and isinstance(source, Memory)
+    assert isinstance(target, MemoryOperand) and isinstance(source, MemoryOperand)
     taken = f"{size}u"
     if len(operands) == 4:
         taken = writer.read(operands[3], "pred" if is_predicate(operands[3]) else "u32")
@@ -346,7 +346,7 @@ def _copy(writer: Writer, step: Step) -> None:
     writer.do(f"{when}start_copy(s, t, {where}, {origin}, {size}u, {taken});")
 
 
-def _carry(writer: Writer, step: Step) -> None:
+def _carry(writer: SegmentWriter, step: Step) -> None:
     opcode = step.opcode
     wide = opcode.type.endswith("64")
     bits, double = ("uint64_t", "u128") if wide else ("uint32_t", "uint64_t")
@@ -366,13 +366,13 @@ def _carry(writer: Writer, step: Step) -> None:
         writer.do(f"s->carry[t] = ({total} >> {64 if wide else 32}) != 0;")
 
 
-def _watched(writer: Writer, step: Step) -> None:
+def _watched(writer: SegmentWriter, step: Step) -> None:
     condition = writer.read(step.operands[0], "pred")
     guard = writer.guard(step)
     writer.do(f"if ({condition}{f' && {guard}' if guard else ''}) s->err = 1;")
 
 
-def _alloca(writer: Writer, step: Step) -> None:
+def _alloca(writer: SegmentWriter, step: Step) -> None:
     kind, unit = step.opcode.type, alignment_of(step)
     size, guard = writer.read(step.operands[1], kind), writer.guard(step)
     start = writer.temporary("uint64_t", f"(s->stack[t] + {unit - 1}) / {unit} * {unit}")
@@ -385,17 +385,17 @@ def _alloca(writer: Writer, step: Step) -> None:
     writer.write(step.operands[0], f"({c_type(kind)}){start}", kind, guard)
 
 
-def _stacksave(writer: Writer, step: Step) -> None:
+def _stacksave(writer: SegmentWriter, step: Step) -> None:
     kind = step.opcode.type
     writer.write(step.operands[0], f"({c_type(kind)})s->stack[t]", kind, writer.guard(step))
 
 
-def _stackrestore(writer: Writer, step: Step) -> None:
+def _stackrestore(writer: SegmentWriter, step: Step) -> None:
     value, guard = writer.read(step.operands[0], step.opcode.type), writer.guard(step)
     writer.do(f"{f'if ({guard}) ' if guard else ''}s->stack[t] = {value};")
 
 
-def _nothing(writer: Writer, step: Step) -> None:
+def _nothing(writer: SegmentWriter, step: Step) -> None:
     """Write nothing: the step changes no value here."""
 
 

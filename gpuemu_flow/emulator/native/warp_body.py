@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from gpuemu_flow.emulator.effects.checking import items_of
-from gpuemu_flow.emulator.ir import Memory, Operand, Program, Sink, Step
+from gpuemu_flow.emulator.ir import KernelProgram, MemoryOperand, Operand, Sink, Step
 from gpuemu_flow.emulator.native.c_types import bits_type, c_type
-from gpuemu_flow.emulator.native.writer import Writer
+from gpuemu_flow.emulator.native.writer import SegmentWriter
 from gpuemu_flow.emulator.types import SIZES
 from gpuemu_flow.quick_dataclass import dataclass
 
@@ -23,14 +23,14 @@ KINDS = {
 class WarpBody:
     """Writer of a collective as C: read by lane, computed by warp, written by lane."""
 
-    program: Program
-    reader: Writer = field(init=False)
-    writer: Writer = field(init=False)
+    program: KernelProgram
+    reader: SegmentWriter = field(init=False)
+    writer: SegmentWriter = field(init=False)
     arrays: list[str] = field(default_factory=list)
     work: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.reader, self.writer = Writer(self.program), Writer(self.program)
+        self.reader, self.writer = SegmentWriter(self.program), SegmentWriter(self.program)
 
     def take(self, operand: Operand, type_name: str) -> str:
         """Read an operand of every lane; return the name of the array."""
@@ -47,7 +47,7 @@ class WarpBody:
 
     def take_address(self, address: Operand) -> str:
         """Read an address of every lane."""
-        assert isinstance(address, Memory)
+        assert isinstance(address, MemoryOperand)
         name = f"x{len(self.arrays)}"
         self.arrays.append(f"uint64_t {name}[32]")
         self.reader.do(f"{name}[l] = {self.reader.address(address)};")

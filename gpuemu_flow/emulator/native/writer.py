@@ -12,9 +12,9 @@ import numpy as np
 from gpuemu_flow.emulator.ir import (
     Immediate,
     Inverted,
-    Memory,
+    KernelProgram,
+    MemoryOperand,
     Operand,
-    Program,
     Register,
     Sink,
     Special,
@@ -64,10 +64,10 @@ class LackingError(Exception):
     """Raised for something that the back end lacks; the text names it."""
 
 
-class Writer:
+class SegmentWriter:
     """Writes the steps of one segment."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: KernelProgram) -> None:
         self._program = program
         self.lines: list[str] = []
         self.read_first: set[int] = set()
@@ -125,7 +125,7 @@ class Writer:
             offset += self._program.dynamic_offset
         return f"{offset & 0xFFFFFFFFFFFFFFFF}ull"
 
-    def address(self, operand: Memory) -> str:
+    def address(self, operand: MemoryOperand) -> str:
         """Write an address operand as 64 bits."""
         base, moved = operand.base, operand.displacement
         if isinstance(base, Symbol):

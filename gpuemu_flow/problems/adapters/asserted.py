@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 
-class Given:
+class CallInputs:
     """Inputs of one call, as tensors of the libraries that the test makes them with."""
 
     def __init__(self, values: Mapping[str, Any], libraries: Mapping[str, str], main: str) -> None:
@@ -44,7 +44,7 @@ class Given:
 
 
 def function(
-    run: Callable[[Given], Any], libraries: Mapping[str, str], main: str, *, gpu: bool
+    run: Callable[[CallInputs], Any], libraries: Mapping[str, str], main: str, *, gpu: bool
 ) -> Callable[..., Any]:
     """Make the function that runs a test's statements and returns the compared value.
 
@@ -60,7 +60,7 @@ def function(
 
     def called(all_inputs: Mapping[str, Any]) -> Any:
         with _here(gpu):
-            return _plain(run(Given(all_inputs, libraries, main)))
+            return _plain(run(CallInputs(all_inputs, libraries, main)))
 
     return called
 

@@ -30,7 +30,7 @@ def _answer(asked: Asked) -> Any:
     if not isinstance(init, (list, tuple)):
         raise NotTakenError("get_init_inputs returns no list")
     described = [to_json(one, "get_init_inputs") for one in init]
-    drawn = Drawn()
+    drawn = DrawnBounds()
     seed_all(seed)
     with drawn:
         inputs = module.get_inputs()
@@ -123,7 +123,7 @@ def names_of(model: Any, count: int) -> list[str]:
     return [f"{name}_" if keyword.iskeyword(name) or name == "inputs" else name for name in plain]
 
 
-class Drawn:
+class DrawnBounds:
     """Recorder of the bounds of the integers that ``torch.randint`` draws."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ def _on_cpu(value: Any) -> Any:
     return value.cpu() if isinstance(value, torch.Tensor) else value
 
 
-def describe(value: Any, name: str, drawn: Drawn) -> dict[str, Any]:
+def describe(value: Any, name: str, drawn: DrawnBounds) -> dict[str, Any]:
     """Return the description of one argument of the model."""
     if not isinstance(value, torch.Tensor):
         return {"value": to_json(value, f"get_inputs ({name})")}
@@ -173,7 +173,7 @@ def describe(value: Any, name: str, drawn: Drawn) -> dict[str, Any]:
 
 
 def structure(value: Any) -> tuple[str, str]:
-    """Return the kind of an argument's values, and the triangle that alone holds non-zero ones."""
+    """Return the kind of an argument's values, and the triangle that all non-zero ones lie in."""
     if value.dim() >= 1 and value.shape[-1] > 1 and bool((value >= 0).all()):
         sums = value.sum(-1)
         if bool(((sums - 1).abs() < 1e-4).all()):

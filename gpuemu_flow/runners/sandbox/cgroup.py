@@ -29,7 +29,7 @@ _numbers = itertools.count()
 _lock = threading.Lock()
 
 
-class Group:
+class ControlGroup:
     """The control group of one worker.
 
     Parameters
@@ -104,7 +104,7 @@ def home() -> Path | None:
         if not os.access(found / "cgroup.procs", os.W_OK):
             return None
         _clear(found)
-        probe = Group(found / f"{_PREFIX}{os.getpid()}-probe", limits_of(0))
+        probe = ControlGroup(found / f"{_PREFIX}{os.getpid()}-probe", limits_of(0))
     except OSError:
         return None
     probe.end()
@@ -125,7 +125,7 @@ def limits_of(memory_limit: int | None) -> dict[str, int]:
     return limits
 
 
-def open_group(memory_limit: int | None) -> Group:
+def open_group(memory_limit: int | None) -> ControlGroup:
     """Return a new group for one worker.
 
     Raises
@@ -139,7 +139,7 @@ def open_group(memory_limit: int | None) -> Group:
         number = next(_numbers)
         if number == 0:
             atexit.register(_clear, around, os.getpid())
-    return Group(around / f"{_PREFIX}{os.getpid()}-{number}", limits_of(memory_limit))
+    return ControlGroup(around / f"{_PREFIX}{os.getpid()}-{number}", limits_of(memory_limit))
 
 
 def _clear(around: Path, own: int = 0) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuemu_flow.let_through import USER_CACHE, keep_user_cache
 from gpuemu_flow.runners.sandbox import filters, landlock, syscalls
-from gpuemu_flow.runners.sandbox.rules import Rules, outermost, rules_for
+from gpuemu_flow.runners.sandbox.rules import AccessRules, outermost, rules_for
 from gpuemu_flow.runners.sandbox.spec import NONE, SCRATCH, Sandbox, has_seccomp, landlock_version
 
 CACHES = {
@@ -151,7 +151,7 @@ def _make_inner(sandbox: Sandbox) -> None:
                 make(path)
 
 
-def _restrict_files(libc: Any, rules: Rules, known: int) -> None:
+def _restrict_files(libc: Any, rules: AccessRules, known: int) -> None:
     ruleset = landlock.Ruleset(libc, known)
     # Names, unlike what is in a file, can be listed everywhere: a folder on the way to something
     # hidden could else hold no module.

@@ -24,7 +24,7 @@ _OF_TRUSTED = (SCRATCH, "torchinductor_", "gpuemu-flow-")
 
 
 @dataclass(frozen=True)
-class Rules:
+class AccessRules:
     """Rights of a program, by path.
 
     Attributes
@@ -38,7 +38,9 @@ class Rules:
     devices: tuple[str, ...]
 
 
-def rules_for(sandbox: Sandbox, scratch: str, home: str, compiled: Iterable[str] = ()) -> Rules:
+def rules_for(
+    sandbox: Sandbox, scratch: str, home: str, compiled: Iterable[str] = ()
+) -> AccessRules:
     """List the rights of a program for the files that exist now.
 
     Parameters
@@ -72,7 +74,7 @@ def rules_for(sandbox: Sandbox, scratch: str, home: str, compiled: Iterable[str]
     write += [path for path in opened if path not in closed]
     # A workspace, or scratch folders, may lie there.
     owned = _Excluded((sandbox.root, *sandbox.kept, *_others_scratch(scratch)), below)
-    return Rules(
+    return AccessRules(
         read=(*read, *map(os.path.realpath, sandbox.shown)),
         write=(scratch, *owned.rest(_SHARED_MEMORY), *write),
         devices=_devices(),

@@ -59,7 +59,7 @@ class Sandbox:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Sandbox:
-        """Rebuild from the form that `dataclasses.asdict` gives; TypeError when it is not that."""
+        """Rebuild from the form that `dataclasses.asdict` gives, or raise TypeError."""
         lists = {name: tuple(data[name]) for name in _LISTS if name in data}
         return cls(**{**data, **lists})
 

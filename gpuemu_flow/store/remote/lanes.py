@@ -16,7 +16,7 @@ T = TypeVar("T")
 _GLANCE_SECONDS = 0.1
 
 
-class Job(Generic[T]):
+class QueuedCall(Generic[T]):
     """A call that a lane makes, and its result."""
 
     def __init__(self, call: Callable[[], T]) -> None:
@@ -48,19 +48,19 @@ class Job(Generic[T]):
         return self._value
 
 
-class Lanes:
+class CallThreads:
     """At most `width` calls at a time, in the order of their submission."""
 
     def __init__(self, width: int) -> None:
         self._width = width
-        self._queue: queue.SimpleQueue[Job[object] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[QueuedCall[object] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._pending = 0
         self._lock = threading.Lock()
 
-    def submit(self, call: Callable[[], T]) -> Job[T]:
+    def submit(self, call: Callable[[], T]) -> QueuedCall[T]:
         """Have a call made as soon as a lane is free."""
-        job = Job(call)
+        job = QueuedCall(call)
         with self._lock:
             self._pending += 1
             if self._pending > len(self._threads) and len(self._threads) < self._width:

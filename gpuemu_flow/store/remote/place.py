@@ -31,7 +31,7 @@ THROUGH_FSSPEC = ("s3", "gs", "az")
 
 
 @dataclass(frozen=True)
-class Place:
+class CacheAccess:
     """A shared cache, and what this run may do there.
 
     Attributes
@@ -78,7 +78,7 @@ class Place:
         return BucketTransport(self.url)
 
 
-def place_of(remote: str, mode: str, environ: Mapping[str, str]) -> Place | None:
+def place_of(remote: str, mode: str, environ: Mapping[str, str]) -> CacheAccess | None:
     """Return the shared cache of a run; None if there is none.
 
     Parameters
@@ -109,7 +109,9 @@ def place_of(remote: str, mode: str, environ: Mapping[str, str]) -> Place | None
         problems.append(_ungranted(url, "nothing is stored"))
         mode = READ
     secret = _secret(environ.get(KEY, ""))
-    return Place(url, mode, header, secret, tuple(problems), _silence(environ.get(TIMEOUT, "")))
+    return CacheAccess(
+        url, mode, header, secret, tuple(problems), _silence(environ.get(TIMEOUT, ""))
+    )
 
 
 def _split(url: str) -> SplitResult:

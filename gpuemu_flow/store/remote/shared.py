@@ -23,7 +23,7 @@ from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.discovered import MAX_SETS, Discovered, visible
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.remote.entry import Entry, EntryError, decode, encode, name_of
-from gpuemu_flow.store.remote.lanes import Job, Lanes
+from gpuemu_flow.store.remote.lanes import CallThreads, QueuedCall
 from gpuemu_flow.store.remote.place import WRITE, place_of
 from gpuemu_flow.store.remote.transport import (
     ACTION,
@@ -47,7 +47,7 @@ LONGEST_NAME = 4096
 _numbers = itertools.count()
 
 
-class Counts:
+class TransferCounts:
     """Figures of what a run stored in a shared cache; races may lose a few.
 
     Attributes
@@ -108,8 +108,8 @@ class SharedCache:
         self._cancel = cancel
         self._secret = secret
         self._writes = writes
-        self._lanes = Lanes(LANES)
-        self._stores: list[Job[None]] = []
+        self._lanes = CallThreads(LANES)
+        self._stores: list[QueuedCall[None]] = []
         self._promised: set[str] = set()
         self._there: set[str] = set()
         self._turns: dict[str, threading.Lock] = {}
@@ -117,7 +117,7 @@ class SharedCache:
         self._left = self._read_only = False
         self._told: set[str] = set()
         self._lock = threading.Lock()
-        self.counts = Counts()
+        self.counts = TransferCounts()
 
     @property
     def writes(self) -> bool:
@@ -176,7 +176,7 @@ class SharedCache:
         Parameters
         ----------
         keys : sequence of str
-            All that is asked for at once, with or without a result.
+            Keys of all results that are looked up together, those without a result too.
         records : mapping of str to JSON
             Results by key.
         blobs : iterable of str

@@ -66,7 +66,7 @@ class Wall:
 
 
 @dataclass
-class Compiled:
+class CompilerRun:
     """The result of one run of a compiler.
 
     Attributes
@@ -108,7 +108,7 @@ def nvcc(
     root: Path,
     cancel: threading.Event,
     wall: Wall | None = None,
-) -> Compiled:
+) -> CompilerRun:
     """Compile CUDA C++ to PTX and cubin in one run, with line information.
 
     Parameters
@@ -131,9 +131,9 @@ def nvcc(
     text = _text(run)
     if not run.ok:
         problems = _errors(text, source, root) or [_failed(run, tool.name, source, text)]
-        return Compiled(text=text, problems=problems, stopped=bool(run.stopped))
+        return CompilerRun(text=text, problems=problems, stopped=bool(run.stopped))
     cubin = _bytes(folder / "kernel.cubin")
-    result = Compiled(cubin, _bytes(folder / f"{Path(source).stem}.ptx"), text)
+    result = CompilerRun(cubin, _bytes(folder / f"{Path(source).stem}.ptx"), text)
     result.reads = _reads(folder / "reads.d", root)
     if cubin is None:
         message = "nvcc ended well and made no cubin; look at build.flags"
@@ -149,7 +149,7 @@ def ptxas(
     *,
     cancel: threading.Event,
     wall: Wall | None = None,
-) -> Compiled:
+) -> CompilerRun:
     """Assemble PTX for one architecture; do not link PTX that calls functions of other files."""
     (folder / "kernel.ptx").write_bytes(ptx)
     arguments = [tool.path, "-v", f"-arch={arch}", "kernel.ptx", "-o", "kernel.cubin"]
@@ -159,18 +159,18 @@ def ptxas(
         run = _run([*arguments, "-c"], folder, TIMEOUT, cancel, wall=wall)
         text = run.stderr.decode("utf-8", "replace")
     output = _bytes(folder / "kernel.cubin") if run.ok else None
-    return Compiled(output, text=text, reason=_reason(run, text), stopped=bool(run.stopped))
+    return CompilerRun(output, text=text, reason=_reason(run, text), stopped=bool(run.stopped))
 
 
 def nvdisasm(
     tool: Tool, cubin: bytes, folder: Path, *, cancel: threading.Event, wall: Wall | None = None
-) -> Compiled:
+) -> CompilerRun:
     """List a cubin's machine instructions; `output` is the listing as JSON."""
     (folder / "listed.cubin").write_bytes(cubin)
     arguments = [tool.path, "-json", "listed.cubin"]
     run = _run(arguments, folder, TIMEOUT, cancel, max_output=MAX_LISTING, wall=wall)
     reason = _reason(run, run.stderr.decode("utf-8", "replace"))
-    return Compiled(run.stdout if run.ok else None, reason=reason, stopped=bool(run.stopped))
+    return CompilerRun(run.stdout if run.ok else None, reason=reason, stopped=bool(run.stopped))
 
 
 def command(
@@ -216,7 +216,7 @@ def triton(
     python: str,
     cancel: threading.Event,
     wall: Wall | None = None,
-) -> Compiled:
+) -> CompilerRun:
     """Compile a Triton kernel for a target, in an interpreter of its own."""
     (folder / "request.json").write_text(
         json.dumps({**kernel, "arch": arch, "root": str(root)}), encoding="utf-8"
@@ -234,15 +234,15 @@ def triton(
             found = json.loads(data)
             answer = found if isinstance(found, dict) else {}
     if answer.get("missing"):
-        return Compiled(skipped=str(answer["missing"]))
+        return CompilerRun(skipped=str(answer["missing"]))
     path = str(kernel["path"])
     if answer.get("error"):
         line = answer.get("line")
         place = (str(answer.get("file") or path), line if isinstance(line, int) else 0)
-        return Compiled(problems=[Problem("build-failed", str(answer["error"]), "", *place)])
+        return CompilerRun(problems=[Problem("build-failed", str(answer["error"]), "", *place)])
     if not run.ok:
-        return Compiled(problems=[_failed(run, "triton", path, text)], stopped=bool(run.stopped))
-    return Compiled(
+        return CompilerRun(problems=[_failed(run, "triton", path, text)], stopped=bool(run.stopped))
+    return CompilerRun(
         _bytes(folder / "kernel.cubin"),
         _bytes(folder / "kernel.ptx"),
         text,

@@ -18,7 +18,7 @@ from gpuemu_flow.types import Json
 
 
 @dataclass(frozen=True)
-class Execution:
+class BatchOutcomes:
     """The outcomes of a batch of requests.
 
     Attributes
@@ -63,7 +63,7 @@ def execute(
     requests: Sequence[Request],
     checks: Checks,
     kept: KeptWorker | None = None,
-) -> Execution:
+) -> BatchOutcomes:
     """Run `program` on every request that the action cache does not answer.
 
     Parameters
@@ -103,7 +103,7 @@ def execute(
     batch.share()
     elapsed = time.perf_counter() - begin
     restored = sum(batch.found[n].duration_s for n in range(len(requests)) if n not in missing)
-    return Execution(
+    return BatchOutcomes(
         list(requests),
         [batch.found[n] for n in range(len(requests))],
         len(missing),

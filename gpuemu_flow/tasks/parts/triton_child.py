@@ -21,7 +21,7 @@ _LONGEST_MESSAGE = 2000
 _DEF = re.compile(r"\s*def\s")
 
 
-class RequestError(Exception):
+class KernelRequestError(Exception):
     """Error of a request that does not fit the kernel."""
 
 
@@ -52,7 +52,7 @@ def load_kernel(root: Path, name: str, kernel: str, triton: Any) -> Any:
     sys.path[:0] = [str(path.parent), str(root)]
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise RequestError(f"{path.name} cannot be imported")
+        raise KernelRequestError(f"{path.name} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
@@ -60,7 +60,7 @@ def load_kernel(root: Path, name: str, kernel: str, triton: Any) -> Any:
     while function is not None and not isinstance(function, triton.JITFunction):
         function = getattr(function, "fn", None)
     if function is None:
-        raise RequestError(f"{kernel} is no triton.jit function")
+        raise KernelRequestError(f"{kernel} is no triton.jit function")
     return function
 
 
@@ -77,7 +77,7 @@ def arguments_of(
     unknown = [name for name in (*types, *constants) if name not in names]
     if unknown:
         known = ", ".join(names)
-        raise RequestError(f"the kernel has no argument {', '.join(unknown)}; it has {known}")
+        raise KernelRequestError(f"the kernel has no argument {', '.join(unknown)}; it has {known}")
     for parameter in inspect.signature(function.fn).parameters.values():
         has_default = parameter.default is not inspect.Parameter.empty
         if has_default and parameter.name not in types:
@@ -90,11 +90,11 @@ def arguments_of(
         elif hint == "16":
             hints[(place,)] = [["tt.divisibility", 16]]
         elif hint:
-            raise RequestError(f"the type of {name} ends in :{hint}; known are :1 and :16")
+            raise KernelRequestError(f"the type of {name} ends in :{hint}; known are :1 and :16")
         signature[name] = "constexpr" if name in constants else kind
     untyped = [name for name, kind in signature.items() if not kind]
     if untyped:
-        raise RequestError(f"signature and constants name no type of {', '.join(untyped)}")
+        raise KernelRequestError(f"signature and constants name no type of {', '.join(untyped)}")
     return signature, constants, hints
 
 
@@ -102,7 +102,7 @@ def describe(error: BaseException, request: dict[str, Any]) -> dict[str, Any]:
     """Describe an error for the user: the innermost message, and the place in a workspace file."""
     root = Path(request["root"])
     file, line = request["path"], 0
-    if isinstance(error, RequestError):
+    if isinstance(error, KernelRequestError):
         return {"error": str(error), "file": file, "line": 0}
     wrong = {kind.partition(":")[0].lstrip("*k") for kind in request["signature"].values()}
     if isinstance(error, KeyError) and error.args and error.args[0] in wrong:

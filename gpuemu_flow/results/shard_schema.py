@@ -1,0 +1,43 @@
+"""Checks the shard in another machine's report against ``schemas/report.schema.json``."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from importlib.resources import files
+from itertools import islice
+
+from jsonschema import Draft7Validator
+from jsonschema.exceptions import best_match
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend
+
+from gpuemu_flow.types import Json
+
+_LOOKED_AT = 20
+_LONGEST = 300
+
+
+def violation(shard: Json) -> str:
+    """Describe the worst of the first violations of the schema by the ``shard`` of a report.
+
+    Returns
+    -------
+    str
+        The path of the wrong value and the reason; empty if the schema allows the shard.
+    """
+    worst = best_match(islice(_validator().iter_errors(shard), _LOOKED_AT))
+    if worst is None:
+        return ""
+    return f"{worst.json_path.replace('$', 'shard', 1)}: {worst.message}"[:_LONGEST]
+
+
+@lru_cache
+def _validator() -> Validator:
+    text = (files("gpuemu_flow.schemas") / "report.schema.json").read_text("utf-8")
+    # JSON Schema takes 1.0 for an integer, which a shape and a seed cannot be.
+    exact = Draft7Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    kind: type[Validator] = extend(  # type: ignore[no-untyped-call]  # its stub has no types
+        Draft7Validator, type_checker=exact
+    )
+    return kind({"$ref": "#/definitions/shard", "definitions": json.loads(text)["definitions"]})
