@@ -107,6 +107,17 @@ def print_problems(problems: tuple[Problem, ...] | list[Problem]) -> None:
         say(printable(str(problem)), err=True)
 
 
+def _completed(error: click.ClickException) -> click.ClickException:
+    """Return a better error for an option that stands behind the command and belongs before it."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        name, command = error.option_name, error.ctx.command_path.partition(" ")[2]
+        for option in cli.params:
+            if name in option.opts:
+                right = f"gpuemu-flow {name} {option.make_metavar(error.ctx)} {command}"
+                return click.UsageError(f"{name} stands before the command: {right}", error.ctx)
+    return error
+
+
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -124,7 +135,7 @@ def run_cli() -> int:
     except click.exceptions.Abort:
         code = INTERRUPTED
     except click.ClickException as error:
-        error.show()
+        _completed(error).show()
         code = 2
     except (KeyboardInterrupt, CancelledRunError):
         say("interrupted", err=True)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from statistics import median
 
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.graph.graph import Graph
+from gpuemu_flow.inputs.files import FileTable
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 
 DURATIONS_NAME = "gpuemu.durations.json"
@@ -85,6 +88,10 @@ def split_digest(graph: Graph, root: Path, count: int) -> str:
     return digest_json(assignment(graph, root, count))
 
 
+_JUDGED = (stages.GENERATE, stages.COMPARE)
+"""Stages whose parameters say which cases there are, and how they are judged."""
+
+
 def settings_digests(graph: Graph, *, drawn: bool) -> dict[str, str]:
     """Return for each op a digest of the cases that it is run on, and of how it is judged.
 
@@ -97,11 +104,61 @@ def settings_digests(graph: Graph, *, drawn: bool) -> dict[str, str]:
     left_out = {"seed"} if drawn else set()
     found: dict[str, list[Json]] = {}
     for _, spec in sorted(graph.tasks.items()):
-        if spec.stage in (stages.GENERATE, stages.COMPARE):
+        if spec.stage in _JUDGED:
             params = spec.params.to_json().items()
             kept = {name: value for name, value in params if name not in left_out}
             found.setdefault(spec.subject, []).append([spec.stage, spec.dtype, kept])
     return {op: digest_json(settings)[:16] for op, settings in found.items()}
+
+
+_OF_MACHINE = frozenset(("python", "sandbox", "tools", "unusable", "triton_version", "kind"))
+"""Parameters of tasks that say what a machine has, not what a commit holds."""
+
+
+def code_digests(graph: Graph, files: FileTable, top: Path) -> dict[str, str]:
+    """Return for each op, kernel and rule a digest of its code, as far as it is known beforehand.
+
+    It covers the sources of its programs and of all that it needs, rules and kernels included, with
+    the files that globs of the configuration match, and the parameters of these programs. It is
+    equal on all machines with the same commit: what rules make is left out, as are files outside
+    of the repository.
+
+    Parameters
+    ----------
+    graph : Graph
+    files : FileTable
+    top : Path
+        The repository, which holds the workspace.
+    """
+    left_out = {output for spec in graph.tasks.values() for output in spec.outputs}
+    # Each machine has an interpreter of its own.
+    left_out |= {spec.params.to_json().get("python", "") for spec in graph.tasks.values()}
+    members: dict[str, list[str]] = {}
+    for name, spec in graph.tasks.items():
+        # Compiled code is taken out of a build only where there is a compiler.
+        if spec.stage != stages.CODE:
+            members.setdefault(spec.subject, []).append(name)
+    return {
+        subject: digest_json(
+            [
+                _code_of(spec, files, top, left_out)
+                for name in sorted(graph.upstream(names))
+                if (spec := graph.tasks[name]).stage != stages.CODE
+            ]
+        )[:16]
+        for subject, names in members.items()
+    }
+
+
+def _code_of(spec: TaskSpec, files: FileTable, top: Path, left_out: Collection[str]) -> Json:
+    """Return the sources of a task and their digests, and the parameters of its program."""
+    sources = {
+        os.path.relpath(files.root / path, files.root): files.digest(path)
+        for path in spec.sources
+        if path not in left_out and Path(os.path.normpath(files.root / path)).is_relative_to(top)
+    }
+    kept = {} if spec.stage in _JUDGED else spec.params.to_json()
+    return [sources, {name: value for name, value in kept.items() if name not in _OF_MACHINE}]
 
 
 def durations_text(seconds: Mapping[str, float]) -> str:

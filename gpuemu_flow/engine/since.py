@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuemu_flow.engine.since_observed import Change, read_change
+from gpuemu_flow.engine.since_observed import Change, Unknown, read_change
 from gpuemu_flow.errors import FlowError, Problem, UsageError
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 
@@ -26,7 +28,8 @@ def touched_since(workspace: Workspace, ref: str) -> set[str]:
     The commit where the two histories parted is laid out beside the workspace and compiled; a task
     is touched where its programs, its part of the configuration or its inputs differ, committed or
     not. What its program was seen to use counts, too: files, folders that it listed, and what it
-    looked for in vain. If that commit has no configuration that
+    looked for in vain. What git ignores may have changed since, as far as anybody knows; so may
+    what a program reads that was never run as it is now. If that commit has no configuration that
     can be read, all tasks are touched.
 
     Raises
@@ -36,9 +39,73 @@ def touched_since(workspace: Workspace, ref: str) -> set[str]:
     """
     top = Path(_git(workspace.root, "rev-parse", "--show-toplevel").rstrip("\n"))
     base = _parting(workspace.root, ref)
-    seen = _change(top, base).tasks(workspace.snapshot.observed, workspace.inputs.path)
-    differ = seen & set(workspace.graph.tasks) | _different(workspace, top, base)
-    return workspace.graph.downstream(differ)
+    change = _change(top, base)
+    observed, path_of = workspace.snapshot.observed, workspace.inputs.path
+    seen = change.tasks(observed, path_of)
+    seen |= _unknown_to_git(workspace, top, change).tasks_reading(observed, path_of)
+    differ, named = _different(workspace, top, base)
+    never_run, as_another = _unobserved(workspace)
+    named |= _named_files(workspace)
+    # A file that a program or the configuration consists of concerns those that name it. Who reads
+    # any other is known of programs that were observed.
+    if _inputs(workspace, change.written) - named:
+        differ |= never_run | as_another
+    elif as_another and _ignored(workspace, top):
+        differ |= as_another
+    return workspace.graph.downstream(differ | seen & set(workspace.graph.tasks))
+
+
+def _unobserved(workspace: Workspace) -> tuple[set[str], set[str]]:
+    """Return the tasks whose programs were never run, and those that ran as another version."""
+    states = workspace.states()
+    never_run, as_another = set[str](), set[str]()
+    for name, spec in workspace.graph.tasks.items():
+        if spec.stage not in stages.OBSERVED or not spec.sources:
+            continue
+        record = states.record(name)
+        if record is None:
+            never_run.add(name)
+            continue
+        now = states.static_parts(spec).to_json()
+        if any(record.parts.get(part) != now[part] for part in ("code", "params")):
+            as_another.add(name)
+    return never_run, as_another
+
+
+def _named_files(workspace: Workspace) -> set[str]:
+    """Return the files that the tasks and the configuration consist of."""
+    tasks = workspace.graph.tasks.values()
+    own = {path for spec in tasks for path in (*spec.sources, *spec.outputs)}
+    own.update(path for path, _ in workspace.snapshot.basis.config)
+    return {os.path.realpath(workspace.root / path) for path in own}
+
+
+def _unknown_to_git(workspace: Workspace, top: Path, change: Change) -> Unknown:
+    """Return the files of the repository that git does not track and that no rule makes."""
+    listed = _git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    known = {f"{top}/{name}" for name in listed.split("\0") if name}
+    tasks = workspace.graph.tasks.values()
+    made = {os.path.realpath(workspace.root / path) for spec in tasks for path in spec.outputs}
+    return Unknown(str(top), known | change.before() | made, str(workspace.cache.folder))
+
+
+def _ignored(workspace: Workspace, top: Path) -> bool:
+    """Tell whether git ignores a file that a program may read: no cache of ours or of Python's."""
+    listed = _git(
+        top, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"
+    )
+    return bool(_inputs(workspace, (f"{top}/{name}" for name in listed.split("\0") if name)))
+
+
+def _inputs(workspace: Workspace, paths: Iterable[str]) -> set[str]:
+    """Resolve paths, and leave out what is no input: our cache, and Python's of modules."""
+    cache = os.path.realpath(workspace.cache.folder)
+    found = {os.path.realpath(path) for path in paths}
+    return {
+        path
+        for path in found
+        if not f"{path}/".startswith(f"{cache}/") and "/__pycache__/" not in f"{path}/"
+    }
 
 
 def _parting(root: Path, ref: str) -> str:
@@ -61,8 +128,16 @@ def _change(top: Path, base: str) -> Change:
     return read_change(str(top), raw, others, before)
 
 
-def _different(workspace: Workspace, top: Path, base: str) -> set[str]:
-    """Return the tasks whose own parts differ from those in a commit, and all that it lacks."""
+def _different(workspace: Workspace, top: Path, base: str) -> tuple[set[str], set[str]]:
+    """Compare the tasks with those of a commit.
+
+    Returns
+    -------
+    differ : set of str
+        Tasks whose own parts differ, and all that the commit lacks.
+    named : set of str
+        The present paths of the files that the commit's tasks consist of.
+    """
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415 - which imports this module
 
     tasks = workspace.graph.tasks
@@ -75,11 +150,11 @@ def _different(workspace: Workspace, top: Path, base: str) -> set[str]:
         try:
             _git(top, "read-tree", tree, more=index)
         except UsageError:  # the workspace was not there
-            return set(tasks)
+            return set(tasks), set()
         _git(top, "checkout-index", "--all", "--quiet", f"--prefix={folder}/", more=index)
         config = folder / workspace.config_path.name
         if not config.is_file():
-            return set(tasks)
+            return set(tasks), set()
         environ = {**os.environ, "GPUEMU_CONFIG": str(config)}
         try:
             before = Workspace(
@@ -87,8 +162,10 @@ def _different(workspace: Workspace, top: Path, base: str) -> set[str]:
             )
             old = {name: _parts(before, spec) for name, spec in before.graph.tasks.items()}
         except FlowError:
-            return set(tasks)
-        return {name for name, spec in tasks.items() if old.get(name) != _parts(workspace, spec)}
+            return set(tasks), set()
+        named = {path for spec in before.graph.tasks.values() for path in spec.sources}
+        differ = {name for name, spec in tasks.items() if old.get(name) != _parts(workspace, spec)}
+        return differ, {os.path.realpath(workspace.root / path) for path in named}
 
 
 def _parts(workspace: Workspace, spec: TaskSpec) -> Json:

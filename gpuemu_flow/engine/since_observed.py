@@ -117,6 +117,36 @@ class Change:
         return inside or self._lists_otherwise(folder, modules=False)
 
 
+@dataclass
+class Unknown:
+    """The files of a repository that git does not track, so that nobody knows how they were.
+
+    Attributes
+    ----------
+    top : str
+        The repository.
+    known : set of str
+        All files that git tracks or would, and those that follow from them.
+    cache : str
+        The cache's folder, which holds no inputs.
+    """
+
+    top: str
+    known: set[str]
+    cache: str
+
+    def tasks_reading(self, observed: ObservedSets, path_of: Callable[[str], str]) -> set[str]:
+        """Return the tasks that were seen to read such a file."""
+
+        def holds(member: str) -> bool:
+            path = os.path.realpath(path_of(member))
+            inside = path.startswith(f"{self.top}/") and not path.startswith(f"{self.cache}/")
+            return inside and path not in self.known and os.path.isfile(path)  # noqa: PTH113
+
+        hit = {key for key, (names, _) in observed.sets.items() if any(map(holds, names.files))}
+        return {task for task, key in observed.task_sets.items() if key in hit}
+
+
 def read_change(top: str, raw: str, untracked: str, before: Callable[[], set[str]]) -> Change:
     """Read the answers of ``git diff --raw -z`` and ``git ls-files --others -z``.
 

@@ -136,6 +136,8 @@ def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
                 Verdict(summary["verdict"])
                 float(summary["max_abs"])
                 str(summary["cases_digest"])
+                for cases in summary.get("case_verdicts", {}).values():
+                    dict.fromkeys(map(str.encode, cases))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"its figures have another form ({type(error).__name__}: {error})"
         raise UsageError(Problem("baseline-bad-file", reason, "", str(path))) from None
@@ -227,9 +229,10 @@ def _result(
         return ResultDiff(op, dtype, status, "verdict", None, new["verdict"])
     changes = compare_summaries(dtype, old, new, threshold)
     if not changes:
-        same_cases = old.get("cases_digest") == new["cases_digest"]
-        return ResultDiff(op, dtype, UNCHANGED if same_cases else CHANGED)
+        return ResultDiff(op, dtype, UNCHANGED)
     (change,) = changes
+    if change["what"] == stages.OTHER_CASES:
+        return ResultDiff(op, dtype, CHANGED)
     kind = str(change["kind"])
     status = {"growth": REGRESSION, "change": CHANGED}.get(kind, kind)
     return ResultDiff(op, dtype, status, change["what"], change["old"], change["new"])

@@ -16,7 +16,7 @@ from gpuemu_flow.fuzz.causes import cause_budget, with_causes
 from gpuemu_flow.fuzz.record_run import record_run
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting import baselines, history
-from gpuemu_flow.reporting.gather import Extras, gather
+from gpuemu_flow.reporting.gather import Extras, gather, repository
 from gpuemu_flow.reporting.report import run_and_report
 from gpuemu_flow.results.baseline_diff import BaselineDiff
 from gpuemu_flow.results.document import Report, ShardPart
@@ -144,7 +144,7 @@ def check(
         fail_on_regression=_gate(workspace, request),
         timed_out=timed_out,
         require_all=request.require_all,
-        shard=_part(workspace, request.shard),
+        shard=_part(workspace, request.shard, environ),
     )
     report = gather(workspace, run, extras, status, environ)
     if request.pictures and not run.interrupted:
@@ -197,18 +197,22 @@ def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:
     return BaselineStore(workspace.cache).comparable(wanted)
 
 
-def _part(workspace: Workspace, shard: Shard | None) -> ShardPart | None:
+def _part(
+    workspace: Workspace, shard: Shard | None, environ: Mapping[str, str]
+) -> ShardPart | None:
     """Return the part that a report is about, with a digest of the whole split."""
     if shard is None:
         return None
     from gpuemu_flow.engine import shards  # noqa: PLC0415 - seldom needed
 
+    graph, root = workspace.graph, workspace.root
     drawn = workspace.settings.drawn_seed is not None
     return ShardPart(
         shard.index,
         shard.count,
-        shards.split_digest(workspace.graph, workspace.root, shard.count),
-        shards.settings_digests(workspace.graph, drawn=drawn),
+        shards.split_digest(graph, root, shard.count),
+        shards.settings_digests(graph, drawn=drawn),
+        shards.code_digests(graph, workspace.snapshot.files, repository(root, environ)),
     )
 
 

@@ -88,7 +88,7 @@ def _rebuilt(path: Path, shard: Json) -> Report:
         wrong = f"shard.index: {shard['index']} is more than the count, {shard['count']}"
     if wrong:
         raise _damaged(path, wrong)
-    part = ShardPart(shard["index"], shard["count"], shard["split"], shard["settings"])
+    part = ShardPart(**{name: shard[name] for name in shard if name != "document"})
     try:
         return rebuilt(part, shard["document"])
     except ValueError as error:
@@ -122,7 +122,7 @@ def _check_parts(found: Sequence[tuple[Path, Report]]) -> None:
             if one != other:
                 message = f"{first_path} and {path} differ in their {what}: {other!r} and {one!r}"
                 raise UsageError(Problem("merge-mismatch", message[:500], _ALIKE))
-        _check_settings((first_path, _part(first)), (path, part))
+        _check_alike((first_path, _part(first)), (path, part))
         if part.index in seen:
             message = f"{seen[part.index]} and {path} are both shard {part.index}/{part.count}"
             raise UsageError(Problem("merge-mismatch", message, "give each shard once"))
@@ -137,15 +137,18 @@ def _check_parts(found: Sequence[tuple[Path, Report]]) -> None:
         raise UsageError(Problem("merge-incomplete", message, hint))
 
 
-def _check_settings(first: tuple[Path, ShardPart], other: tuple[Path, ShardPart]) -> None:
-    """Raise UsageError if an op that both machines know has other cases or limits on one."""
+def _check_alike(first: tuple[Path, ShardPart], other: tuple[Path, ShardPart]) -> None:
+    """Raise UsageError if what both machines know has other code, cases or limits on one."""
     (one_path, one), (path, part) = first, other
-    both = one.settings.keys() & part.settings.keys()
-    differ = sorted(op for op in both if one.settings[op] != part.settings[op])
-    if differ:
-        more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
-        message = f"{one_path} and {path} were run with other settings of {', '.join(differ[:3])}"
-        raise UsageError(Problem("merge-mismatch", message[:500] + more, _ALIKE))
+    for what, known, found in (
+        ("code", one.code, part.code),
+        ("settings", one.settings, part.settings),
+    ):
+        differ = sorted(name for name in known.keys() & found.keys() if known[name] != found[name])
+        if differ:
+            more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
+            message = f"{one_path} and {path} were run with other {what} of {', '.join(differ[:3])}"
+            raise UsageError(Problem("merge-mismatch", message[:500] + more, _ALIKE))
 
 
 def _joined(reports: Sequence[Report]) -> Report:

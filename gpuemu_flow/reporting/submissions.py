@@ -65,8 +65,12 @@ def submitted_summaries(
     found = {}
     for one in _submissions(workspace, skips):
         if one.valid:
+            by_verdict: dict[str, list[str]] = {}
+            for stored in one.valid:
+                by_verdict.setdefault(stored.judged.verdict.value, []).append(str(stored.seed))
             found[one.op, one.dtype] = {
                 **_figures(one),
+                "case_verdicts": by_verdict,
                 "cases_digest": digest_json(sorted(stored.seed for stored in one.valid)),
             }
     return found

@@ -107,6 +107,8 @@ def _add_properties(suite: Element, report: Report) -> None:
         for result in report.run.results
         if result.sandbox
     ]
+    if report.run.had_nothing_to_do:
+        facts.append(("verdict", report.verdict))
     if report.run.drawn_seed is not None:
         facts.append(("drawn seed", str(report.run.drawn_seed)))
     facts += [

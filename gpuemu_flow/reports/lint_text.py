@@ -196,9 +196,9 @@ def _change_row(change: MetricChange) -> list[str]:
 def _result_text(result: ResultDiff) -> str:
     name = f"{result.op} {result.dtype}" + (f" (was {result.was})" if result.was else "")
     if not result.what:
-        return f"{name}: other cases than in the baseline, same verdict"
+        return f"{name}: not compared, judged on other cases than in the baseline"
     old, new = (
-        "none" if v is None else v if result.what == "verdict" else number(number_from_json(v))
+        "none" if v is None else v if "verdict" in result.what else number(number_from_json(v))
         for v in (result.old, result.new)
     )
     return f"{name}: {result.what} {old} -> {new}"

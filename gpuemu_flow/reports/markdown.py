@@ -38,7 +38,7 @@ MAX_ROWS, MAX_DETAILS = 100, 20
 _RUNS = re.compile("`+")
 _ICONS = {
     "passed": "✅", "failed": "❌", "error": "💥", "nothing validated": "⚠️", "interrupted": "⏹️",
-    "timed out": "⌛", "not all validated": "⚠️",
+    "timed out": "⌛", "not all validated": "⚠️", "nothing to do": "⚪",
 }  # fmt: skip
 
 

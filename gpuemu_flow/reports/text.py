@@ -22,6 +22,7 @@ from gpuemu_flow.results.model import (
     RunReport,
 )
 from gpuemu_flow.runners.sandbox.spec import shown_level
+from gpuemu_flow.tasks.stages import OTHER_CASES
 from gpuemu_flow.types import CheckResult, Verdict
 
 if TYPE_CHECKING:
@@ -392,7 +393,7 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
         "tolerance used"
         for r in close
     ]
-    lines += [_change_line(change) for change in report.changes]
+    lines += _change_lines(report.changes)
     lines += condition_lines(report)
     lines.append("")
     lines += render_failures(report.results, style)
@@ -429,8 +430,19 @@ def _problem_lines(report: RunReport) -> list[str]:
     return lines
 
 
+def _change_lines(changes: Sequence[ResultChange]) -> list[str]:
+    """Return a line for each change, and one that names all ops judged on other cases."""
+    lines = [_change_line(change) for change in changes if change.what != OTHER_CASES]
+    other = [f"{printable(c.op)} {c.dtype}" for c in changes if c.what == OTHER_CASES]
+    if other:
+        more = f" and {len(other) - MOST_UNTRIED} more" if len(other) > MOST_UNTRIED else ""
+        named = ", ".join(other[:MOST_UNTRIED])
+        lines.append(f"not compared with the last run, judged on other cases: {named}{more}")
+    return lines
+
+
 def _change_line(change: ResultChange) -> str:
     old, new = change.old, change.new
-    if change.what != "verdict":
+    if change.what == "max_abs":
         old, new = (number(error) for error in change.errors())
     return f"{change.kind}: {printable(change.op)} {change.dtype}: {change.what} {old} -> {new}"

@@ -21,9 +21,10 @@ class ResultChange:
     kind : str
         ``new``, ``regression``, ``growth``, ``improvement`` or ``change``.
     what : str
-        ``verdict``, ``max_abs`` or, where there was none before, ``op``.
+        ``verdict``, ``max_abs``, or another of `tasks.stages`; ``op`` where there was none
+        before.
     old, new : str, float or None
-        Verdicts or errors, as the manifest has them.
+        Verdicts, errors or numbers of cases, as the manifest has them.
     """
 
     op: str

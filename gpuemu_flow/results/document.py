@@ -16,6 +16,8 @@ from gpuemu_flow.store.failure_record import FailureRecord
 from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 
 REPORT_VERSION = 1
+NOTHING_TO_DO = "nothing to do"
+"""Verdict of a report on a set or a shard that holds no task."""
 
 
 @dataclass(frozen=True)
@@ -182,12 +184,15 @@ class ShardPart:
         Digest that is equal only where all ops were split in the same way.
     settings : mapping of str to str
         Per op, those of other shards included, a digest of its cases and of how it is judged.
+    code : mapping of str to str
+        Per op, kernel and rule, those of other shards included, a digest of its sources.
     """
 
     index: int
     count: int
     split: str
     settings: Mapping[str, str]
+    code: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -225,7 +230,7 @@ class Report:
     timed_out : bool
         A time limit cut something off.
     require_all : bool
-        An item without a verdict makes the whole no success.
+        An item without a verdict makes the whole no success, as does a run that validated nothing.
     tasks : tuple of TaskState
         In graph order.
     edges : tuple of (str, str)
@@ -279,7 +284,8 @@ class Report:
             return 1
         if self.timed_out and code in (0, 4):
             return 124
-        return 4 if code == 0 and self.require_all and self.missing else code
+        whole = Verdict.PASSED in self.run.verdicts and not self.missing
+        return 4 if code == 0 and self.require_all and not whole else code
 
     @property
     def missing(self) -> tuple[MissingVerdict, ...]:
@@ -300,8 +306,11 @@ class Report:
     @property
     def verdict(self) -> str:
         """Return the verdict in one word, for a heading."""
+        if self.exit_code in (0, 4) and self.run.had_nothing_to_do:
+            return NOTHING_TO_DO
         if self.exit_code == 4:
-            return "not all validated" if self.run.exit_code == 0 else "nothing validated"
+            passed = Verdict.PASSED in self.run.verdicts
+            return "not all validated" if passed else "nothing validated"
         words = {0: "passed", 1: "failed", 124: "timed out", 130: "interrupted"}
         return words.get(self.exit_code, "error")
 

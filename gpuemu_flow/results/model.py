@@ -258,10 +258,19 @@ class RunReport:
         return [failure for result in self.results for failure in result.failures]
 
     @property
+    def had_nothing_to_do(self) -> bool:
+        """Tell whether a set or a shard without a task was asked for: nothing was judged."""
+        return self.nothing_due and self.verdicts <= {Verdict.SKIPPED}
+
+    @property
+    def verdicts(self) -> set[Verdict]:
+        """Return the verdicts on ops and kernels."""
+        return {r.verdict for r in self.results} | {k.verdict for k in self.kernels}
+
+    @property
     def exit_code(self) -> int:
         """Return 0 passed, 1 failed, 3 crashed, 4 nothing validated, 130 interrupted."""
-        verdicts = {result.verdict for result in self.results}
-        verdicts |= {kernel.verdict for kernel in self.kernels}
+        verdicts = self.verdicts
         if self.interrupted:
             return 130
         if Verdict.FAILED in verdicts:
@@ -270,6 +279,6 @@ class RunReport:
             return 3
         if Verdict.PASSED in verdicts:
             return 0
-        if self.nothing_due and verdicts <= {Verdict.SKIPPED}:
+        if self.had_nothing_to_do:
             return 0
         return 0 if self.build_only and not verdicts else 4

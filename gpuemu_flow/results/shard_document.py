@@ -25,7 +25,16 @@ from gpuemu_flow.results.model import (
     TaskCounts,
 )
 from gpuemu_flow.results.regressions import Regression
-from gpuemu_flow.types import Case, CheckResult, Json, Verdict, number_from_json, number_to_json
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.types import (
+    BAD,
+    Case,
+    CheckResult,
+    Json,
+    Verdict,
+    number_from_json,
+    number_to_json,
+)
 
 FORMAT = 1
 _NUMBERS = ("max_abs", "max_rel", "max_ulp", "tolerance_used", "unjudged", "duration_s")
@@ -80,8 +89,8 @@ def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
     Raises
     ------
     ValueError
-        A word is none of its kind, such as a kind of failure, or a case passed although nothing was
-        compared.
+        A word is none of its kind, such as a kind of failure; a case passed although nothing was
+        compared; a result is missing, or contradicts its cases.
     """
     cases = tuple(
         CaseVerdict(op, Case.from_json(case), CheckResult.from_json(result))
@@ -106,7 +115,7 @@ def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
         build_only=data["build_only"],
         nothing_due=data["nothing_due"],
     )
-    return Report(
+    report = Report(
         run=run,
         cases=cases,
         places={op: FileLine(*place) for op, place in data["places"].items()},
@@ -121,6 +130,30 @@ def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
         shard=part,
         **{name: data[name] for name in (*_WORDS, *_FLAGS)},
     )
+    _check_results(report)
+    return report
+
+
+def _check_results(report: Report) -> None:
+    """Raise ValueError if a result is missing, or says "passed" although a case of its did not."""
+    results = {(result.op, result.dtype): result for result in report.run.results}
+    kernels = {kernel.kernel for kernel in report.run.kernels}
+    for case in report.cases:
+        if (case.op, case.case.dtype) not in results:
+            raise ValueError(f"there are cases of {case.op} {case.case.dtype}, but no result")
+    for task in report.tasks if not report.run.interrupted else ():
+        # A task without a status was not selected, as words and dtypes may leave it out.
+        lost = task.status and (
+            (task.stage == stages.COMPARE and (task.subject, task.part) not in results)
+            or (task.stage == stages.LINT and task.subject not in kernels)
+        )
+        if lost:
+            raise ValueError(f"the result of {task.name} is missing")
+    for result in results.values():
+        bad = sum(failure.result.verdict in BAD for failure in result.failures)
+        wrong = result.failed + result.errors + bad
+        if result.verdict is Verdict.PASSED and wrong:
+            raise ValueError(f"{result.op} {result.dtype} passed, but not all of its cases did")
 
 
 def _result(result: OpResult) -> dict[str, Json]:

@@ -1,7 +1,8 @@
 """Stage ``diff``: what changed for an op since its last results.
 
 Reads the comparisons of all its dtypes, and its own last manifest. Writes the current summary,
-the one before it, and the differences: a verdict that got worse, an error that grew.
+the one before it, and the differences: a verdict that got worse, an error that grew. Verdicts are
+compared on the cases that both have.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, read_manifest
 from gpuemu_flow.tasks.params import DiffParams, params_of
 from gpuemu_flow.tasks.parts.changes import read_previous, write_changes
-from gpuemu_flow.types import Case, Json, Verdict, number_from_json
+from gpuemu_flow.types import BAD, Case, Json, Verdict, number_from_json
 
 STAGE = stages.DIFF
+_PASSED = Verdict.PASSED.value
+_DIGITS = 16  # of a case's digest, by which the cases of two summaries are paired
 _ABSOLUTE_SLACK = 1e-10  # an error that grew from nothing to this is still nothing
 
 
@@ -40,10 +43,14 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
 
 
 def read_summary(path: Path) -> dict[str, Json]:
-    """Read a comparison's summary, and the cases that it covers."""
+    """Read a comparison's summary, and the cases that it covers, by verdict."""
     manifest = read_manifest(path, stages.COMPARE)
     cases = [Case.from_json(item["case"]).identity() for item in manifest["cases"]]
-    return {**manifest["summary"], "cases_digest": digest_json(cases)}
+    by_verdict: dict[str, list[str]] = {}
+    for case, item in zip(cases, manifest["cases"], strict=True):
+        by_verdict.setdefault(item["result"]["verdict"], []).append(digest_json(case)[:_DIGITS])
+    digest = digest_json(cases)
+    return {**manifest["summary"], "cases_digest": digest, "case_verdicts": by_verdict}
 
 
 def compare_summaries(
@@ -51,38 +58,65 @@ def compare_summaries(
 ) -> list[dict[str, Json]]:
     """Return the differences between two summaries of one dtype.
 
-    A verdict that is no longer ``passed`` is a regression. On the same cases, an error that exceeds
-    the old one by more than `threshold` (a fraction) has grown; the reverse is an improvement.
+    A case that passed and fails now is a regression, as is a verdict on the same cases that is no
+    longer ``passed``. On the same cases, an error that exceeds the old one by more than `threshold`
+    (a fraction) has grown; the reverse is an improvement. On other cases, those in common are
+    compared; where they show nothing, a change of `OTHER_CASES` says that nothing was compared.
     """
+
+    def change(kind: str, what: str, before: Json, after: Json) -> list[dict[str, Json]]:
+        return [{"kind": kind, "dtype": dtype, "what": what, "old": before, "new": after}]
+
     if old is None:
-        return [{"kind": "new", "dtype": dtype, "what": "op", "old": None, "new": new["verdict"]}]
-    passed = Verdict.PASSED.value
+        return change("new", "op", None, new["verdict"])
+    broken, mended, wrong = _case_changes(old, new)
+    if old.get("cases_digest") != new["cases_digest"]:
+        if broken:
+            return change("regression", stages.CASE_VERDICT, _PASSED, broken)
+        if mended and not wrong:
+            return change("improvement", stages.CASE_VERDICT, mended, _PASSED)
+        return change("change", stages.OTHER_CASES, old.get("cases"), new.get("cases"))
+    if broken and old["verdict"] != _PASSED:
+        return change("regression", stages.CASE_VERDICT, _PASSED, broken)
+    kind, what = _kind_of_change(old, new, threshold)
+    return change(kind, what, old[what], new[what]) if kind else []
+
+
+def _kind_of_change(
+    old: Mapping[str, Json], new: Mapping[str, Json], threshold: float
+) -> tuple[str, str]:
+    """Return the kind of a change on the same cases, and the changed figure; empty without one."""
     if old["verdict"] != new["verdict"]:
-        kind = "improvement" if new["verdict"] == passed else "change"
-        if old["verdict"] == passed:
-            kind = "regression"
-        return [
-            {
-                "kind": kind,
-                "dtype": dtype,
-                "what": "verdict",
-                "old": old["verdict"],
-                "new": new["verdict"],
-            }
-        ]
-    if new["verdict"] != passed or old.get("cases_digest") != new["cases_digest"]:
-        return []
+        kind = "improvement" if new["verdict"] == _PASSED else "change"
+        return "regression" if old["verdict"] == _PASSED else kind, "verdict"
+    if new["verdict"] != _PASSED:
+        return "", ""
     before, after = number_from_json(old["max_abs"]), number_from_json(new["max_abs"])
-    grown = not after <= before * (1 + threshold) + _ABSOLUTE_SLACK
+    if not after <= before * (1 + threshold) + _ABSOLUTE_SLACK:
+        return "growth", "max_abs"
     shrunk = after < before / (1 + threshold) - _ABSOLUTE_SLACK
-    if not grown and not shrunk:
-        return []
-    return [
-        {
-            "kind": "growth" if grown else "improvement",
-            "dtype": dtype,
-            "what": "max_abs",
-            "old": old["max_abs"],
-            "new": new["max_abs"],
-        }
-    ]
+    return ("improvement", "max_abs") if shrunk else ("", "")
+
+
+def _case_changes(old: Mapping[str, Json], new: Mapping[str, Json]) -> tuple[str, str, bool]:
+    """Compare the verdicts on the cases that two summaries have in common.
+
+    Returns
+    -------
+    broken, mended : str
+        The worst verdict now on cases that passed, and then on cases that pass; else empty.
+    wrong : bool
+        A case in common fails now.
+    """
+    before, after = _by_case(old), _by_case(new)
+    pairs = {(before[case], after[case]) for case in before.keys() & after.keys()}
+    bad = [verdict.value for verdict in BAD]
+    broken = next((verdict for verdict in bad if (_PASSED, verdict) in pairs), "")
+    mended = next((verdict for verdict in bad if (verdict, _PASSED) in pairs), "")
+    return broken, mended, any(verdict in bad for _, verdict in pairs)
+
+
+def _by_case(summary: Mapping[str, Json]) -> dict[str, str]:
+    """Map each case of a summary to its verdict; an older version's summary has none."""
+    found = summary.get("case_verdicts", {})
+    return {case: verdict for verdict, cases in found.items() for case in cases}

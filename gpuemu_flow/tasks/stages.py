@@ -18,6 +18,11 @@ VERSIONS: dict[str, int] = {
 }  # fmt: skip
 """Versions of the manifests. What re-runs tasks is the digest of our own code, not these."""
 
+CASE_VERDICT = "case verdict"
+"""A ``diff`` on the verdicts of common cases, where the op's own says less or is not compared."""
+OTHER_CASES = "cases"
+"""A ``diff`` that compared no verdict, because the cases are others."""
+
 SHARED = frozenset({GENERATE, OP, REFERENCE, COMPARE, BUILD, RULE})
 """Stages that run programs, and whose results machines share."""
 

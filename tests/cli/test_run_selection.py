@@ -187,3 +187,29 @@ def test_status_version_and_no_workspace(
     assert mini.command("version").stdout.startswith("gpuemu-flow ")
     empty = Mini(tmp_path_factory.mktemp("empty"))
     assert "config-not-found" in empty.command("run", code=2).stderr
+
+
+@pytest.mark.parametrize("option", ["-C", "-f", "--directory", "--file"])
+def test_options_of_the_program_stand_before_the_command(option: str, mini: Mini) -> None:
+    for command in ("run", "baseline store", "report"):
+        said = mini.command(*command.split(), option, "x", code=2).stderr
+        assert f"{option} stands before the command: gpuemu-flow {option} " in said
+        assert said.rstrip().endswith(f" {command}")
+    assert "stands before" not in mini.command("run", "--colour", code=2).stderr
+
+
+def test_what_only_later_cases_fail_is_changed_after_fewer_cases(mini: Mini) -> None:
+    """As docs/selecting.md says: the last verdict is that of fewer cases, and counts no failure."""
+    mini.without_causes()
+    mini.keep_only("scale")
+    done = mini.command("ci", "scale", "--format", "json")
+    first, *rest = [case["shapes"]["x"][0] for case in json.loads(done.stdout)["cases"]]
+    assert max(rest) > first
+    mini.write(
+        "scripts/scale.py",
+        f"def scale(x):\n    return x * 3 if len(x) <= {first} else x * 2\n",
+    )
+    mini.run(code=1)
+    mini.run("--cases", "1")
+    assert "there is nothing to do" in mini.command("run", "@failed").stdout
+    mini.command("run", "@failed", "@changed", code=1)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 
+import jsonschema
 import pytest
 from mini_workspace import Mini
+
+SCHEMAS = Path(__file__).parents[2] / "schemas"
 
 
 def listed(mini: Mini, *words: str) -> set[str]:
@@ -48,6 +53,42 @@ def test_sets_hold_what_changed_failed_and_is_new(mini: Mini) -> None:
     mini.run(code=1)
     assert "compare:relu:float32" in listed(mini, "@failed")
     assert listed(mini, "@new") == set(), "what was tried in vain is not new"
+
+
+EMPTY = [("@failed",), ("--shard", "1/50"), ("quick", "@failed"), ("--since", "HEAD")]
+
+
+@pytest.mark.parametrize("words", EMPTY, ids=" ".join)
+def test_nothing_to_do_is_not_called_a_pass(words: tuple[str, ...], mini: Mini) -> None:
+    mini.without_causes()
+    if "--since" in words:
+        mini.write(".gitignore", ".gpuemu-cache/\nhome/\n")
+        for git in ("init -q", "add -A", "-c user.name=a -c user.email=a@b commit -q -m first"):
+            environment = mini.environment()
+            subprocess.run(["git", *git.split()], cwd=mini.root, env=environment, check=True)
+    formats = ("j.json", "h.html", "x.xml", "t.txt", "m.md")
+    written = [word for name in formats for word in ("-o", name)]
+    said = mini.command("ci", *words, *written)
+    texts = {name: (mini.root / name).read_text() for name in formats}
+    assert "NOTHING TO DO: nothing checked" in texts["t.txt"]
+    for name in ("j.json", "h.html", "x.xml", "m.md"):
+        assert "nothing to do" in texts[name], name
+    for name, text in texts.items():
+        body = text if name != "h.html" else text.partition("<body>")[2].partition("<script")[0]
+        assert "PASSED" not in body and ": passed" not in body, name
+    report = json.loads(texts["j.json"])
+    jsonschema.validate(report, json.loads((SCHEMAS / "report.schema.json").read_text()))
+    assert (report["verdict"], report["exit_code"]) == ("nothing to do", 0)
+    assert "PASSED" not in said.stdout
+    strict = mini.command("ci", *words, "--require-all", code=4)
+    assert "NOTHING TO DO: nothing checked" in strict.stdout
+
+
+def test_a_run_that_only_builds_validated_nothing(mini: Mini) -> None:
+    rule = '[[rules]]\nname = "lib"\ncommand = ["touch", "build/x"]\noutputs = ["build/x"]\n\n'
+    mini.edit("gpuemu.toml", "[targets]", f"{rule}[targets]")
+    mini.command("ci", "lib")
+    assert "NOTHING VALIDATED" in mini.command("ci", "lib", "--require-all", code=4).stdout
 
 
 def test_what_could_not_be_built_has_failed(mini: Mini) -> None:

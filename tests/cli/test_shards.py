@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -213,6 +218,169 @@ def test_shards_of_other_settings_are_not_merged(mini: Mini, words: list[str]) -
     assert "merge-mismatch" in said and "other settings of relu, scale, total" in said
     mini.command("ci", "--shard", "2/2", "-o", "shards/2.json", code=None)
     assert "merge-mismatch" not in mini.command("report", "--merge", "shards", code=None).stderr
+
+
+MORE = """
+[[ops]]
+name = "shift"
+op = "scripts/shift.py:shift"
+reference = "scripts/shift_ref.py:reference"
+input_names = ["x"]
+depends = ["data/*.txt"]
+needs = ["lib"]
+[ops.schema]
+dims = { N = [4] }
+inputs.x = { dims = ["N"], generate = "scripts/draw.py:draw" }
+output = { dims = ["N"], compare = "scripts/near.py:near" }
+
+[[rules]]
+name = "lib"
+command = ["sh", "scripts/build.sh"]
+inputs = ["scripts/lib.c"]
+outputs = ["build/lib.txt"]
+
+[[kernels]]
+name = "kern"
+source = "scripts/kern.ptx"
+"""
+PTX = """
+    .version 7.0
+    .target sm_80
+    .address_size 64
+    .visible .entry kern(.param .u64 x) { ret; }
+    """
+
+
+@pytest.fixture
+def wide(mini: Mini) -> Mini:
+    """An op with all that it can name beforehand: helpers, a glob, a rule; and a kernel."""
+    mini.without_causes()
+    mini.edit("gpuemu.toml", "[targets]", f"{MORE}\n[targets]")
+    mini.write("scripts/shift.py", "from common import widen\n\ndef shift(x):\n    return x + 1\n")
+    mini.write("scripts/shift_ref.py", "def reference(x):\n    return x + 1\n")
+    mini.write(
+        "scripts/draw.py",
+        "def draw(rng, shape, dtype):\n    return rng.random(shape).astype(dtype)\n",
+    )
+    near = "def near(a, b, **_):\n    return [] if (a == b).all() else ['no']\n"
+    mini.write("scripts/near.py", near)
+    mini.write("scripts/build.sh", "od -An -N8 -tx1 /dev/urandom > build/lib.txt\n")
+    mini.write("scripts/lib.c", "int one;\n")
+    mini.write("scripts/kern.ptx", PTX)
+    mini.write("data/a.txt", "1")
+    return mini
+
+
+def part(mini: Mini, *words: str) -> dict[str, dict[str, str]]:
+    done = mini.command("ci", "--shard", "1/50", *words, "--format", "json", code=None)
+    found: dict[str, dict[str, str]] = json.loads(done.stdout)["shard"]
+    return found
+
+
+def test_a_commit_has_the_same_code_on_every_machine(wide: Mini, tmp_path: Path) -> None:
+    """Wherever it lies, whatever it was built into, with an interpreter of its own."""
+    code = part(wide)["code"]
+    assert set(code) == {"scale", "total", "relu", "shift", "lib", "kern"}
+    shutil.copytree(wide.root, tmp_path / "far" / "away", ignore=lambda *_: [".gpuemu-cache"])
+    other = Mini(tmp_path / "far" / "away")
+    other.env.update(OMP_NUM_THREADS="3", LANG="C")
+    other.command("run", "lib", "shift", code=None)
+    wide.command("run", "lib", code=None)
+    assert (other.root / "build/lib.txt").read_text() != (wide.root / "build/lib.txt").read_text()
+    (other.root / ".venv/bin").mkdir(parents=True)
+    (other.root / ".venv/bin/python").symlink_to(sys.executable)
+    own = '[execution]\npython_path = ".venv/bin/python"\n[targets]'
+    other.edit("gpuemu.toml", "[targets]", own)
+    assert part(other)["code"] == part(wide)["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [
+        ("scripts/scale.py", "scale"),
+        ("scripts/scale_ref.py", "scale"),
+        ("scripts/common.py", "scale, shift, total"),
+        ("scripts/draw.py", "shift"),
+        ("scripts/near.py", "shift"),
+        ("data/a.txt", "shift"),
+        ("data/b.txt", "shift"),
+        ("scripts/lib.c", "lib, shift"),
+        ("scripts/build.sh", "lib, shift"),
+        ("scripts/kern.ptx", "kern"),
+    ],
+)
+def test_shards_of_other_code_are_not_merged(wide: Mini, file: str, named: str) -> None:
+    wide.command("ci", "--shard", "1/2", "-o", "shards/1.json", code=None)
+    path = wide.root / file
+    path.write_text((path.read_text() if path.exists() else "") + "\n")
+    wide.command("ci", "--shard", "2/2", "-o", "shards/2.json", code=None)
+    said = wide.command("report", "--merge", "shards", code=2).stderr
+    assert "merge-mismatch" in said and f"other code of {named};" in said, said
+    wide.command("ci", "--shard", "1/2", "-o", "shards/1.json", code=None)
+    assert "merge" not in wide.command("report", "--merge", "shards", code=None).stderr
+
+
+def test_parts_of_two_broken_commits_make_no_good_whole(mini: Mini) -> None:
+    """Each of them fails in another shard, so that those which pass are of both."""
+    mini.without_causes()
+    splits = {count: split(("scale", "total", "relu"), {}, count) for count in range(2, 30)}
+    count, owner = next((c, o) for c, o in splits.items() if o["scale"] != o["relu"])
+    scale = (mini.root / "scripts/scale.py").read_text()
+    mini.edit("scripts/scale.py", "* 3", "* 2")
+    first = sharded(mini, count)
+    kept = (mini.root / f"out/{owner['relu']}/r.json").read_text()
+    (mini.root / "scripts/scale.py").write_text(scale)
+    mini.edit("scripts/relu.py", "x > 0", "x > 1")
+    second = sharded(mini, count)
+    assert sorted(first) == sorted(second) == [*[0] * (count - 1), 1]
+    mini.write(f"out/{owner['relu']}/r.json", kept)
+    said = mini.command("report", "--merge", "out", code=2)
+    assert "other code of relu, scale" in said.stderr and "PASSED" not in said.stdout
+
+
+def test_a_result_that_is_gone_or_contradicts_its_cases_is_damage(mini: Mini) -> None:
+    mini.without_causes()
+    mini.edit("scripts/scale.py", "* 3", "* 2")
+    sharded(mini, 1)
+    path = mini.root / "out/1/r.json"
+    whole = json.loads(path.read_text())
+
+    def merge(change: Callable[[dict[str, list[Any]]], None]) -> str:
+        changed = copy.deepcopy(whole)
+        change(changed["shard"]["document"])
+        path.write_text(json.dumps(changed))
+        return mini.command("report", "--merge", "out", code=2).stderr
+
+    def without_result(document: dict[str, list[Any]]) -> None:
+        document["results"] = [r for r in document["results"] if r["op"] != "scale"]
+
+    def without_both(document: dict[str, list[Any]]) -> None:
+        without_result(document)
+        document["cases"] = [case for case in document["cases"] if case[0] != "scale"]
+
+    def said_to_pass(document: dict[str, list[Any]]) -> None:
+        for result in document["results"]:
+            result["verdict"] = "passed"
+
+    def counted_as_passed(document: dict[str, list[Any]]) -> None:
+        said_to_pass(document)
+        for result in document["results"]:
+            result.update(failed=0, passed=result["cases"])
+
+    assert "there are cases of scale float32, but no result" in merge(without_result)
+    assert "the result of compare:scale:float32 is missing" in merge(without_both)
+    for change in (said_to_pass, counted_as_passed):
+        assert "scale float32 passed, but not all of its cases did" in merge(change)
+
+
+def test_what_words_leave_out_is_not_missing(mini: Mini) -> None:
+    mini.without_causes()
+    half = '[targets.half]\ntasks = ["total"]\ndtypes = ["float16"]\n'
+    mini.edit("gpuemu.toml", "[targets]\n", half)
+    mini.edit("gpuemu.toml", 'both = ["scale", "compare:relu:float32"]\n', "")
+    for words in (("scale",), ("half",), ("quick",), ("@failed",)):
+        sharded(mini, 2, *words)
+        assert "merge" not in mini.command("report", "--merge", "out", code=None).stderr, words
 
 
 def test_shards_with_seeds_that_were_drawn_are_merged(mini: Mini) -> None:

@@ -106,3 +106,55 @@ def test_what_no_program_uses_touches_nothing(seen: Mini) -> None:
     git(seen, "add", "-A")
     git(seen, "commit", "-q", "-m", "beside")
     assert ops(seen, "main") == set()
+
+
+READS = """
+    import os
+
+    def scale(x):
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "k.dat")) as file:
+            return (x * int(file.read())).astype(x.dtype)
+    """
+
+
+@pytest.fixture
+def apart(mini: Mini) -> Mini:
+    """An op that reads a file which git ignores."""
+    mini.without_causes()
+    mini.write(".gitignore", ".gpuemu-cache/\nhome/\n__pycache__/\n*.dat\n")
+    mini.write("scripts/scale.py", READS)
+    mini.write("scripts/k.dat", "3")
+    git(mini, "init", "-q", "-b", "main")
+    git(mini, "add", "-A")
+    git(mini, "commit", "-q", "-m", "first")
+    return mini
+
+
+def test_a_file_that_git_ignores_may_have_changed(apart: Mini) -> None:
+    apart.run()
+    apart.write("scripts/k.dat", "2")
+    report = apart.run("--since", "main", code=1)
+    assert [result["op"] for result in report["results"]] == ["scale"]
+
+
+@pytest.mark.parametrize("other", ["\n# another version\n", "\ndef scale(x): return x * 3\n"])
+def test_the_inputs_of_another_version_are_not_those_of_this_one(other: str, apart: Mini) -> None:
+    """The last version read the file, or none; what the present one reads has changed."""
+    apart.run()
+    apart.write("scripts/scale.py", READS)
+    path = apart.root / "scripts/scale.py"
+    path.write_text(path.read_text() + other)
+    apart.run()
+    git(apart, "checkout", "-q", "scripts/scale.py")
+    apart.write("scripts/k.dat", "2")
+    assert "scale" in {r["op"] for r in apart.run("--since", "main", code=1)["results"]}
+
+
+def test_a_file_that_nobody_names_touches_what_was_never_seen_to_run(apart: Mini) -> None:
+    apart.run("total", "relu")
+    assert ops(apart, "main") == set()
+    apart.write("data/new.txt", "1")
+    assert ops(apart, "main") == {"scale"}
+    assert ops(apart, "main") == {"scale"}, "it reads a file that git ignores"
+    apart.edit("scripts/relu.py", "import json", "import json  # other")
+    assert ops(apart, "main", "relu", "total") == {"relu"}

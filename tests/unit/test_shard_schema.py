@@ -33,7 +33,7 @@ from gpuemu_flow.types import (
 )
 from gpuemu_flow.value_rules import GivenValues, ValueRule
 
-PART = ShardPart(1, 2, "split", {"softmax": "digest"})
+PART = ShardPart(1, 2, "split", {"softmax": "digest"}, {"softmax": "digest"})
 SCHEMA = json.loads((Path(gpuemu_flow.schemas.__file__).parent / "report.schema.json").read_text())
 
 
