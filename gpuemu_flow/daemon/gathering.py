@@ -7,6 +7,7 @@ reference depends on, a message to its worker, a transaction. Nothing waits for 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
@@ -19,6 +20,8 @@ MOST_TOGETHER = 64
 QUICK_SECONDS = 0.002
 """A reference that takes longer per case runs in as many workers as there are requests."""
 _SLOWER = 1.25
+PATIENCE_SECONDS = 0.5
+"""Requests wait so long for the group before theirs: one of its cases may hang."""
 
 
 class Gatherer(Generic[T]):
@@ -35,15 +38,38 @@ class Gatherer(Generic[T]):
         self._pool = pool
         self._answer = answer
         self._waiting: dict[str, deque[T]] = {}  # of each name that a group is answered of
+        self._begun: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def add(self, name: str, request: T) -> None:
-        """Have a request answered, with others of this name if some wait."""
+    def add(self, name: str, request: T) -> bool:
+        """Have a request answered, with others of this name if some wait.
+
+        Returns
+        -------
+        bool
+            False if the group that is being answered takes long: the request was not taken.
+        """
         with self._lock:
             is_first = name not in self._waiting
+            if self._is_late(name):
+                return False
             self._waiting.setdefault(name, deque()).append(request)
         if is_first:
             self._pool.submit(lambda: self._answer_all(name))
+        return True
+
+    def take_late(self) -> list[T]:
+        """Return the requests that wait for a group that takes long; they wait no more."""
+        with self._lock:
+            late = [waiting for name, waiting in self._waiting.items() if self._is_late(name)]
+            found = [request for waiting in late for request in waiting]
+            for waiting in late:
+                waiting.clear()
+        return found
+
+    def _is_late(self, name: str) -> bool:
+        begun = self._begun.get(name)
+        return begun is not None and time.monotonic() - begun > PATIENCE_SECONDS
 
     def _answer_all(self, name: str) -> None:
         """Answer groups until no request waits, or until other work waits for this thread."""
@@ -61,8 +87,11 @@ class Gatherer(Generic[T]):
         """Take the next group; forget the name if there is none."""
         with self._lock:
             waiting = self._waiting[name]
-            if not waiting:
+            if waiting:
+                self._begun[name] = time.monotonic()
+            else:
                 del self._waiting[name]
+                self._begun.pop(name, None)
             return [waiting.popleft() for _ in range(min(len(waiting), MOST_TOGETHER))]
 
 

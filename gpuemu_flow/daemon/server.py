@@ -41,7 +41,7 @@ REFUSED_SECONDS = 10.0  # between two lines in the log: who waits asks several t
 STUCK_SECONDS = 1.0
 """So long nothing is sent to a client that did not read."""
 TIDY_SECONDS = 1.0
-"""Between two looks for connections that have to go."""
+"""Between two looks for connections that have to go, and for requests that wait for long."""
 LINGER_SECONDS = 1.0
 """So long after the last answer the socket stays open, unless all clients have left by then."""
 
@@ -190,9 +190,14 @@ class Server:
                     pipe.close()
 
     def _tidy_up(self) -> None:
-        """Close connections that are half-open for too long, or idle while others wait."""
+        """Close connections that are half-open for too long, or idle while others wait.
+
+        Requests that wait for a group of others that takes long are answered alone.
+        """
         while not self._closing:
             self._close_pipes(self._seats.overdue(time.monotonic(), self._jobs.has_of))
+            for job, envelope in (r for g in self._gatherers.values() for r in g.take_late()):
+                self._queue(job, envelope)
             self._tidy.wait(TIDY_SECONDS)
 
     def expire(self) -> None:
@@ -285,9 +290,7 @@ class Server:
             self._finish(job, error_reply("InternalError", text))
             return
         group = self._group_of(envelope, len(data))
-        if group:
-            self._gatherers[self._lane(envelope)].add(group, (job, envelope))
-        else:
+        if not group or not self._gatherers[self._lane(envelope)].add(group, (job, envelope)):
             self._queue(job, envelope)
 
     def _lane(self, envelope: ParsedMessage) -> str:

@@ -159,7 +159,8 @@ def test_work_ends_when_its_client_is_gone(daemon: Served) -> None:
         sock.dial(f"ipc://{daemon.socket}", block=True)
         sock.send(gated_request(10 + number))
         sockets.append(sock)
-    assert wait_until(lambda: daemon.entered() == 4)
+    # Of those that were first judged together, each is judged again by itself.
+    assert wait_until(lambda: daemon.entered() >= 4)
     before = len(daemon.ask({"type": "ListResults", "limit": 1000})["results"])
     for sock in sockets:
         sock.close()

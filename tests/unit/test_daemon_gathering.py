@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from gpuemu_flow.daemon import gathering
 from gpuemu_flow.daemon.gathering import MOST_TOGETHER, QUICK_SECONDS, Gatherer, Pace
 from gpuemu_flow.daemon.jobs import CancelledJobError, Job, JobGroup, WorkerPool
 
@@ -123,3 +124,20 @@ def test_a_group_is_given_up_when_all_of_its_jobs_are() -> None:
     jobs[1].cancel()
     with pytest.raises(CancelledJobError):
         group.check()
+
+
+def test_nobody_waits_long_for_a_group_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    gated = Gated(threads=2)
+    assert gated.gatherer.add("op", 0)
+    assert gated.next_group() == [0]
+    assert gated.gatherer.add("op", 1), "the group has only begun"
+    assert gated.gatherer.take_late() == []
+    monkeypatch.setattr(gathering, "PATIENCE_SECONDS", -1.0)
+    assert not gated.gatherer.add("op", 2)
+    assert gated.gatherer.take_late() == [1]
+    assert gated.gatherer.take_late() == []
+    assert gated.gatherer.add("other", 3), "of which no group hangs"
+    assert gated.next_group() == [3]
+    gated.gate.release(2)
+    gated.pool.close(PATIENCE)
+    assert gated.begun.empty()
