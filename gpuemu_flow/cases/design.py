@@ -47,7 +47,7 @@ AGENDA = (
 
 
 class Combination(NamedTuple):
-    """The features of one case; `target` is an index among the inputs, None = all of them."""
+    """The features of one case; `target` is the index of an input, None = all inputs."""
 
     shape_class: str
     strategy: str

@@ -120,7 +120,7 @@ def validate(
     dtype: str | None,
     client: Mapping[str, Json] | None = None,
 ) -> Call[ValidationResult]:
-    """Make the request to judge an output; a seed assigns it to the case with that seed.
+    """Make the request to judge an output, as that of the case with `seed` if given.
 
     Parameters
     ----------

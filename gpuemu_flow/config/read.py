@@ -63,7 +63,7 @@ def read_source(
     check: Callable[[Mapping[str, Json], Reporter], dict[str, Json]] = check_file,
     root: Path | None = None,
 ) -> ConfigSource:
-    """Read and check one file; a missing file gives an empty source without a problem.
+    """Read and check one file; return an empty source without a problem if it is missing.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Requests that are answered together: those that came while earlier ones of their kind were.
+"""Answer requests together that came while earlier requests of their kind were answered.
 
 Most of what a small request costs is done for several at the price of one: a look at what the
 reference depends on, a message to its worker, a transaction. Nothing waits for others to come.

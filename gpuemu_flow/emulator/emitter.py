@@ -104,7 +104,7 @@ class Emitter:
         return view
 
     def immediate(self, operand: Immediate, type_name: str) -> str:
-        """Name a constant operand as a PTX type."""
+        """Return the name of a constant operand, converted to a PTX type."""
         dtype = DTYPES[type_name]
         key = (operand.value, operand.kind, dtype)
         value: Array

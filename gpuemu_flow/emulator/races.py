@@ -47,12 +47,12 @@ def smallest_access(program: KernelProgram) -> int:
 
 
 class SharedRaces:
-    """Happens-before of one batch, by vector clocks of warps.
+    """The happens-before order of one batch, by vector clocks of warps.
 
     Two accesses are in order when a barrier or ``bar.warp.sync`` lies between them. Each warp
-    counts its own synchronisations; what a warp knows of the others travels at barriers. An
-    access is stamped with its warp's count: it lies before another thread's access when that
-    thread's warp has learnt of a later count.
+    counts its own synchronisations, and learns the counts of other warps at barriers. An access
+    is stamped with its warp's count. It happens before an access of another warp if that warp
+    has by then learnt a later count of the first warp.
     """
 
     def __init__(self, state: State, size: int, describe: Callable[[int, int], str]) -> None:

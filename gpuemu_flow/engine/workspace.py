@@ -48,7 +48,7 @@ class Workspace:
     overrides : Overrides or None
     environ : mapping
     copied : bool
-        It is a copy of another one, perhaps without some of its files.
+        True for a copy of another workspace, which may lack some of the files.
 
     Raises
     ------

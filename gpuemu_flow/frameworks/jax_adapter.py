@@ -61,7 +61,7 @@ class JAXAdapter(FrameworkAdapter):
     def compute_gradient(
         self, function: Callable[..., Any], inputs: Inputs, argnums: Any = None
     ) -> Any:
-        """Compute gradients of the summed outputs, by name; a list for a sequence of inputs.
+        """Return the gradients of the summed outputs: by name, or a list for a sequence of inputs.
 
         Parameters
         ----------

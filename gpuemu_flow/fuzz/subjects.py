@@ -106,7 +106,7 @@ class OpSubject:
     hidden : tuple of str
         Files of the workspace that the reference was seen to use, and the op is kept from.
     known : tuple of str
-        Files to which that does not apply; None: to no file. See `TaskSpec.known`.
+        Files of the workspace that are exempt from `hidden`; None: none is. See `TaskSpec.known`.
     """
 
     subject: Subject

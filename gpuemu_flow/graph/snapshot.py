@@ -241,7 +241,7 @@ def tasks_path(path: Path, digest: str) -> Path:
 def load(
     path: Path, root: Path, set_aside: Callable[[Path, str], None] = lambda *_: None
 ) -> Snapshot | None:
-    """Read a snapshot; None if there is none, or it is damaged or of another version.
+    """Return a snapshot, or None if it is missing, damaged or of another version.
 
     Parameters
     ----------

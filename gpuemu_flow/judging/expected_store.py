@@ -113,7 +113,7 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
     Raises
     ------
     OSError, BlobError
-        It is gone or was damaged in the meantime: run the reference.
+        The file is gone or was damaged in the meantime: the caller runs the reference.
     """
     return blobs.decode(path.read_bytes())
 

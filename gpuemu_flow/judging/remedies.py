@@ -24,7 +24,7 @@ DRAWING_FAR = ("extremes", "special", "large")
 
 
 def wider_precisions(precision: str, result: CheckResult, case: Case) -> list[str]:
-    """Return the precisions, narrowest first, that might pass what failed under this one."""
+    """Return the precisions, narrowest first, under which a failed case might pass."""
     stats = result.stats
     values_only = all(failure.kind is FailureKind.TOLERANCE for failure in result.failures)
     if not values_only or stats.num_exceeding > FEW * stats.count:

@@ -1,4 +1,4 @@
-"""Make the wrong tensors of `output_mutants`, one function per kind; None without effect."""
+"""Make the wrong tensors of `output_mutants`, one function per kind."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ NOTHING = LastResults({}, frozenset(), {})
 
 
 def last_results(root: Path) -> LastResults:
-    """Read the last results of a workspace; empty if there are none, or they are damaged.
+    """Return the last results of a workspace; empty if there are none, or they are damaged.
 
     No program is run and no configuration is read, so that it is safe in a folder of unknown
     origin.

@@ -19,7 +19,7 @@ _LONGEST = 300
 
 
 def violation(shard: Json) -> str:
-    """Describe the worst of the first violations of the schema by the ``shard`` of a report.
+    """Describe the most telling violation of the schema by the ``shard`` of a report.
 
     Returns
     -------

@@ -306,7 +306,7 @@ class ProcessMemory:
         return ctypes.get_errno() == errno.EPERM
 
     def word(self, process: int, address: int) -> int:
-        """Read eight bytes as a number; 0 if they cannot be read."""
+        """Return eight bytes as a number; 0 if they cannot be read."""
         self._first.start, self._first.length = address, 8
         got = self._read(process, self._here_at, 1, self._there_at, 1, 0)
         return int.from_bytes(self._buffer.raw[:8], "little") if got == 8 else 0

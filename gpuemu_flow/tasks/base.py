@@ -78,8 +78,8 @@ class TaskSpec:
         Name of the task whose program is the op's reference: what that one is seen to use is hidden
         from the op. Empty where this task runs no op, or where they share a file.
     known : tuple of str
-        Workspace files to which that does not apply: it is known before anything runs whether the
-        op may read them.
+        Workspace files that are exempt from `hidden`, as it is known before anything runs whether
+        the op may read them.
     """
 
     name: str

@@ -34,7 +34,7 @@ class EntryError(Exception):
     Attributes
     ----------
     forged : bool
-        It has no signature, or not that of the key.
+        True if the entry has no signature, or one by another key.
     """
 
     def __init__(self, reason: str, *, forged: bool = False) -> None:

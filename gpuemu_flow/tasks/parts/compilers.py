@@ -81,7 +81,7 @@ class CompilerRun:
     reason : str
         Reason why it failed, in one line.
     stopped : bool
-        It was ended for taking too long or printing too much.
+        True if the compiler was ended because it took too long or printed too much.
     skipped : str
         Reason why it could not be tried at all.
     launch : dict or None
