@@ -156,7 +156,7 @@ class Case:
     seed : int
         The case seed, u64; what is shown to users.
     dtype, layout, strategy : str
-        Those of the case as a whole.
+        Dtype, layout and strategy of the case as a whole; single inputs may have others.
     target : str or None
         Input that `layout`/`strategy` apply to; None = all inputs.
     shape_class : str

@@ -301,7 +301,7 @@ def inputs_of(
 ) -> tuple[tuple[InputSpec, ...], str | None]:
     """Return the inputs of a case, and the name of the input that it targets (None = all).
 
-    `turn` counts the cases: inputs of a kind take its own strategies one after the other. Without
+    `turn` counts the cases: an input with a kind takes the strategies of its kind in turn. Without
     `absences` an optional input is None in some of the cases, at a fixed interval.
     """
     strategy, layout, target = combination.strategy, combination.layout, combination.target

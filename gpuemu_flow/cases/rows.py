@@ -24,7 +24,7 @@ def pick(rng: SeededRng, palette: Array, shape: Shape) -> Array:
 
 @dataclass(frozen=True)
 class ManyRows:
-    """Size of tensors of one shape as rows (their last axis), and their generators.
+    """The rows (along the last axis) of several tensors of one shape, and their generators.
 
     Each array that a method returns has one more axis, the first, for the tensors.
 
@@ -33,9 +33,9 @@ class ManyRows:
     rngs : SeededStreams
         Generators of the values; each structure below has a domain of its own.
     number : int
-        Rows, at least 1.
+        Number of rows of one tensor, at least 1.
     count : int
-        Elements, at least 1.
+        Number of elements of one tensor, at least 1.
     """
 
     rngs: SeededStreams
@@ -124,7 +124,7 @@ class ManyRows:
 
 
 def picked(rngs: SeededStreams, palettes: Array, count: int) -> Array:
-    """Pick `count` elements of each stream's own palette, all palettes of one size."""
+    """Return `count` random elements of each stream's palette; all palettes have one size."""
     size = palettes.shape[1]
     chosen = rngs.ranges(count, 0, size)
     chosen += np.arange(0, len(rngs) * size, size)[:, None]
@@ -139,7 +139,7 @@ def _only(many: NDArray[Element]) -> NDArray[Element]:
 
 @dataclass(frozen=True)
 class Rows:
-    """Size of a tensor as rows (its last axis), and its generator; see `ManyRows`."""
+    """The rows (along the last axis) of one tensor, and its generator; see `ManyRows`."""
 
     rng: SeededRng
     number: int

@@ -88,7 +88,7 @@ def draw_alike(
     *,
     nonfinite: bool | None = None,
 ) -> Array:
-    """Draw the values of several tensors that differ in their seeds only, as `draw` does.
+    """Return the values, as `draw` makes them, of several tensors that differ only in their seeds.
 
     Returns
     -------

@@ -245,7 +245,7 @@ class Client(Calling):
         dtypes : sequence of str, optional
             Dtypes to use in place of the op's own.
         seeds : sequence of int, optional
-            May be given as the second parameter, too.
+            Seeds of the wanted cases; may also be given as the second parameter.
         """
         if not isinstance(count, int):
             seeds = count

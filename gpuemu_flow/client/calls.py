@@ -315,7 +315,7 @@ def fuzz_op(
 
 
 def progress(request_id: str) -> Call[tuple[int, int]]:
-    """Make the request for the progress of another one: its steps done, and their total."""
+    """Make the request for the progress of another request: steps done, and all steps."""
     return Call(
         {"type": "Progress", "request_id": request_id},
         "Progress",

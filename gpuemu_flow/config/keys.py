@@ -65,11 +65,11 @@ class Key:
 
     @property
     def counts(self) -> bool:
-        """True if a verdict may claim too much when the key is ignored."""
+        """Tell whether a verdict may claim too much when the key is ignored."""
         return not (isinstance(self.type, Section) and self.type.harmless)
 
     def may_be(self, name: str, written: str, value: Json) -> bool:
-        """Tell whether an unknown key may be this one, misspelt.
+        """Tell whether an unknown key may be a misspelling of this key.
 
         Short names are near many other words, so that for them the value must fit as well.
         """
@@ -308,7 +308,7 @@ def _types_of(kind: ValueType, name: str) -> Iterator[ValueType]:
 
 
 def is_meant(kind: ValueType, value: Json, path: KeyPath) -> bool:
-    """Tell whether a key of a table at `path` looks like the one of that name in another table.
+    """Tell whether a key of a table at `path` looks like the key of that name elsewhere.
 
     Below the top of the file any value will do, except for a key that takes one of some words:
     names such as ``mode`` are common, so that the word must be one of them. At the top, where a

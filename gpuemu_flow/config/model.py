@@ -275,7 +275,7 @@ class Config:
     target_options: TargetOptions = TargetOptions()
 
     def op(self, name: str) -> OpConfig:
-        """Return the op of that name; UsageError ``unknown-op`` when there is none."""
+        """Return the op of that name; raise UsageError ``unknown-op`` without one."""
         for op in self.ops:
             if op.name == name:
                 return op
@@ -283,7 +283,7 @@ class Config:
         raise UsageError(Problem("unknown-op", f"no op {name!r}", did_you_mean(name, names)))
 
     def kernel(self, name: str) -> KernelConfig:
-        """Return the kernel of that name; UsageError ``unknown-kernel`` when there is none."""
+        """Return the kernel of that name; raise UsageError ``unknown-kernel`` without one."""
         for kernel in self.kernels:
             if kernel.name == name:
                 return kernel

@@ -106,7 +106,7 @@ class OpConfig:
     depends : tuple of str
         Globs relative to the workspace root (absolute only when outside of it).
     shared : tuple of str
-        Such globs of the reference's modules that the op may read.
+        Globs, relative like those of `depends`, of the reference's modules that the op may read.
     timeout : float
         Seconds per case.
     timeout_grows : bool

@@ -48,7 +48,8 @@ class RuleParser:
     producers : dict of str to str
         Maps an output to the name of its rule.
     places, above : dict of str to str
-        The same by real paths, of outputs and of the folders that they lie in.
+        Map the real path of each output, and of each folder above an output, to the name of its
+        rule.
     """
 
     workspace: WorkspacePaths

@@ -1,7 +1,7 @@
 """Answer requests together that came while earlier requests of their kind were answered.
 
-Most of what a small request costs is done for several at the price of one: a look at what the
-reference depends on, a message to its worker, a transaction. Nothing waits for others to come.
+Most work for a small request is then done once for several: checking the inputs of the reference,
+a message to its worker, a transaction. No request waits for others to come.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SLOWER = 1.25
 
 
 class Gatherer(Generic[T]):
-    """Has requests answered in groups, one group of a name after the other. Thread-safe.
+    """Has requests answered in groups; groups of one name follow each other. Thread-safe.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Gatherer(Generic[T]):
         self._lock = threading.Lock()
 
     def add(self, name: str, request: T) -> None:
-        """Have a request answered, with others of this name if some wait."""
+        """Have a request answered, together with waiting requests of the same group name."""
         with self._lock:
             is_first = name not in self._waiting
             self._waiting.setdefault(name, deque()).append(request)
@@ -73,7 +73,7 @@ class Pace:
         self._seconds: dict[str, float] = {}
 
     def note(self, op: str, seconds: float) -> None:
-        """Note how long a case took just now; one time on a busy machine changes little."""
+        """Record the seconds of the latest case; limit the influence of a single slow case."""
         self._seconds[op] = min(seconds, _SLOWER * self._seconds.get(op, seconds))
 
     def is_quick(self, op: str) -> bool:

@@ -29,7 +29,7 @@ class KernelCoverage:
     ----------
     name : str
     steps : int
-        Instructions with its device functions.
+        Number of instructions, those of its device functions included.
     opcodes : dict of str to int
         Number of occurrences of each opcode.
     missing : tuple of MissingOpcode

@@ -93,8 +93,8 @@ class SharedRaces:
         size, step : int
         write, strong : bool
         kept : bool
-            True for stores of the values that are there already. Like a load, and with `write`
-            False, such a store is no race but with one that changes the value.
+            True for stores that do not change the value, recorded with `write` False: like a load,
+            such a store races only with stores that change the value.
         """
         me = np.arange(lanes.offsets.size) if lanes.mask is None else np.flatnonzero(lanes.mask)
         offsets = lanes.offsets.astype(np.int64)
@@ -365,7 +365,7 @@ class GlobalRaces:
         size, step : int
         write, strong : bool
         same : callable or None
-            Tells which of the active lanes write the value that is already there.
+            Returns a mask of the active lanes whose store does not change the value.
 
         Returns
         -------

@@ -45,9 +45,9 @@ class Stranger:
     path : str
         Its folder, resolved.
     owners : tuple of int
-        User ids of those others, ascending.
+        User ids of the other users, ascending.
     device : int
-        Device of the folder: if another one is mounted there later, it is another workspace.
+        Device of the folder, so that another device mounted there later is another workspace.
     """
 
     path: str

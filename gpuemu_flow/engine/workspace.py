@@ -245,8 +245,8 @@ class Workspace:
     def renew(self) -> None:
         """Compile anew if the configuration, or what it names, changed since it was read.
 
-        A configuration that names another cache folder is left to the next command: the lock that
-        this one holds is of the former.
+        A configuration that names another cache folder is left to the next command, as this command
+        holds the lock of the former folder.
 
         Raises
         ------

@@ -79,7 +79,7 @@ def compare(
         Further errors of the output.
     raise_on_failure : bool
     reference : LocalReference, optional
-        Gives what `expected` is on inputs as float64 arrays; see `reference_of`.
+        The function that gave `expected`, called with float64 arrays; see `reference_of`.
     precision : str
         Values that a right op may round if the tolerance follows from the reference.
 

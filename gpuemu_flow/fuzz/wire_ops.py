@@ -210,7 +210,7 @@ class Subjects:
         self._lock = threading.Lock()
 
     def op(self, name: str) -> OpConfig:
-        """Return the configuration of an op; UsageError ``unknown-op``."""
+        """Return the configuration of an op, or raise UsageError ``unknown-op``."""
         return self._config.op(name)
 
     def judged_by_table(self, name: str) -> bool:

@@ -26,7 +26,7 @@ class Skip:
 
 
 class TaskOutline(NamedTuple):
-    """The part of a task by which those are found that a change may concern.
+    """The part of a task that suffices to tell whether a change may concern it.
 
     Attributes
     ----------

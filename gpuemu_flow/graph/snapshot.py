@@ -201,9 +201,10 @@ class Snapshot:
 def save(path: Path, snapshot: Snapshot) -> None:
     """Write a snapshot, whole or not at all.
 
-    The graph lies in a file of its own, which only another graph replaces. It is written first, and
-    older ones are removed last, so that the snapshot names one that is there whenever this process
-    dies. A reader that finds none, or one of other content, compiles the graph anew.
+    The graph lies in a file of its own, which is written only if the graph changed. It is written
+    before the snapshot, and older graphs are removed last, so that a snapshot always names a graph
+    that exists, even if this process dies. A reader that finds no graph, or a graph with another
+    digest, compiles anew.
     """
     with _without_collecting():
         _save(path, snapshot)

@@ -57,8 +57,8 @@ _UNKNOWN = _Fact("", (), "")
 class ObservedSets:
     """Sets of inputs with their states when the tasks were current.
 
-    Thousands of programs share most of their inputs. So each input in one state is kept once, is
-    looked at once, and a set is the numbers of such facts.
+    Thousands of programs share most of their inputs. So each pair of input and state (a fact) is
+    kept and checked once, and a set is stored as the numbers of its facts.
 
     Attributes
     ----------

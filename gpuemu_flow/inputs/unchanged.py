@@ -36,9 +36,9 @@ def _mode(path: str) -> int:
 
 
 def raw(variables: Mapping[str, str]) -> dict[Any, Any]:
-    """Return a copy of an environment, that of this process as the bytes that it holds.
+    """Return a copy of an environment; that of this process stays bytes, not decoded.
 
-    `os.environ` decodes all of them at each look.
+    `os.environ` decodes every variable each time it is read.
     """
     return dict(getattr(variables, "_data", variables))
 

@@ -83,7 +83,7 @@ def own_seconds(
     passed : float
         Seconds; all of them count if this process has also waited of its own accord.
     before, now : struct_rusage
-        Of this process.
+        Resource usage of this process at the beginning and the end of that time.
     """
     if now.ru_nvcsw > before.ru_nvcsw:
         return passed

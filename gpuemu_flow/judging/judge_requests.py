@@ -111,9 +111,9 @@ def post(
     cases: int = 1,
     made: int = 0,
 ) -> Attempt | None:
-    """Send a request about cases, and with a worker's first one the settings of its service.
+    """Send a request about cases; a worker's first request carries the settings of its service.
 
-    The worker makes inputs of up to `made` bytes for each.
+    The worker makes inputs of up to `made` bytes for each case.
     """
     if worker_client.cases == 0:
         message.update(target=SERVICE, setup=setup.to_json())

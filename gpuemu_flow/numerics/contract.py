@@ -147,7 +147,7 @@ class OutputContract:
 
     @property
     def of_form(self) -> bool:
-        """Tell whether nothing is declared but dims and dtype, of which values know nothing."""
+        """Tell whether only dims and dtype are declared, which do not concern values."""
         return self == OutputContract(self.name, self.dims, self.dtype)
 
     @property

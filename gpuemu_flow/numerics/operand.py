@@ -36,7 +36,7 @@ class Rounding:
     steps : bool
         Round every step, not only the operands of matrix products.
     seed : int or None
-        Round a random multiple of what the narrow type cannot hold; None = round it itself.
+        Seed of random factors on the part of a value that rounding removes; None rounds as usual.
     """
 
     dtype: str

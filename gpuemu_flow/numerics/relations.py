@@ -21,7 +21,7 @@ kind                actual is
 ``wrapped``         expected, kept in an integer of fewer bits
 ==================  ==============================================================================
 
-`relations_inputs` has those for which the reference is asked again.
+`relations_inputs` has the relations for which the reference is run again.
 """
 
 from __future__ import annotations

@@ -22,9 +22,10 @@ class CandidateProgram:
         The file that it was read from.
     source : bytes
     triton : bool
-        It launches Triton kernels or asks for a GPU, so that Triton's interpreter runs it.
+        True if the program launches Triton kernels or asks for a GPU, and so runs in Triton's
+        interpreter.
     gpu : bool
-        It asks for a GPU.
+        True if the program asks for a GPU.
     """
 
     name: str
@@ -41,7 +42,7 @@ class ProblemSource:
     Attributes
     ----------
     name : str
-        As of a candidate.
+        Made of the characters allowed in `CandidateProgram.name`.
     path : Path
     source : bytes
     constants : mapping of str to int

@@ -48,7 +48,7 @@ class CorpusOp:
         A program.
     schema, tolerances : mapping of str to JSON
     triton, gpu : bool
-        The kernel launches Triton kernels; it asks for a GPU.
+        True if the op launches Triton kernels, and if it asks for a GPU.
     """
 
     name: str

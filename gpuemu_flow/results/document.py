@@ -223,9 +223,9 @@ class Report:
         One for each thing that got worse.
     fail_on_regression : bool
     timed_out : bool
-        A time limit cut something off.
+        True if a time limit cut something off.
     require_all : bool
-        An item without a verdict makes the whole no success.
+        True if the run is no success when an item has no verdict.
     tasks : tuple of TaskState
         In graph order.
     edges : tuple of (str, str)

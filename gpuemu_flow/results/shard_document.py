@@ -80,8 +80,8 @@ def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
     Raises
     ------
     ValueError
-        A word is none of its kind, such as a kind of failure, or a case passed although nothing was
-        compared.
+        A word is not in its vocabulary, such as an unknown kind of failure, or a case passed
+        although nothing was compared.
     """
     cases = tuple(
         CaseVerdict(op, Case.from_json(case), CheckResult.from_json(result))

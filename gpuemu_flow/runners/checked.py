@@ -50,9 +50,9 @@ class CheckedInputs:
     values : mapping of str to ndarray or None
         None for those that follow from the case's seed.
     dtype : str
-        The float type that is converted, for values without a case.
+        Dtype of the float values that are converted; read only if `case` is None.
     input_dtype : str or None
-        The type to which it is converted.
+        Dtype to which float values are converted; None leaves them as they are.
     """
 
     index: int

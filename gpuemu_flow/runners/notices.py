@@ -48,7 +48,7 @@ class PathCall:
     flags : int
         Position of the flags; -1 without.
     to_folder, to_path : int
-        The same for a second path; `to_path` is -1 without.
+        Positions of the descriptor and the path of a second file; `to_path` is -1 without one.
     """
 
     name: str

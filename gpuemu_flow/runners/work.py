@@ -73,7 +73,7 @@ class CaseToFile:
             os.close(fd)
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Wait for the outcome; RunnerError ``staging-failed`` if the file cannot be written."""
+        """Wait for the outcome; raise RunnerError ``staging-failed`` for a failed write."""
         if watches(self._checks):
             return self._finish_checked(worker_client)
         index = self._request.case.index

@@ -36,7 +36,7 @@ class FailureRecord:
     seed : int
         The case's own seed, u64.
     dtype, layout, strategy : str
-        Those of the case as a whole.
+        Dtype, layout and strategy of the case as a whole; single inputs may have others.
     shape : tuple of int
         Shape of the first input.
     shapes : mapping of str to tuple of int

@@ -263,7 +263,7 @@ P = TypeVar("P")
 
 
 def params_of(kind: type[P], params: StageParams) -> P:
-    """Return a task's parameters with the type of their stage; TypeError if it is another one."""
+    """Return a task's parameters as the type of its stage; raise TypeError for another stage."""
     if not isinstance(params, kind):
         raise TypeError(f"{type(params).__name__} in place of {kind.__name__}")
     return params

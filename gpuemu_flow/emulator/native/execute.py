@@ -69,8 +69,7 @@ def run_blocks(library: ctypes.CDLL, launch: KernelLaunch, ids: Array) -> bool:
     Returns
     -------
     bool
-        False when something happened that the numpy back end must look at: the launch is to be
-        made again there from the start.
+        False when the numpy back end must repeat the launch from the start, to examine an event.
 
     Raises
     ------

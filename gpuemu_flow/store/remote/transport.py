@@ -23,7 +23,7 @@ class RemoteError(Exception):
     Attributes
     ----------
     refused : bool
-        It answered, and said that this user may not.
+        True if the server refused this user.
     """
 
     def __init__(self, reason: str, *, refused: bool = False) -> None:
