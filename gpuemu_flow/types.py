@@ -189,7 +189,7 @@ class Case:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all inputs."""
+        """Return the size of all inputs together, in bytes."""
         return sum(DTYPES[s.dtype].itemsize * math.prod(s.shape) for s in self.inputs)
 
     def to_json(self) -> dict[str, Json]:

@@ -52,7 +52,7 @@ class Compared:
     ----------
     name : str
     count : int
-        Its elements.
+        Number of elements of the output.
     no_verdict : int
         Elements that the tolerance, or an ``ignore`` policy, takes out of the judgement.
     nan : int

@@ -99,7 +99,7 @@ class CubinKernel:
 
     @property
     def spill_bytes(self) -> int | None:
-        """Return the bytes of spill stores and loads together; None when unknown."""
+        """Return the number of bytes of all spill stores and loads; None when unknown."""
         return _plus(self.spill_store_bytes, self.spill_load_bytes)
 
 

@@ -73,7 +73,7 @@ class Row:
     cases : int
         Number of judged cases.
     seen : dict of str to (int, int)
-        For each aspect and pair of aspects, how many values were exercised, and how many exist.
+        For each aspect and pair of aspects, the number of values exercised, and of possible values.
     unjudged : int
         Cases that ended without a verdict: in an error, or inconclusive.
     """

@@ -56,7 +56,7 @@ class DerivedDim:
     Attributes
     ----------
     name : str
-        Its own, or the expression's text where an axis has the expression itself.
+        Name of the dim, or the text of the expression where an axis has the expression itself.
     expression : str
     """
 

@@ -77,5 +77,5 @@ class Pace:
         self._seconds[op] = min(seconds, _SLOWER * self._seconds.get(op, seconds))
 
     def is_quick(self, op: str) -> bool:
-        """Tell whether requests of an op lose nothing by waiting for each other's cases."""
+        """Tell whether cases of an op are so quick that its requests may wait for each other."""
         return self._seconds.get(op, QUICK_SECONDS) < QUICK_SECONDS

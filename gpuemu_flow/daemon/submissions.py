@@ -130,7 +130,7 @@ class Reader:
     ----------
     service : Service
     handed_out : collection of int
-        Those of the submitted seeds whose cases the daemon handed out.
+        The submitted seeds whose cases the daemon handed out.
     """
 
     service: Service

@@ -82,11 +82,11 @@ class PointerArgument:
     Attributes
     ----------
     argument : int
-        Place of that argument.
+        Index of the earlier argument.
     offset : int
         Bytes from the start of its buffer.
     tensor : TensorMap or None
-        As of a `BufferArgument`.
+        As in `BufferArgument`.
     """
 
     argument: int

@@ -37,7 +37,7 @@ def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable
 
 
 def smallest_access(program: KernelProgram) -> int:
-    """Return the bytes of the smallest memory access, at most 4: the unit of race checks."""
+    """Return the bytes of the smallest memory access, at most 4, as the unit of race checks."""
     sizes = [
         SIZES.get(step.opcode.type, 4)
         for step in program.steps

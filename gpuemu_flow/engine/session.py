@@ -64,7 +64,7 @@ class RunOptions:
     only_restore : bool
         Results are taken from caches, and nothing is run.
     elsewhere : Elsewhere or None
-        Machines that run tasks for this one.
+        Machines that run tasks in place of this machine.
     """
 
     words: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class RunOptions:
     elsewhere: Elsewhere | None = None
 
     def under(self, target: TargetOptions) -> RunOptions:
-        """Return these options, completed by those of a target."""
+        """Return these options, completed by the options of a target."""
         stops = None if target.keep_going is None else not target.keep_going
         return replace(
             self,

@@ -97,7 +97,7 @@ def require_trust(
 
 
 def own_users(environ: Mapping[str, str]) -> frozenset[int]:
-    """Return the users whose files are always run: this one, root, and the one who called sudo."""
+    """Return the users whose files are always run: this user, root, and the caller of sudo."""
     found = {os.geteuid(), 0}
     given = environ.get("SUDO_UID", "")
     if os.geteuid() == 0 and given.isascii() and given.isdigit():

@@ -22,7 +22,7 @@ class CaseBatch:
     Attributes
     ----------
     which : int
-        The subject's place among the op's dtypes.
+        Index of the subject's dtype among the op's dtypes.
     asked : tuple of Asked
     """
 

@@ -101,7 +101,7 @@ class WireInputs:
         self.parts = lookup.parts(names)
 
     def learn(self, who: str, seen: Observation, given: Given) -> None:
-        """Add the inputs that one program was seen to use so far."""
+        """Add the inputs that a program was seen to use so far."""
         with self._lock:
             names = self.names
             last = self._last.setdefault(who, deque(maxlen=MOST_REMEMBERED))

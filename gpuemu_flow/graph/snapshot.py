@@ -47,7 +47,7 @@ class Settings:
     drawn_seed : int or None
         The master seed, where every run draws one of its own.
     sandbox : str
-        Its mode.
+        Mode of the sandbox.
     warnings : tuple of Problem
         Warnings of the configuration.
     remote, remote_mode : str
@@ -103,7 +103,7 @@ class KernelBasis:
     tool_files : list of (path, stamp)
         Every place where a tool is looked for.
     triton : str or None
-        Its version, where a kernel is one of its.
+        Version of Triton; None if no kernel is written in Triton.
     python : str
     """
 

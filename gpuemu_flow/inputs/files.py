@@ -56,7 +56,7 @@ class FileTable:
     Attributes
     ----------
     root : Path
-        Relative paths are meant from here.
+        Folder that relative paths start from.
     entries : dict
         Path to (stamp, digest); what the snapshot keeps.
     """

@@ -99,7 +99,7 @@ class SettledFacts(Generic[T]):
         Parameters
         ----------
         path : str
-            It leads through no link and no ``..``.
+            A path without links and without ``..``.
         fact : object
         files : tuple of str
             Absolute paths of files from which the fact follows, too.

@@ -81,7 +81,7 @@ def own_seconds(
     Parameters
     ----------
     passed : float
-        Seconds; all of them count if this process has also waited of its own accord.
+        Elapsed seconds, all of which count if this process has also waited voluntarily.
     before, now : struct_rusage
         Resource usage of this process at the beginning and the end of that time.
     """

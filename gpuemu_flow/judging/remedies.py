@@ -35,7 +35,7 @@ def wider_precisions(precision: str, result: CheckResult, case: Case) -> list[st
 
 
 def precision_note(precision: str, dtype: str) -> str:
-    """Say that a wider precision passes what failed, and what it allows."""
+    """Return the note that a wider precision passes a failed case, and what it allows."""
     what = "the result of every step" if precision == INPUT else "operands of matrix products"
     return (
         f'this passes under `precision = "{precision}"`, where {what} may be rounded to {dtype}; '

@@ -7,7 +7,7 @@ alike (a repeat, where neighbours hardly differ) does not count.
 ==================  ==============================================================================
 kind                actual is
 ==================  ==============================================================================
-``factor``          a constant, or something made of a dim, times expected
+``factor``          a constant, or a function of a dim's size, times expected
 ``offset``          a constant more than expected
 ``power``           a root, square, reciprocal, logarithm of expected
 ``clamped``         expected with negative (or positive) elements as 0

@@ -90,11 +90,11 @@ class SeededStreams:
         return self._draw("f32", n)
 
     def uniform10_f64(self, n: int) -> NDArray[np.float64]:
-        """See `SeededRng.uniform10_f64`."""
+        """Return `n` values of `SeededRng.uniform10_f64` of each stream."""
         return self._draw("uniform10_f64", n)
 
     def uniform10_f32(self, n: int) -> NDArray[np.float32]:
-        """See `SeededRng.uniform10_f32`."""
+        """Return `n` values of `SeededRng.uniform10_f32` of each stream."""
         return self._draw("uniform10_f32", n)
 
     def ranges(self, n: int, low: int, high: int) -> NDArray[np.int64]:

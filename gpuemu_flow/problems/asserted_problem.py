@@ -171,7 +171,7 @@ def read_comparison(
     Raises
     ------
     NotUnderstoodError
-        Its inputs, op or reference cannot be determined from its text.
+        The inputs, op or reference of the comparison cannot be determined from the text.
     """
     parameters = Parameters.of(test, expander)
     fixed: set[str] = set()

@@ -57,7 +57,7 @@ class Places:
         Parameters
         ----------
         value : JSON
-            As an op names it.
+            The program as an op's table has it.
         base : Path, optional
             A folder below `root`; a relative path is looked for there first, then below `root`.
 

@@ -65,7 +65,7 @@ class ReportRequest:
     shard : Shard or None
         Only the tasks of this shard.
     elsewhere : Elsewhere or None
-        Machines that run tasks for this one.
+        Machines that run tasks in place of this machine.
     """
 
     words: tuple[str, ...] = ()

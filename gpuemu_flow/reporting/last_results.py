@@ -32,8 +32,8 @@ class LastResults:
     results : mapping of str to tuple of OpResult
         Results of each op, one per dtype.
     outdated : frozenset of str
-        Ops of which something changed since: a file, the configuration, or a task before them. An
-        op that crashed, and would crash again, is not among them: its results say so.
+        Ops with a changed input since: a file, the configuration, or a task before them. An op that
+        crashed, and would crash again, is not among them: its results say so.
     failures : mapping of str to tuple of FailureRecord
         Recorded failures of each op, newest first.
     """

@@ -70,8 +70,8 @@ def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
     report : RunReport
         An op is summarised by the same function as after a run. What was never checked is missing.
     stale, outdated : set of str
-        Tasks that would run, and those of them for which something changed. The others are only
-        tried again because they ended in an error.
+        Tasks that would run, and those of them with a changed input. The others would run again
+        only because they ended in an error.
     """
     graph, states = workspace.graph, workspace.states()
     stale = workspace.stale(set(graph.tasks))

@@ -80,7 +80,7 @@ class Picture:
         The tensor's dims that a row and a column stand for.
     scatter : tuple of (int, int, int, int)
         Error against magnitude, by decades: log10 of the expected value, log10 of the error, number
-        of elements, and how many of them fail.
+        of elements, and number of failing elements.
     histogram : tuple of int
         Elements by the share of the tolerance that they use; see `SHARES`.
     elements, failing : int

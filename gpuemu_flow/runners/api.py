@@ -241,8 +241,8 @@ class Request:
     ----------
     case : Case
     input_dtype : str or None
-        Float inputs of the case's dtype are converted to this one before the call (a reference in
-        a wider type).
+        Dtype to which float inputs of the case's dtype are converted before the call (a reference
+        in a wider type).
     """
 
     case: Case

@@ -100,7 +100,7 @@ class Machine:
     Attributes
     ----------
     audit : int
-        Its name in a notice.
+        Number by which a notice names the processor's architecture.
     seccomp : int
         The number of the call that asks for notices.
     calls : dict of int to PathCall

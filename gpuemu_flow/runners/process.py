@@ -262,7 +262,7 @@ class WorkerProcess:
         return self._closed
 
     def close(self, grace: float = 1.0) -> None:
-        """End the process: an idle one leaves by itself, another one is killed."""
+        """End the process: let it leave by itself if it is idle, else kill it."""
         if self._closed:
             return
         self.sock.close()

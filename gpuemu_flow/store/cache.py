@@ -270,7 +270,7 @@ class JsonStore:
             return None
 
     def among(self, keys: Sequence[str]) -> set[str]:
-        """Return those of some keys that have a record, sound or damaged."""
+        """Return the members of `keys` that have a record, sound or damaged."""
         return self._guarded(lambda cache: present(cache, keys))
 
     def _record(self, cache: Cache, key: str) -> bytes | None:

@@ -92,7 +92,7 @@ _INSERT = (
 
 
 def present(cache: Cache, keys: Sequence[str]) -> set[str]:
-    """Return those of some keys that have a record, by a statement for hundreds of them.
+    """Return the members of `keys` that have a record, by one statement for hundreds of keys.
 
     `Cache.get` takes a transaction for each where records are evicted.
     """

@@ -46,7 +46,7 @@ class Excess:
     Attributes
     ----------
     failures : tuple of str
-        Ids of those that lose their inputs.
+        Ids of the failures that lose their inputs.
     blobs : tuple of str
         Digests that no failure needs any more.
     left : int

@@ -69,7 +69,7 @@ class FailureRecord:
     time : str
         The time when it was last seen: UTC, ISO 8601 with microseconds.
     minimized, minimized_from : str or None
-        Ids of the shrunk case of this one, and of the case that this one was shrunk from.
+        Id of the failure that this failure was shrunk to, and of the failure it was shrunk from.
     id : str
         Short hex; filled in by the store.
     inputs_dropped : bool

@@ -40,7 +40,7 @@ _REASON_CHARACTERS = 200
 
 @cache
 def program() -> str:
-    """Return the path of bubblewrap; empty if there is none, or others than root can change it."""
+    """Return the path of bubblewrap; empty if it is missing, or not only root can change it."""
     for folder in _FOLDERS:
         path = f"{folder}/{_NAME}"
         try:
@@ -84,7 +84,7 @@ def around_server(sandbox: Sandbox, programs: Iterable[str]) -> list[str]:
     Parameters
     ----------
     sandbox : Sandbox
-        What is writable and missing is made.
+        Its writable paths are created if they are missing.
     programs : iterable of str
         Paths of the op and its interpreter; empty ones are ignored.
     """

@@ -44,7 +44,7 @@ class Transport(Protocol):
         Raises
         ------
         RemoteError
-            When the place cannot be asked. `sink` may then hold a part of something.
+            When the cache cannot be asked. `sink` may then hold a part of the object.
         """
 
     def put(self, kind: str, key: str, source: bytes | Path) -> None:
