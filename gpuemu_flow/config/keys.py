@@ -95,9 +95,9 @@ MAX_LOOKED_AT = 100  # unknown keys of one table, for what a missing one was mis
 class Section(ValueType):
     """A table with known keys.
 
-    An unknown key is an error if its loss could weaken a check or a wall: if it misspells a known
-    key, or belongs into another table (`Reporter.elsewhere`). Any other one is only warned of,
-    since gpuemu 0.1.0 ignores what it does not know.
+    An unknown key is an error if its loss could weaken a check or a limit: if it misspells a known
+    key, or belongs into another table (`Reporter.elsewhere`). Any other unknown key is only warned
+    of, since gpuemu 0.1.0 ignores what it does not know.
 
     Attributes
     ----------
@@ -105,11 +105,12 @@ class Section(ValueType):
     what : str
         Its name in messages.
     at_least_one : bool
-        An empty one is an error.
+        True if an empty table is an error.
     closed : bool
-        Every unknown key is an error, since each key of such a table is a check or a wall.
+        True to treat every unknown key as an error, since each key of the table is a check or a
+        limit.
     harmless : bool
-        No key of it decides about a verdict: a misspelt one is only warned of.
+        True if no key of the table decides a verdict: a misspelt key is only warned of.
     """
 
     keys: tuple[Key, ...]

@@ -109,7 +109,7 @@ class RuleParser:
                 parsed.out.add("config-duplicate-name", place, text, "rename one of them")
 
     def named(self, needs: Iterable[str], where: KeyPath, out: Reporter) -> list[str]:
-        """Return those names of ``needs`` that are rules; report the others."""
+        """Return the names in ``needs`` that are rules; report the others."""
         found = []
         for place, need in enumerate(needs):
             if need in self.rules:

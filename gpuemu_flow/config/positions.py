@@ -48,7 +48,7 @@ class Statement:
 
     @property
     def header(self) -> bool:
-        """Tell whether it begins a table."""
+        """Tell whether the statement begins a table."""
         return self.value is None
 
 

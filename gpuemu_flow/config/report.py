@@ -1,4 +1,4 @@
-"""Collects every problem of one configuration file, each with its file and line."""
+"""Collect every problem of one configuration file, each with its file and line."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Reporter:
 
     @property
     def hopeless(self) -> bool:
-        """True if so many problems are known that further checks would add nothing."""
+        """Tell whether so many problems are known that further checks would add nothing."""
         return self.untold_errors > 0 or self.untold_warnings > MAX_WARNINGS
 
     def nearest(self, name: str, known: Collection[str], *, or_all: bool = False) -> str:

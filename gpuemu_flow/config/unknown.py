@@ -1,4 +1,4 @@
-"""Judge unknown keys: those whose loss could weaken a check or a wall are errors."""
+"""Judge unknown keys: a key whose loss could weaken a check or a limit is an error."""
 
 from __future__ import annotations
 

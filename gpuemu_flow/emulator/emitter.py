@@ -55,11 +55,11 @@ class Emitter:
         self.lines.append(statement)
 
     def constant(self, value: Array, key: tuple[object, ...]) -> str:
-        """Name a constant array."""
+        """Return the name under which generated code finds a constant array."""
         return self._bind("k", key, value)
 
     def function(self, function: object, key: str) -> str:
-        """Name a function."""
+        """Return the name under which generated code finds a function."""
         return self._bind("f", (key,), function)
 
     # Operands

@@ -296,7 +296,7 @@ class Executor:
         self._repeated: set[str] = set()
 
     def run(self, names: set[str]) -> Execution:
-        """Run those of `names` that are not current, in dependency order.
+        """Run the members of `names` that are not current, in dependency order.
 
         Tasks whose own key turns out unchanged, because the stage before them gave the same
         output again, are not run.

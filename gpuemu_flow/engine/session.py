@@ -96,7 +96,7 @@ class RunOptions:
 
     @property
     def given(self) -> frozenset[str]:
-        """Name the options set here that a target would otherwise set."""
+        """Return the names of the options set here, which targets therefore cannot set."""
         own = {
             "dtypes": bool(self.dtypes),
             "jobs": self.jobs is not None,
@@ -426,7 +426,7 @@ def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
 def open_context(
     workspace: Workspace, options: RunOptions, jobs: int, listener: Listener, kept: Pool | None
 ) -> Iterator[StageContext]:
-    """Give the tools that actions get; end the workers at the end of the block, unless kept."""
+    """Yield the tools that actions get; end the workers after the block, unless they are kept."""
     from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415 - workers only when tasks may run
 
     own = Pool(jobs, staging=workspace.cache.staging) if kept is None else nullcontext(kept)

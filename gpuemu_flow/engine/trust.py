@@ -106,7 +106,7 @@ def own_users(environ: Mapping[str, str]) -> frozenset[int]:
 
 
 def foreign_owners(root: str, files: Iterable[str], own: frozenset[int]) -> dict[str, int]:
-    """Map those of the workspace's folder and files that belong to others to their owners.
+    """Return the owners, by path, of the workspace's folder and files that other users own.
 
     Both the owner of a link and the owner of its target count.
     """

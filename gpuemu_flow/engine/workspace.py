@@ -188,7 +188,7 @@ class Workspace:
             take_over(self._renamed, self.graph, self.cache, states, observed)
 
     def stale(self, names: set[str], triggers: Iterable[str] = TRIGGERS) -> set[str]:
-        """Return those of `names` that may have to run: changed, or downstream of a change.
+        """Return the members of `names` that may have to run: changed, or downstream of a change.
 
         Only tasks that read or write a changed file, or were not current before, are looked at.
         """

@@ -89,7 +89,7 @@ class Unchanged:
         return {path: seen[0] for path, seen in self.links if seen is not None}
 
     def existing(self) -> set[str]:
-        """Return those paths in `modes` that lead to something."""
+        """Return the paths in `modes` at which something exists."""
         return {path for path, mode in self.modes if mode != -1}
 
     def holds(self, variables: Mapping[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""Judge gradients: elements where several are right, and failures that say what is missing."""
+"""Judge gradients: elements with several right values, and failures for missing gradients."""
 
 from __future__ import annotations
 

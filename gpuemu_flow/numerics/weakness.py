@@ -31,7 +31,7 @@ def only_zeros(inputs: Mapping[str, NDArray[Any]] | None) -> bool:
 def note_of_zeros(result: CheckResult) -> tuple[str, ...]:
     """Return the warning about one case that passed on inputs of only zeros; else nothing.
 
-    An op whose every case is such does not pass; see `verdicts.Tally`.
+    An op does not pass if all of its cases have only zeros as inputs; see `verdicts.Tally`.
     """
     if not result.blank or result.verdict is not Verdict.PASSED:
         return ()

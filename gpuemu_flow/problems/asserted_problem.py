@@ -1,4 +1,4 @@
-"""From a comparison in a test to an op, a reference and a schema."""
+"""Turn a comparison in a test into an op, a reference and a schema."""
 
 from __future__ import annotations
 

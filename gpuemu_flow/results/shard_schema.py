@@ -1,4 +1,4 @@
-"""Checks the shard in another machine's report against ``schemas/report.schema.json``."""
+"""Check the shard in another machine's report against ``schemas/report.schema.json``."""
 
 from __future__ import annotations
 

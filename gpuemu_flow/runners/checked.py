@@ -296,5 +296,5 @@ def _with_violations(attempt: Attempt, found: list[Failure]) -> Attempt:
 
 
 def infos_of(outputs: Arrays) -> tuple[OutputInfo, ...]:
-    """Describe outputs."""
+    """Return the name, shape and dtype of each output."""
     return tuple(OutputInfo(n, a.shape, element_type(a)) for n, a in sorted(outputs.items()))

@@ -302,7 +302,7 @@ class ProcessMemory:
         return found if len(found) < got else None
 
     def refused(self) -> bool:
-        """Return True if the last read failed for lack of permission."""
+        """Tell whether the last read failed for lack of permission."""
         return ctypes.get_errno() == errno.EPERM
 
     def word(self, process: int, address: int) -> int:

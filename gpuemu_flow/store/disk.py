@@ -136,7 +136,7 @@ def insert_new(
     Parameters
     ----------
     kept : collection of str
-        Keys whose records are not returned if there are records of them already.
+        Keys whose new record is dropped, not returned, if a record exists already.
     """
     known = present(cache, list(records))
     done = known.intersection(kept)

@@ -55,7 +55,7 @@ def program() -> str:
 
 @cache
 def refusal() -> str:
-    """Return why namespaces cannot be made here; empty if they can."""
+    """Return the reason why namespaces cannot be made here; empty if they can."""
     if sys.platform != "linux":
         return "it needs Linux"
     path = program()

@@ -51,7 +51,7 @@ class Transport(Protocol):
         """Store an object whole or not at all; raise RemoteError when that failed."""
 
     def has(self, kind: str, key: str) -> bool:
-        """Tell whether there is such an object; raise RemoteError where that is not known."""
+        """Tell whether an object exists; raise RemoteError if that cannot be found out."""
 
     def close(self) -> None:
         """End connections."""
