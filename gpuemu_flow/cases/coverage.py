@@ -181,7 +181,7 @@ class Coverage:
         schema : OpSchema
             Determines the possible shape classes.
         dtypes, layouts, strategies : sequence of str
-            The op's configured ones; strategies may be groups.
+            Those configured for the op; strategies may be groups.
         """
         possible = _possible(schema, layouts, strategies)
         found: list[Gap] = []

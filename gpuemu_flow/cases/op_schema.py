@@ -25,7 +25,7 @@ class Dim:
     min, max : int
         Both ends are included.
     multiple_of : int
-        Sizes of the range are multiples of it.
+        Sizes of the range are multiples of this number.
     """
 
     name: str

@@ -30,7 +30,7 @@ class Constraints:
     inputs : tuple of TensorDef
         After parsing, they contain the rules that the constraints add.
     dims : tuple of str
-        Derived ones too.
+        Names of dims, derived dims included.
     report : callable
     limits : list of (str, str, str)
     """

@@ -62,7 +62,8 @@ def draw(
         Range of the values, both ends included. Floats outside are reflected into it, and NaN
         occurs only where one side is open. Booleans have none.
     nonfinite : bool or None
-        Floats: keep NaN and Inf whatever the range (True), have none (False), or as the range says.
+        For floats, True keeps NaN and Inf whatever the range, False takes them out, and None does
+        as the range says.
 
     Returns
     -------

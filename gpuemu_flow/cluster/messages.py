@@ -123,7 +123,7 @@ class BatchAnswer:
     Attributes
     ----------
     worker : str
-        Name of its machine.
+        Name of the worker's machine.
     verdicts : tuple of FarVerdict
     key, names, parts, seconds
         As in `fuzz.farm.BatchReply`.

@@ -35,10 +35,10 @@ class Key:
     Attributes
     ----------
     name : str
-        Its proper name; the reference page and the model use this one.
+        Proper name of the key, which the reference page and the model use.
     type : ValueType
     doc : str
-        Its meaning, in a sentence or two of Markdown.
+        Meaning of the key, in a sentence or two of Markdown.
     default : Json
         Used when the key is absent; None when it then has no value of its own.
     default_text : str
@@ -49,8 +49,8 @@ class Key:
     ours : bool
         False for keys of the documented gpuemu.toml, True for those that gpuemu-flow adds.
     unread : str
-        Reason why a documented key has no effect here, and the key to write instead. Another value
-        than its default is an error, since silence would look like a check.
+        Reason why a documented key has no effect here, and the key to write instead. Any value but
+        the default is an error, since the user would believe in a check that is not made.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Section(ValueType):
     ----------
     keys : tuple of Key
     what : str
-        Its name in messages.
+        Name of the table in messages.
     at_least_one : bool
         True if an empty table is an error.
     closed : bool

@@ -35,7 +35,7 @@ class ConfigFile:
     path : Path
         Absolute.
     digest : str
-        SHA-256 of its bytes in hex; empty when there is no such file.
+        SHA-256 of the file's bytes in hex; empty when the file does not exist.
     """
 
     path: Path
@@ -151,7 +151,8 @@ class SandboxConfig:
     writable, hidden : tuple of Path
         Absolute.
     apart : tuple of str
-        Globs, relative to the workspace, of files and folders that an op reads of its own alone.
+        Globs, relative to the workspace, of files and folders of which each op may read only its
+        own.
     """
 
     mode: str = "auto"
@@ -237,7 +238,7 @@ class Config:
     warnings : tuple of Problem
         Problems that do not prevent the use of the configuration.
     rules : tuple of RuleConfig
-        Each after those that it needs.
+        Rules in dependency order: each after the rules that it needs.
     include : tuple of str
         Globs of further files with ops, kernels and rules, and of files that templates stand
         for, relative to the root; see `inputs.globs.glob_files`.

@@ -118,7 +118,7 @@ class OpConfig:
     mutates : tuple of str
         Inputs that the op may change.
     require_kernel : bool
-        Its kernels have to store every element of its outputs.
+        True if the op's kernels have to store every element of its outputs.
     forbid : tuple of str
         Functions of libraries that it must not call.
     deterministic : bool

@@ -54,7 +54,7 @@ class OwningTable:
     Attributes
     ----------
     table : str
-        As its heading has it.
+        Name of the table as its heading has it.
     is_meant : callable
         Given a value and the path of the table where it stands: True if it looks like the key's.
     """
@@ -70,7 +70,7 @@ class Reporter:
     Attributes
     ----------
     file : str
-        As it is shown to the user.
+        Path of the file as the user sees it.
     positions : Positions
         Lines of the file's keys.
     problems : list of Problem

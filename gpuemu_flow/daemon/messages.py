@@ -20,7 +20,7 @@ class Received:
     Attributes
     ----------
     pipe : int
-        Number of its connection; 0 if that has ended.
+        Number of the connection; 0 if the connection has ended.
     size : int
         Bytes.
     """

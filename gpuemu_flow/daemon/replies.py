@@ -46,7 +46,7 @@ class RequestError(Exception):
     Attributes
     ----------
     code : str
-        One of the protocol's.
+        One of the protocol's error codes.
     """
 
     def __init__(self, code: str, message: str) -> None:

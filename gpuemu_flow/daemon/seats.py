@@ -53,7 +53,7 @@ class Seats:
         Returns
         -------
         allowed : bool
-            False: there is no seat for it, it has to be closed.
+            False if there is no seat for the connection, which then has to be closed.
         evicted : list of int
             Half-open connections that have to be closed instead.
         """

@@ -34,7 +34,7 @@ class KernelCoverage:
         Number of occurrences of each opcode.
     missing : tuple of MissingOpcode
     problem : str
-        Reason why it could not be read at all; empty when it could.
+        Reason why the kernel could not be read at all; empty when it could.
     """
 
     name: str

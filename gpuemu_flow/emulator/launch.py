@@ -113,7 +113,7 @@ class LaunchResult:
     backend : str
         ``numpy`` or ``c``: what ran it.
     note : str
-        Reason why the compiled back end did not run a launch that asked for it or is large.
+        Reason why the compiled back end did not run a launch that asked for it, or that is large.
     """
 
     buffers: tuple[Array | None, ...]

@@ -49,9 +49,11 @@ class RunOptions:
     shard : Shard or None
         Run only those selected tasks that belong to this shard.
     until : tuple of str
-        As `words`: of what is selected, only these and what they depend on.
+        Words, in the form of `words`: run only these tasks, and their dependencies, of those
+        selected.
     forced : tuple of str
-        As `words`: these and what depends on them run whatever is cached.
+        Words, in the form of `words`: run these tasks, and all that depend on them, whatever is
+        cached.
     jobs : int or None
         Tasks at a time; None takes the configuration's, 0 means one per processor.
     fail_fast : bool or None

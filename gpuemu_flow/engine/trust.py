@@ -43,7 +43,7 @@ class Stranger:
     Attributes
     ----------
     path : str
-        Its folder, resolved.
+        The workspace's folder, resolved.
     owners : tuple of int
         User ids of the other users, ascending.
     device : int

@@ -228,7 +228,7 @@ def check_keras_layer(
     input_shape : sequence of int, or tensor
         A shape, for normal values from `seed`; or the input itself.
     check_training_mode : bool
-        Call it in training mode, too; both must give finite values.
+        True to call the layer in training mode as well; both modes must give finite values.
 
     Returns
     -------

@@ -50,9 +50,9 @@ class Query:
         Added to the op's own; strings from protocol v1.
     tolerance : (atol, rtol) or None
     input_names : tuple of str
-        Empty means the configured ones.
+        Names of the inputs; empty means the configured names.
     precision : str
-        Empty means the configured one.
+        One of `PRECISIONS`; empty means the configured precision.
     """
 
     op: str
@@ -143,7 +143,7 @@ class WireSubject:
     ----------
     subject : Subject
     key : str
-        Subjects that share it can share warm programs.
+        Subjects with equal keys can share warm programs.
     base : str
         Digest of what decides a verdict and is known before a program runs: code, configuration,
         environment.

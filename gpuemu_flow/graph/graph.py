@@ -31,7 +31,7 @@ class TaskOutline(NamedTuple):
     Attributes
     ----------
     stage, subject, dtype, target : str
-        As those of the `TaskSpec`.
+        The attributes of these names of the task's `TaskSpec`.
     sources : sequence of str
     reads : sequence of str
         Names of the tasks whose manifests it reads, in the order of its inputs.

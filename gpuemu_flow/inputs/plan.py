@@ -343,7 +343,7 @@ def holds(line: str, environ: "Mapping[str, str]") -> bool:
     Raises
     ------
     OSError, ValueError
-        Also in cases where it is not true.
+        The line is not true, or cannot be checked.
     """
     if line == _WORKERS:
         return True

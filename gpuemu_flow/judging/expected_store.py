@@ -130,9 +130,9 @@ class ExpectedStore:
     inputs : SeenInputs, optional
         Inputs that the reference was seen to use; they belong to the key.
     force : bool
-        True: nothing is found, whatever is kept.
+        True to find nothing, whatever is stored.
     limit : int
-        Bytes that it writes at most; what comes later is not kept.
+        Largest number of bytes that this object stores; later outputs are not stored.
 
     Attributes
     ----------

@@ -75,7 +75,8 @@ class PreparedBatch:
     peer : Arena or None
         The op's memory.
     give : bool
-        Put the inputs there. False once the op has them, since its outputs then lie beside them.
+        True to write the inputs into the memory shared with the op. False once the op has them,
+        since its outputs then lie beside them.
     known : sequence of str or None
         Per case: the file with the reference's outputs; None if it must be run.
     stage : sequence of str

@@ -142,7 +142,7 @@ class Excused:
     right : ndarray of bool
         Elements that lie between the reference's gradients on both sides of a kink.
     unjudged : ndarray of bool
-        No verdict is possible on them.
+        Elements on which no verdict is possible.
     """
 
     right: BoolArray

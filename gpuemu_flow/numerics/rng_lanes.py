@@ -59,7 +59,8 @@ class RandomLanes:
     Attributes
     ----------
     starts : ndarray of uint64, shape (2, lanes)
-        Write the lanes' states here; `draw_columns` leaves the new ones here.
+        States of the lanes before a call of `draw_columns`, which replaces them by the states after
+        it.
     """
 
     def __init__(self, lanes: int, rows: Words, words: Words, values: Words) -> None:

@@ -56,9 +56,9 @@ class ComparisonSide:
     own : frozenset of str
         The names among them that are no framework's.
     top : tuple of ast.stmt
-        Statements of the file's top level that they need.
+        Statements of the file's top level that the side needs.
     names : frozenset of str
-        All names that those use.
+        All names that these statements use.
     """
 
     value: ast.expr

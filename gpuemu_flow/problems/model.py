@@ -103,11 +103,11 @@ class ReferenceOutput:
     rank : int
         Number of axes.
     floating, finite : bool
-        True if it holds floats; true if all of them are finite.
+        True if the output holds floats, and if all of them are finite.
     name : str
         Empty for ``out0`` and so on.
     dims : tuple of (int or str)
-        Its axes where they are known.
+        Axes of the output where they are known.
     rules : mapping of str to JSON
         Further keys of the output in the configuration.
     """
@@ -175,7 +175,7 @@ class ImportedProblem:
     schema : mapping of str to JSON
         Further keys of the schema.
     notes : tuple of str
-        Remarks on it, to be printed.
+        Remarks on the problem, to be printed.
     """
 
     source: ProblemSource
@@ -208,7 +208,7 @@ class ImportOutcome:
     taken : tuple of ImportedProblem
     left : tuple of SkippedProblem
     in_place : bool
-        The programs are read where they are, not copied.
+        True if the programs are read where they are, not copied.
     """
 
     files: Mapping[str, bytes]

@@ -35,7 +35,7 @@ class PublishedConfig:
     Attributes
     ----------
     sections : mapping of str to mapping
-        Its tables but the ops and kernels.
+        All tables of the file except ops and kernels.
     ops, kernels : tuple of (int, mapping)
         Each with the line that it begins in.
     left : tuple of SkippedProblem

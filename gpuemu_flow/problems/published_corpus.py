@@ -41,7 +41,7 @@ class CorpusOp:
     ----------
     name : str
     path : Path
-        Its `meta.json`.
+        Path of the op's `meta.json`.
     kernel : str
         Path of the file whose `run` takes a dict of arrays, in the new workspace.
     reference : JSON

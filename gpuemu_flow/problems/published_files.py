@@ -32,7 +32,7 @@ class Places:
     root : Path
         Folder of the published workspace.
     into : Path
-        Folder of the new one.
+        Folder of the new workspace.
     """
 
     root: Path

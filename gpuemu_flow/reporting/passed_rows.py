@@ -37,7 +37,7 @@ class PassedRows:
     Attributes
     ----------
     problems : tuple of Problem
-        Damage of the file that holds them.
+        Problems of a damaged file of rows.
     """
 
     def __init__(self, workspace: Workspace, status: Mapping[str, str]) -> None:

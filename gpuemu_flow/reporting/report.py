@@ -102,7 +102,7 @@ def build_report(
     broken : collection of str
         Tasks whose run made no target, if `outcome` does not list them.
     keep : bool
-        Keep results that passed for later reports; only for those who hold the run lock.
+        True to keep results that passed for later reports; only while holding the run lock.
     """
     # Until the edited op has been called, nobody needs what reads results.
     from gpuemu_flow.reporting.passed_rows import PassedRows  # noqa: PLC0415

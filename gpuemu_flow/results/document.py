@@ -55,7 +55,7 @@ class KnownFailure:
     ----------
     id : str
     time : str
-        The time when it was last seen.
+        The time when the failure was last seen.
     minimized : FailureRecord or None
         The smallest case that fails likewise.
     """
@@ -235,7 +235,7 @@ class Report:
     history : tuple of HistoryPoint
         Oldest first.
     shard : ShardPart or None
-        The part of the workspace that it is about; None for all.
+        The part of the workspace that the report covers; None for all.
     """
 
     run: RunReport

@@ -199,7 +199,7 @@ class WorkerClient:
         Parameters
         ----------
         message : mapping
-            ``type`` and what belongs to it.
+            The request: its ``type``, and the fields of that type.
         index : int
             Number of the case.
         checks : Checks

@@ -309,7 +309,7 @@ class ServerStart:
     around : tuple of str
         Words before the server's command, which make namespaces.
     op : tuple of str
-        The program whose workers alone share them.
+        The op, if only its workers share the server.
     """
 
     env: tuple[tuple[str, str], ...] = ()
@@ -348,9 +348,9 @@ class ServerHandle:
     Parameters
     ----------
     env : mapping of str to str
-        Added to what reaches every program of this process's environment.
+        Variables to add to the part of this process's environment that reaches every program.
     around : sequence of str
-        Words before its command; see `sandbox.bubblewrap`.
+        Words before the server's command; see `sandbox.bubblewrap`.
     framework : str
         An installed package that the server imports before it starts workers; see `preload`.
     """

@@ -122,7 +122,7 @@ class SharedInputs:
         Shared memory of the worker that was to run the case.
     slots : mapping of str to Slot
     again : callable
-        Makes them anew, for another worker.
+        Makes the inputs anew, for another worker.
     """
 
     arena: Arena

@@ -82,7 +82,7 @@ class Discovered:
         Raises
         ------
         ValueError
-            When it is not that.
+            The data is no result of `to_json`.
         """
         if not isinstance(data, dict):
             raise ValueError("no set of inputs")

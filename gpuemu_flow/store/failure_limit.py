@@ -24,7 +24,7 @@ class Held:
     Attributes
     ----------
     failure : str
-        Its id.
+        Id of the failure.
     digest : str
         Digest of the blob, which several failures may share.
     rank : int

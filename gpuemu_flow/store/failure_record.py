@@ -75,7 +75,7 @@ class FailureRecord:
     inputs_dropped : bool
         The blob was deleted to stay within the limit; see `failure_limit`.
     mended : bool
-        Its case passed when it was last run again by itself.
+        True if the case passed when it was last run again by itself.
     """
 
     op: str

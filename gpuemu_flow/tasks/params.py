@@ -103,11 +103,11 @@ class OpParams(ProgramParams):
     masks : JSON
         Masks of the outputs of which only some elements count.
     require_kernel : bool
-        Its kernels have to store every element.
+        True if the op's kernels have to store every element of its outputs.
     forbid : list of str
         Functions of libraries that it must not call.
     sandbox : JSON
-        Its sandbox, in the form of `runners.sandbox.fence.Fence.key`: ``level`` and more.
+        The op's sandbox, in the form of `runners.sandbox.fence.Fence.key`: ``level`` and more.
     """
 
     STAGE = stages.OP

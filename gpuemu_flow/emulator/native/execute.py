@@ -62,7 +62,7 @@ def run_blocks(library: ctypes.CDLL, launch: KernelLaunch, ids: Array) -> bool:
     ----------
     library : CDLL
     launch : KernelLaunch
-        Its arena holds the buffers, and afterwards the results.
+        The launch, whose arena holds the buffers, and afterwards the results.
     ids : int array
         Linear block numbers in the order in which they run.
 

@@ -53,7 +53,7 @@ def read(path: str, definition: str) -> Solution:
     ----------
     path : str
     definition : str
-        The one that it has to be for.
+        Name of the definition that the solution has to be for.
 
     Raises
     ------

@@ -69,7 +69,7 @@ def encode(name: str, entry: Entry, secret: bytes | None) -> bytes:
     Parameters
     ----------
     name : str
-        Goes into the signature: an entry is no answer under another name.
+        Name of the entry, which is signed with it: an entry is invalid under another name.
     secret : bytes or None
         Signing key.
     """
