@@ -485,7 +485,7 @@ def shutdown() -> Call[None]:
 
 
 def op_name_of(op_name: str | None, kwargs: dict[str, Json]) -> str:
-    """Return the op's name, which may be given as ``op``; that is taken out of `kwargs`."""
+    """Return the op's name, which may be given as ``op``; take ``op`` out of `kwargs`."""
     name = kwargs.pop("op", None) if op_name is None else op_name
     if not isinstance(name, str):
         raise ClientError(Problem("client-no-name", "the op's name is missing"))
