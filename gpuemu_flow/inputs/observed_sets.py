@@ -98,7 +98,7 @@ class ObservedSets:
             self._untracked[key] = names.untracked
 
     def of(self, tasks: Container[str]) -> ObservedSets:
-        """Select the sets of these tasks."""
+        """Return the sets of the tasks with these names."""
         found = ObservedSets()
         found._facts = dict(self._facts)
         found.task_sets = {task: key for task, key in self.task_sets.items() if task in tasks}

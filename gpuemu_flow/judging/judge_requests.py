@@ -332,5 +332,5 @@ def _current(worker_client: WorkerClient) -> _Current:
 
 
 def forget_prepared(worker_client: WorkerClient) -> None:
-    """Note that the service is no longer prepared for the cases of the last `JudgeRequest`."""
+    """Record that the service is no longer prepared for the cases of the last `JudgeRequest`."""
     _current(worker_client).about = None

@@ -94,7 +94,7 @@ _INSERT = (
 def present(cache: Cache, keys: Sequence[str]) -> set[str]:
     """Return the members of `keys` that have a record, by one statement for hundreds of keys.
 
-    `Cache.get` takes a transaction for each where records are evicted.
+    In a cache that evicts records, `Cache.get` takes a transaction for each key.
     """
     known: set[str] = set()
     for start in range(0, len(keys), _KEYS_AT_ONCE):
