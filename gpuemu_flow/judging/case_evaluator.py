@@ -149,7 +149,7 @@ class CaseEvaluator:
     def judge_all(self, cases: Sequence[Case]) -> Iterator[EvaluatedCase]:
         """Judge one case after the other as `judge` does, with `PLAIN` checks and fewer messages.
 
-        A case with trouble is judged again alone. `batch_size` returns the number of cases to pass.
+        A case with trouble is judged again alone. `batch_size` tells the number of cases to pass.
         """
         begin = time.perf_counter()
         if self.subject.generators:

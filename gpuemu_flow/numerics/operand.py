@@ -36,7 +36,8 @@ class Rounding:
     steps : bool
         Round every step, not only the operands of matrix products.
     seed : int or None
-        Seed of random factors on the part of a value that rounding removes; None rounds as usual.
+        Seed of a random factor that values are multiplied by before they are rounded, and divided
+        by afterwards; None rounds the values themselves.
     """
 
     dtype: str

@@ -309,7 +309,7 @@ class ServerStart:
     around : tuple of str
         Words before the server's command, which make namespaces.
     op : tuple of str
-        The op, if only its workers share the server.
+        Path and module of the program, if only its workers share the server; else empty.
     """
 
     env: tuple[tuple[str, str], ...] = ()
