@@ -74,7 +74,7 @@ class KernelFinding:
     there : CodePlace or None
         For a race, the other access; for a barrier, the other barrier.
     block, thread : tuple of int
-        The first that did it: (x, y, z) each.
+        The first block and thread that made the error, each as (x, y, z).
     count : int
         Number of occurrences, over all threads.
     """

@@ -18,7 +18,7 @@ class Given:
     Attributes
     ----------
     values : mapping of str to str
-        Variables that it sets.
+        Variables that the configuration sets.
     names : tuple of str
         Names that it lets through in addition to those that reach every program; see `let_through`.
     """

@@ -156,7 +156,7 @@ class ToleranceProfile:
 
     @classmethod
     def named(cls, name: str) -> ToleranceProfile:
-        """Return ``testing`` or ``production``; UsageError ``unknown-tolerance-profile``."""
+        """Return the profile ``testing`` or ``production``; raise UsageError for another name."""
         if name not in _PROFILES:
             hint = did_you_mean(name, _PROFILES)
             message = f"there is no tolerance profile {name!r}"

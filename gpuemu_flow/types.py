@@ -152,11 +152,11 @@ class Case:
     Attributes
     ----------
     index : int
-        Place in the op's sequence of cases; not part of its identity.
+        Index in the op's sequence of cases, which is no part of the case's identity.
     seed : int
         The case seed, u64; what is shown to users.
     dtype, layout, strategy : str
-        Those of the case as a whole.
+        Dtype, layout and strategy of the case as a whole; single inputs may have others.
     target : str or None
         Input that `layout`/`strategy` apply to; None = all inputs.
     shape_class : str
@@ -189,7 +189,7 @@ class Case:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all inputs."""
+        """Return the size of all inputs together, in bytes."""
         return sum(DTYPES[s.dtype].itemsize * math.prod(s.shape) for s in self.inputs)
 
     def to_json(self) -> dict[str, Json]:
@@ -251,7 +251,8 @@ class Failure:
     index : tuple of int or None
         Multi-index of the worst (or first) element.
     expected, actual : float or None
-        Values there; non-finite values are kept as floats (JSON writers turn them into strings).
+        Values at `index`; non-finite values are kept as floats (JSON writers turn them into
+        strings).
     why : str
         For a program that gave no outputs, the name of its exception, else the error's slug.
     place : str
@@ -317,7 +318,7 @@ class WeakOutput:
     ----------
     name : str
     value : float or None
-        The one value that all of its finite elements are expected to have; None: there are several.
+        The only value that the finite elements are expected to have; None if there are several.
     zeros : bool
         An explicit tolerance lets zeros pass.
     """

@@ -174,7 +174,7 @@ GENERATOR_SLUGS = (GENERATE_FAILED_SLUG, GENERATE_RESULT_SLUG, GENERATE_DIFFERS_
 
 @dataclass(frozen=True)
 class GivenValues:
-    """Values that a function of the user's returned for one input, or why there are none.
+    """Values that the user's function returned for one input, or the reason why there are none.
 
     Attributes
     ----------

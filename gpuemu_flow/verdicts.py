@@ -52,7 +52,7 @@ class Compared:
     ----------
     name : str
     count : int
-        Its elements.
+        Number of elements of the output.
     no_verdict : int
         Elements that the tolerance, or an ``ignore`` policy, takes out of the judgement.
     nan : int
@@ -153,8 +153,8 @@ class Tally:
     counts : dict of Verdict to int
         Cases.
     elements, no_verdict, finite : int
-        Output elements of all cases; those without a verdict; those that were judged by a finite
-        expected value.
+        Numbers of output elements of all cases: all; without a verdict; judged by a finite expected
+        value.
     empty : set of str or None
         Outputs that had no element in any case so far; None before the first case.
     constant : dict of str to float or None
@@ -196,7 +196,7 @@ class Tally:
         Parameters
         ----------
         chosen : bool
-            Somebody chose its inputs; they were not drawn.
+            True if somebody chose the case's inputs; False if they were drawn.
         """
         self.counts[verdict] = self.counts.get(verdict, 0) + 1
         if verdict in (Verdict.ERROR, Verdict.SKIPPED):

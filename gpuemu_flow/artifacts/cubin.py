@@ -94,12 +94,12 @@ class CubinKernel:
 
     @property
     def spill_instructions(self) -> int | None:
-        """Count spill stores and loads together; None when unknown."""
+        """Return the number of spill stores and loads together; None when unknown."""
         return _plus(self.spill_stores, self.spill_loads)
 
     @property
     def spill_bytes(self) -> int | None:
-        """Add up the bytes of spill stores and loads; None when unknown."""
+        """Return the number of bytes of all spill stores and loads; None when unknown."""
         return _plus(self.spill_store_bytes, self.spill_load_bytes)
 
 

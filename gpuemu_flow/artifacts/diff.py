@@ -108,7 +108,7 @@ class KernelDiff:
 
     @property
     def is_improvement(self) -> bool:
-        """Tell whether anything became better; a kernel can be both."""
+        """Tell whether any figure became better; a kernel can improve and regress at once."""
         return any(j.kind == IMPROVEMENT for j in self.judgements)
 
     def figures(self, metric: str) -> tuple[float | None, float | None]:

@@ -33,7 +33,7 @@ class RuleFinding:
     message : str
     place : PtxLocation
     count : int
-        Instructions that it concerns.
+        Number of instructions that the finding concerns.
     severity : str
         Overrides the rule's own, when not empty.
     """

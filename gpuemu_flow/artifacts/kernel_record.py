@@ -56,7 +56,7 @@ class KernelFigures:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Name the figures that are single known numbers."""
+        """Return the figures that are single known numbers, by name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, int)}
 
     def to_json(self) -> dict[str, Any]:

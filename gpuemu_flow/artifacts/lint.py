@@ -118,7 +118,7 @@ def _machine_mix(metrics: KernelMetrics) -> MachineMix | None:
 
 
 def kernel_record(view: KernelView, result: LintResult) -> KernelRecord:
-    """Bring the figures and the verdict of one kernel together."""
+    """Return the figures and the verdict of one kernel as one record."""
     metrics = view.metrics
     shown = {name: getattr(metrics, name) for name in _FIGURES}
     return KernelRecord(

@@ -38,7 +38,7 @@ class KnownLaunch:
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of a kernel by one source; None = this source does not say."""
+    """Resources of a kernel as one source states them; None = this source does not say."""
 
     source: str
     tool_version: str = ""

@@ -91,7 +91,7 @@ def parse_ptxas_output(text: str, file: str = "") -> PtxasReport:
     ----------
     text : str
     file : str
-        The PTX file's name as the user knows it; replaces the one that ptxas saw.
+        The PTX file's name as the user knows it, which replaces the name that ptxas saw.
     """
     report = PtxasReport()
     current: KernelUsage | None = None

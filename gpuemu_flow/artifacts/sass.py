@@ -32,7 +32,7 @@ class SassListing:
     functions: dict[str, list[SassInstruction]] = field(default_factory=dict)
 
     def histogram(self, name: str) -> dict[str, int] | None:
-        """Count instructions per opcode, without padding; None when the function is not listed."""
+        """Return the count of each opcode, without padding; None if the function is not listed."""
         instructions = self.functions.get(name)
         if instructions is None:
             return None

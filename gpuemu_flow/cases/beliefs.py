@@ -179,7 +179,7 @@ def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -
 
 
 def most_divided(found: Sequence[Belief], pool: Sequence[CaseFacts]) -> int | None:
-    """Find the case whose verdict would be most informative; None if the beliefs agree on all."""
+    """Return the case whose verdict would tell most; None if the beliefs agree on all cases."""
     if not found or not pool:
         return None
     total = sum(belief.weight for belief in found)

@@ -121,10 +121,10 @@ class Search:
     Attributes
     ----------
     best : Candidate
-        The smallest one that fails, so far.
+        The smallest candidate so far that fails.
     still_fails : callable
     budget : int
-        Calls of it that may be made.
+        Largest number of calls of the predicate.
     calls : int
         Calls made.
     log : list of str

@@ -48,7 +48,7 @@ class Cause:
     Attributes
     ----------
     stated : bool
-        True if new cases have confirmed it, and not only failures were seen with it.
+        True if new cases have confirmed the cause; False if it was only seen with failures.
     sentence : str
         The condition for people, without counts.
     predicates : tuple of Predicate

@@ -73,7 +73,7 @@ class Row:
     cases : int
         Number of judged cases.
     seen : dict of str to (int, int)
-        For each aspect and pair of aspects, how many values were exercised, and how many exist.
+        For each aspect and pair of aspects, the number of values exercised, and of possible values.
     unjudged : int
         Cases that ended without a verdict: in an error, or inconclusive.
     """
@@ -181,7 +181,7 @@ class Coverage:
         schema : OpSchema
             Determines the possible shape classes.
         dtypes, layouts, strategies : sequence of str
-            The op's configured ones; strategies may be groups.
+            Those configured for the op; strategies may be groups.
         """
         possible = _possible(schema, layouts, strategies)
         found: list[Gap] = []

@@ -1,4 +1,4 @@
-"""Design of cases: an agenda of likely revealers, then pairwise coverage.
+"""Design of cases: first combinations likely to reveal bugs, then pairwise coverage.
 
 Source of the idea: pairwise test design (Cohen, Dalal, Fredman and Patton, "The AETG system: an
 approach to testing based on combinatorial design", 1997).
@@ -47,7 +47,7 @@ AGENDA = (
 
 
 class Combination(NamedTuple):
-    """The features of one case; `target` is an index among the inputs, None = all of them."""
+    """The features of one case; `target` is the index of an input, None = all inputs."""
 
     shape_class: str
     strategy: str
@@ -85,7 +85,7 @@ class Designer:
         self._times: Counter[tuple[str, str]] = Counter()
 
     def combinations(self) -> Iterator[Combination]:
-        """Yield the agenda, then combinations until each feature and each pair has occurred."""
+        """Yield combinations likely to reveal bugs, then others until each pair has occurred."""
         agenda = [
             (c, s, layout)
             for c, s, layout in AGENDA

@@ -102,7 +102,7 @@ def minimise(
         it returns False if the reference refuses the case. It is called once per distinct
         candidate. It may raise `StopMinimising`; other exceptions pass through.
     budget : int
-        Calls of it at most, the first one on the original itself.
+        Largest number of calls of `still_fails`, the first of which gets the original.
     schema : OpSchema, optional
         The op's dims and ranges of values; None for plain shapes, whose axes shrink down to 1.
     dims : mapping of str to int, optional

@@ -25,7 +25,7 @@ class Dim:
     min, max : int
         Both ends are included.
     multiple_of : int
-        Sizes of the range are multiples of it.
+        Sizes of the range are multiples of this number.
     """
 
     name: str
@@ -56,7 +56,7 @@ class DerivedDim:
     Attributes
     ----------
     name : str
-        Its own, or the expression's text where an axis has the expression itself.
+        Name of the dim, or the text of the expression where an axis has the expression itself.
     expression : str
     """
 

@@ -63,11 +63,11 @@ def parse_contracts(
     Parameters
     ----------
     value : object
-        The op's ``schema``. The name of a built-in one gives no contracts.
+        The op's ``schema``. The name of a built-in schema gives no contracts.
     schema : OpSchema
         The result of `cases.schema.parse_schema` for it.
     find : callable
-        Finds the function that ``compare`` names; it reports what is wrong itself.
+        Returns the function that ``compare`` names, and reports the problems with it.
     report : callable
     """
     if not isinstance(value, Mapping):

@@ -2,13 +2,13 @@
 
 The first `DESIGNED` cases are a designed set: combinations that reveal the known kinds of kernel
 bugs, then every shape class, strategy and layout not yet used, then each input's ``special``
-values. After it come the pairs (class, strategy), (class, layout), (strategy, layout) and
+values. After this set come the pairs (class, strategy), (class, layout), (strategy, layout) and
 (strategy, input) not yet met, and then seeded choices without end. The sequence depends on the
 schema, the strategies and the layouts; only the random part of it and the data depend on the seed.
-It never depends on how many cases are asked for: a shorter plan is the beginning of a longer one.
+The sequence does not depend on the number of cases: a shorter plan begins a longer one.
 
-A strategy and a layout apply to all inputs in one case and to one input, the others ``normal`` and
-contiguous, in the next.
+In one case a strategy and a layout apply to all inputs. In the next they apply to one input, while
+the other inputs are ``normal`` and contiguous.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ def inputs_of(
 ) -> tuple[tuple[InputSpec, ...], str | None]:
     """Return the inputs of a case, and the name of the input that it targets (None = all).
 
-    `turn` counts the cases: inputs of a kind take its own strategies one after the other. Without
+    `turn` counts the cases: an input with a kind takes the strategies of its kind in turn. Without
     `absences` an optional input is None in some of the cases, at a fixed interval.
     """
     strategy, layout, target = combination.strategy, combination.layout, combination.target

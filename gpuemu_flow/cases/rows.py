@@ -24,7 +24,7 @@ def pick(rng: SeededRng, palette: Array, shape: Shape) -> Array:
 
 @dataclass(frozen=True)
 class ManyRows:
-    """Size of tensors of one shape as rows (their last axis), and their generators.
+    """The rows (along the last axis) of several tensors of one shape, and their generators.
 
     Each array that a method returns has one more axis, the first, for the tensors.
 
@@ -33,9 +33,9 @@ class ManyRows:
     rngs : SeededStreams
         Generators of the values; each structure below has a domain of its own.
     number : int
-        Rows, at least 1.
+        Number of rows of one tensor, at least 1.
     count : int
-        Elements, at least 1.
+        Number of elements of one tensor, at least 1.
     """
 
     rngs: SeededStreams
@@ -57,19 +57,19 @@ class ManyRows:
         return self.rngs.derive("turns").gen_range(0, kinds)
 
     def turns(self, kinds: int) -> NDArray[np.int64]:
-        """Give the rows the kinds 0 to `kinds` - 1 in rotation, starting at a random kind."""
+        """Return a kind for each row: 0 to `kinds` - 1 in rotation, from a random kind on."""
         start = self._turns_from(kinds)
         return (np.arange(self.number, dtype=np.int64) + start[:, None]) % kinds
 
     def every(self, kinds: int) -> NDArray[np.bool_]:
-        """Mark one row in `kinds`; of several rows, mark at least one and leave one unmarked."""
+        """Mark one row in `kinds`: of several rows at least one, but not all."""
         marked: NDArray[np.bool_] = self.turns(kinds) == 0
         if 1 < self.number < kinds:
             marked[~marked.any(axis=1), 0] = True
         return marked
 
     def some_row(self) -> NDArray[np.int64]:
-        """Return a random row."""
+        """Return the number of a random row."""
         return self.rngs.derive("row").gen_range(0, self.number)
 
     def random_columns(self) -> NDArray[np.int64]:
@@ -124,7 +124,7 @@ class ManyRows:
 
 
 def picked(rngs: SeededStreams, palettes: Array, count: int) -> Array:
-    """Pick `count` elements of each stream's own palette, all palettes of one size."""
+    """Return `count` random elements of each stream's palette; all palettes have one size."""
     size = palettes.shape[1]
     chosen = rngs.ranges(count, 0, size)
     chosen += np.arange(0, len(rngs) * size, size)[:, None]
@@ -139,7 +139,7 @@ def _only(many: NDArray[Element]) -> NDArray[Element]:
 
 @dataclass(frozen=True)
 class Rows:
-    """Size of a tensor as rows (its last axis), and its generator; see `ManyRows`."""
+    """The rows (along the last axis) of one tensor, and its generator; see `ManyRows`."""
 
     rng: SeededRng
     number: int
@@ -160,29 +160,29 @@ class Rows:
         return ManyRows(SeededStreams([self.rng.seed]), self.number, self.count)
 
     def turns(self, kinds: int) -> NDArray[np.int64]:
-        """See `ManyRows.turns`."""
+        """Return the kind of each row, in rotation; see `ManyRows.turns`."""
         return _only(self._alone.turns(kinds))
 
     def every(self, kinds: int) -> NDArray[np.bool_]:
-        """See `ManyRows.every`."""
+        """Mark one row in `kinds`; see `ManyRows.every`."""
         return _only(self._alone.every(kinds))
 
     def some_row(self) -> int:
-        """See `ManyRows.some_row`."""
+        """Return the number of a random row; see `ManyRows.some_row`."""
         return int(self._alone.some_row()[0])
 
     def random_columns(self) -> NDArray[np.int64]:
-        """See `ManyRows.random_columns`."""
+        """Return a random position in each row; see `ManyRows.random_columns`."""
         return _only(self._alone.random_columns())
 
     def coin_flips(self) -> NDArray[np.bool_]:
-        """See `ManyRows.coin_flips`."""
+        """Mark about half of the elements at random; see `ManyRows.coin_flips`."""
         return _only(self._alone.coin_flips())
 
     def sparse_zeros(self) -> NDArray[np.bool_]:
-        """See `ManyRows.sparse_zeros`."""
+        """Mark about half of the elements for zeros; see `ManyRows.sparse_zeros`."""
         return _only(self._alone.sparse_zeros())
 
     def few_values(self, palette: Array) -> Array:
-        """See `ManyRows.few_values`."""
+        """Draw rows of one, two or four values; see `ManyRows.few_values`."""
         return _only(self._alone.few_values(palette))

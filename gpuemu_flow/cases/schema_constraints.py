@@ -30,7 +30,7 @@ class Constraints:
     inputs : tuple of TensorDef
         After parsing, they contain the rules that the constraints add.
     dims : tuple of str
-        Derived ones too.
+        Names of dims, derived dims included.
     report : callable
     limits : list of (str, str, str)
     """
@@ -163,7 +163,7 @@ class Constraints:
         return True
 
     def impossible(self, tensor: TensorDef, sign: str, other: TensorDef) -> bool:
-        """Tell whether some value of the other input leaves no possible value to this one."""
+        """Tell whether some value of `other` leaves no possible value to `tensor`."""
         strict = 1 if DTYPES[tensor.dtype or "float32"].kind != "float" else 0
         if sign in ("<", "<=") and tensor.low is not None:
             least = tensor.low + (strict if sign == "<" else 0)

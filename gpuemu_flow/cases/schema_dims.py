@@ -41,7 +41,7 @@ class Expressions:
         self.found.setdefault(name, (path, text))
 
     def ordered(self, dims: Mapping[str, Dim]) -> tuple[DerivedDim, ...]:
-        """Return the derived dims, each after those that it needs; report circular ones."""
+        """Return the derived dims, each after the dims that it needs; report circular dims."""
         done: dict[str, DerivedDim] = {}
         rest = dict(self.found)
         while rest:

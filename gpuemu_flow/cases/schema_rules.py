@@ -264,7 +264,7 @@ class RuleReader:
 
 
 def dtype_fault(kind: str, dtype: str) -> str:
-    """Name the dtypes that a kind needs if it cannot have this one; else return ''."""
+    """Return the dtypes that a kind needs if it cannot have `dtype`; else an empty string."""
     family = DTYPES[dtype].kind
     if kind in INTEGERS and family not in ("int", "uint"):
         return "an integer dtype"

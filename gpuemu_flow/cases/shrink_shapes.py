@@ -119,7 +119,7 @@ def failing_position(
     ----------
     schema : OpSchema
     inputs : mapping of str to shape
-        The case's.
+        Shapes of the case's inputs.
     output : str
     index : sequence of int
         The element's multi-index.

@@ -62,7 +62,8 @@ def draw(
         Range of the values, both ends included. Floats outside are reflected into it, and NaN
         occurs only where one side is open. Booleans have none.
     nonfinite : bool or None
-        Floats: keep NaN and Inf whatever the range (True), have none (False), or as the range says.
+        For floats, True keeps NaN and Inf whatever the range, False takes them out, and None does
+        as the range says.
 
     Returns
     -------
@@ -88,7 +89,7 @@ def draw_alike(
     *,
     nonfinite: bool | None = None,
 ) -> Array:
-    """Draw the values of several tensors that differ in their seeds only, as `draw` does.
+    """Return the values, as `draw` makes them, of several tensors that differ only in their seeds.
 
     Returns
     -------

@@ -33,7 +33,7 @@ class Variants:
     schema : OpSchema
     dtype : str
     strategies, layouts : sequence of str
-        The op's.
+        Strategies and layouts of the op.
     seed : int
     most_elements : int
         Limit on the elements of the largest tensor.

@@ -112,11 +112,12 @@ class Client(Calling):
             Arrays of numpy, PyTorch, JAX or TensorFlow.
         output : tensor, or mapping of name to tensor
         seed : int, optional
-            Case that the inputs are; then it is `submit_output`.
+            Seed of the case that the inputs are of, if any; the call then is `submit_output`.
         dtype : str, optional
-            Convert all tensors to this one, such as ``bfloat16``.
+            Dtype to which all tensors are converted, such as ``bfloat16``.
         **kwargs
-            For the reference; ``atol``, ``rtol`` and ``precision`` are this call's own instead.
+            Arguments of the reference. ``atol``, ``rtol`` and ``precision`` instead replace the
+            configured settings for this call.
         """
         name = calls.op_name_of(op_name, kwargs)
         client = {**about_me(), **code_of_caller()}
@@ -245,7 +246,7 @@ class Client(Calling):
         dtypes : sequence of str, optional
             Dtypes to use in place of the op's own.
         seeds : sequence of int, optional
-            May be given as the second parameter, too.
+            Seeds of the wanted cases; may also be given as the second parameter.
         """
         if not isinstance(count, int):
             seeds = count

@@ -31,7 +31,7 @@ def as_array(
     name : str
         The tensor's name in error messages.
     dtype : str, optional
-        Convert to this one.
+        Dtype to convert to.
     known : callable
         Tells which dtypes are accepted; arrays that are not sent may have others than the
         protocol's.

@@ -120,7 +120,7 @@ def validate(
     dtype: str | None,
     client: Mapping[str, Json] | None = None,
 ) -> Call[ValidationResult]:
-    """Make the request to judge an output; a seed assigns it to the case with that seed.
+    """Make the request to judge an output, as that of the case with `seed` if given.
 
     Parameters
     ----------
@@ -315,7 +315,7 @@ def fuzz_op(
 
 
 def progress(request_id: str) -> Call[tuple[int, int]]:
-    """Make the request for the progress of another one: its steps done, and their total."""
+    """Make the request for the progress of another request: steps done, and all steps."""
     return Call(
         {"type": "Progress", "request_id": request_id},
         "Progress",
@@ -485,7 +485,7 @@ def shutdown() -> Call[None]:
 
 
 def op_name_of(op_name: str | None, kwargs: dict[str, Json]) -> str:
-    """Return the op's name, which may be given as ``op``; that is taken out of `kwargs`."""
+    """Return the op's name, which may be given as ``op``; take ``op`` out of `kwargs`."""
     name = kwargs.pop("op", None) if op_name is None else op_name
     if not isinstance(name, str):
         raise ClientError(Problem("client-no-name", "the op's name is missing"))

@@ -25,7 +25,7 @@ class ValidationContext:
     kwargs : dict
         For the reference; ``atol``, ``rtol`` and ``precision`` say how to judge.
     output : tensor, or mapping of name to tensor
-        None until it is set.
+        The output; None until the body sets it.
     result : ValidationResult or None
         Set when the context has been left.
     """

@@ -27,7 +27,7 @@ _inherited = False
 
 
 def usable() -> bool:
-    """Tell whether this process may call the library: no process that it was forked from has."""
+    """Tell whether this process may call the library: it was not loaded before a fork."""
     return not _inherited and _user in (0, os.getpid())
 
 

@@ -169,7 +169,7 @@ class FuzzResults(Record):
     verdict : str
         The verdict on all cases; see `types.Verdict`. Empty where an older daemon gives none.
     reason : str
-        Reason why they are inconclusive.
+        Reason why the cases are inconclusive.
     unjudged : float
         Share of all output elements without a verdict.
     """
@@ -267,7 +267,7 @@ class ReproduceResult(Record):
     Attributes
     ----------
     result : ValidationResult
-        As it was recorded.
+        The result as it was recorded.
     inputs : dict of str to ndarray
     still_fails : bool or None
         True if the op failed when it was run again just now.

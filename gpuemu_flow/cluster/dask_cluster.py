@@ -225,9 +225,9 @@ def open_cluster(
     Parameters
     ----------
     scheduler : str
-        Its address; empty for processes of this machine.
+        Address of dask's scheduler; empty to start worker processes on this machine.
     jobs : int
-        Number of these processes.
+        Number of worker processes on this machine.
     resources : mapping of str to float
         Resources of a worker that each task needs.
     force : bool

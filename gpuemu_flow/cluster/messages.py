@@ -109,7 +109,7 @@ class BatchRequest:
         Raises
         ------
         ValueError
-            It is of another version.
+            The message is of another version.
         """
         data = unpack(message)
         asked = tuple(Asked(number, Case.from_json(case)) for number, case in data["asked"])
@@ -123,7 +123,7 @@ class BatchAnswer:
     Attributes
     ----------
     worker : str
-        Name of its machine.
+        Name of the worker's machine.
     verdicts : tuple of FarVerdict
     key, names, parts, seconds
         As in `fuzz.farm.BatchReply`.
@@ -171,7 +171,7 @@ class BatchAnswer:
         Raises
         ------
         ValueError
-            It is of another version.
+            The message is of another version.
         """
         data = unpack(message)
         verdicts = tuple(
@@ -203,7 +203,7 @@ def unpack(message: bytes) -> dict[str, Json]:
     Raises
     ------
     ValueError
-        It is no message, or one of another version.
+        The bytes are no message, or a message of another version.
     """
     try:
         data = json.loads(zlib.decompress(message))

@@ -54,7 +54,7 @@ def open_here(setup: RunSetup, folder: Path) -> tuple[Workspace, WorkspaceCache,
     Raises
     ------
     DiffersError
-        This machine would judge something else.
+        Verdicts of this machine could differ from the coordinator's.
     FlowError
         The workspace cannot be read here.
     """

@@ -43,7 +43,7 @@ class ConfigChanges:
         Words of the command line. Options of the targets among them count as well, with the lowest
         priority of all these changes.
     given : frozenset of str
-        Options of targets that the command line gives itself.
+        Options that the command line gives, and which targets therefore cannot set.
     """
 
     profile: str = ""

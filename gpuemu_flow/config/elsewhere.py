@@ -1,4 +1,4 @@
-"""Keys that count, by name: in a wrong table, the check or wall that they stand for is lost."""
+"""Keys, by name, whose loss in a wrong table would weaken a check or the sandbox."""
 
 from __future__ import annotations
 

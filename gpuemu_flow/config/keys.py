@@ -35,10 +35,10 @@ class Key:
     Attributes
     ----------
     name : str
-        Its proper name; the reference page and the model use this one.
+        Proper name of the key, which the reference page and the model use.
     type : ValueType
     doc : str
-        Its meaning, in a sentence or two of Markdown.
+        Meaning of the key, in a sentence or two of Markdown.
     default : Json
         Used when the key is absent; None when it then has no value of its own.
     default_text : str
@@ -49,8 +49,8 @@ class Key:
     ours : bool
         False for keys of the documented gpuemu.toml, True for those that gpuemu-flow adds.
     unread : str
-        Reason why a documented key has no effect here, and the key to write instead. Another value
-        than its default is an error, since silence would look like a check.
+        Reason why a documented key has no effect here, and the key to write instead. Any value but
+        the default is an error, since the user would believe in a check that is not made.
     """
 
     name: str
@@ -65,11 +65,11 @@ class Key:
 
     @property
     def counts(self) -> bool:
-        """True if a verdict may claim too much when the key is ignored."""
+        """Tell whether a verdict may claim too much when the key is ignored."""
         return not (isinstance(self.type, Section) and self.type.harmless)
 
     def may_be(self, name: str, written: str, value: Json) -> bool:
-        """Tell whether an unknown key may be this one, misspelt.
+        """Tell whether an unknown key may be a misspelling of this key.
 
         Short names are near many other words, so that for them the value must fit as well.
         """
@@ -95,21 +95,22 @@ MAX_LOOKED_AT = 100  # unknown keys of one table, for what a missing one was mis
 class Section(ValueType):
     """A table with known keys.
 
-    An unknown key is an error if its loss could weaken a check or a wall: if it misspells a known
-    key, or belongs into another table (`Reporter.elsewhere`). Any other one is only warned of,
-    since gpuemu 0.1.0 ignores what it does not know.
+    An unknown key is an error if its loss could weaken a check or a limit: if it misspells a known
+    key, or belongs into another table (`Reporter.elsewhere`). Any other unknown key is only warned
+    of, since gpuemu 0.1.0 ignores what it does not know.
 
     Attributes
     ----------
     keys : tuple of Key
     what : str
-        Its name in messages.
+        Name of the table in messages.
     at_least_one : bool
-        An empty one is an error.
+        True if an empty table is an error.
     closed : bool
-        Every unknown key is an error, since each key of such a table is a check or a wall.
+        True to treat every unknown key as an error, since each key of the table is a check or a
+        limit.
     harmless : bool
-        No key of it decides about a verdict: a misspelt one is only warned of.
+        True if no key of the table decides a verdict: a misspelt key is only warned of.
     """
 
     keys: tuple[Key, ...]
@@ -308,7 +309,7 @@ def _types_of(kind: ValueType, name: str) -> Iterator[ValueType]:
 
 
 def is_meant(kind: ValueType, value: Json, path: KeyPath) -> bool:
-    """Tell whether a key of a table at `path` looks like the one of that name in another table.
+    """Tell whether a key of a table at `path` looks like the key of that name elsewhere.
 
     Below the top of the file any value will do, except for a key that takes one of some words:
     names such as ``mode`` are common, so that the word must be one of them. At the top, where a

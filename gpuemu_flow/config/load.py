@@ -70,11 +70,11 @@ def load_config(
     environ : mapping
         Environment variables, for ``HOME``, ``XDG_CONFIG_HOME`` and those of gpuemu.
     strict : bool
-        Warnings, such as unknown keys, are errors.
+        True to treat warnings, such as unknown keys, as errors.
     changes : ConfigChanges
         Changes that the command line makes.
     copied : bool
-        The files are a copy of those of a workspace, elsewhere and perhaps without some of them.
+        True if the files are a copy of a workspace's, which may lack some of them.
 
     Raises
     ------

@@ -32,7 +32,7 @@ def with_loaded(
     ref : ProgramRef
         The function.
     table : mapping
-        Its table in the configuration.
+        The program's table in the configuration.
     looked_into : dict
         Gets the digest of the file if its words were looked at.
     """

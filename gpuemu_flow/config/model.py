@@ -35,7 +35,7 @@ class ConfigFile:
     path : Path
         Absolute.
     digest : str
-        SHA-256 of its bytes in hex; empty when there is no such file.
+        SHA-256 of the file's bytes in hex; empty when the file does not exist.
     """
 
     path: Path
@@ -151,7 +151,8 @@ class SandboxConfig:
     writable, hidden : tuple of Path
         Absolute.
     apart : tuple of str
-        Globs, relative to the workspace, of files and folders that an op reads of its own alone.
+        Globs, relative to the workspace, of files and folders of which each op may read only its
+        own.
     """
 
     mode: str = "auto"
@@ -237,7 +238,7 @@ class Config:
     warnings : tuple of Problem
         Problems that do not prevent the use of the configuration.
     rules : tuple of RuleConfig
-        Each after those that it needs.
+        Rules in dependency order: each after the rules that it needs.
     include : tuple of str
         Globs of further files with ops, kernels and rules, and of files that templates stand
         for, relative to the root; see `inputs.globs.glob_files`.
@@ -275,7 +276,7 @@ class Config:
     target_options: TargetOptions = TargetOptions()
 
     def op(self, name: str) -> OpConfig:
-        """Return the op of that name; UsageError ``unknown-op`` when there is none."""
+        """Return the op of that name; raise UsageError ``unknown-op`` without one."""
         for op in self.ops:
             if op.name == name:
                 return op
@@ -283,7 +284,7 @@ class Config:
         raise UsageError(Problem("unknown-op", f"no op {name!r}", did_you_mean(name, names)))
 
     def kernel(self, name: str) -> KernelConfig:
-        """Return the kernel of that name; UsageError ``unknown-kernel`` when there is none."""
+        """Return the kernel of that name; raise UsageError ``unknown-kernel`` without one."""
         for kernel in self.kernels:
             if kernel.name == name:
                 return kernel

@@ -72,7 +72,7 @@ class KernelConfig:
     source, ptx, cubin : Path or None
         Absolute; `ptx` and `cubin` need not exist yet when `build.command` makes them.
     reference : str
-        As written; it has no effect.
+        The value as written, which has no effect.
     threads_per_block : int or None
     dynamic_shared_memory : int or None
         Bytes per block.

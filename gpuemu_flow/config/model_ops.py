@@ -106,7 +106,7 @@ class OpConfig:
     depends : tuple of str
         Globs relative to the workspace root (absolute only when outside of it).
     shared : tuple of str
-        Such globs of the reference's modules that the op may read.
+        Globs, relative like those of `depends`, of the reference's modules that the op may read.
     timeout : float
         Seconds per case.
     timeout_grows : bool
@@ -118,7 +118,7 @@ class OpConfig:
     mutates : tuple of str
         Inputs that the op may change.
     require_kernel : bool
-        Its kernels have to store every element of its outputs.
+        True if the op's kernels have to store every element of its outputs.
     forbid : tuple of str
         Functions of libraries that it must not call.
     deterministic : bool

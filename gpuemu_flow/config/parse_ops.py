@@ -46,7 +46,7 @@ def unique_names(
     Parameters
     ----------
     elsewhere : dict of str to str, optional
-        Names of the files read before, and their places; those of this one are added.
+        Names in the files read before, and their places; the names of this file are added.
     """
     first: dict[str, int] = {}
     known = {} if elsewhere is None else elsewhere

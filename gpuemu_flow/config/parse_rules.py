@@ -48,7 +48,8 @@ class RuleParser:
     producers : dict of str to str
         Maps an output to the name of its rule.
     places, above : dict of str to str
-        The same by real paths, of outputs and of the folders that they lie in.
+        Map the real path of each output, and of each folder above an output, to the name of its
+        rule.
     """
 
     workspace: WorkspacePaths
@@ -108,7 +109,7 @@ class RuleParser:
                 parsed.out.add("config-duplicate-name", place, text, "rename one of them")
 
     def named(self, needs: Iterable[str], where: KeyPath, out: Reporter) -> list[str]:
-        """Return those names of ``needs`` that are rules; report the others."""
+        """Return the names in ``needs`` that are rules; report the others."""
         found = []
         for place, need in enumerate(needs):
             if need in self.rules:

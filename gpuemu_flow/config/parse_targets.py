@@ -36,8 +36,8 @@ class TargetParser:
     ops, kernels
         The ops and kernels that could be built.
     names : frozenset of str
-        Of all ops, kernels and rules of the files, including those that have errors: a target
-        may name these without another error.
+        Names of all ops, kernels and rules of the files, including those that have errors: a target
+        that names them causes no further error.
     rules : collection of str
     out_of : callable
         Maps a key path to the reporter of its file.

@@ -177,7 +177,7 @@ class WorkspacePaths:
 
     @staticmethod
     def file_fault(path: Path) -> str:
-        """Say why `path` cannot be read as a file; empty when it can."""
+        """Return the reason why `path` cannot be read as a file; empty when it can."""
         try:
             if path.is_dir():
                 return "is a folder"

@@ -36,7 +36,7 @@ class Statement:
     path : tuple of str
         Keys from the root, without the indices of arrays of tables.
     start, stop : int
-        Its lines, 0-based; `stop` is the first line after it.
+        Lines of the statement, 0-based; `stop` is the first line after it.
     value : tuple of (int, int) or None
         Begin and end of the value, counted from the begin of line `start`; None for a header.
     """
@@ -48,7 +48,7 @@ class Statement:
 
     @property
     def header(self) -> bool:
-        """Tell whether it begins a table."""
+        """Tell whether the statement begins a table."""
         return self.value is None
 
 

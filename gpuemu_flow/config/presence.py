@@ -30,7 +30,8 @@ class ExpectedFiles:
     root : Path
         The workspace.
     mild : bool
-        The files are a copy of the workspace's, so that much may lack: all problems are warnings.
+        True if the files are a copy of the workspace's, which may lack some: all problems are then
+        warnings.
     listings : tuple of str
         Patterns of files that templates stand for: their folders may be made later.
     made : frozenset of Path
@@ -40,7 +41,7 @@ class ExpectedFiles:
     looked_at : set of Path
         Paths whose appearance or disappearance may change the problems.
     awaited : set of str
-        Patterns whose first match, after which they end in a slash, fixes a warning.
+        Patterns, each with a slash at its end, whose first match resolves a warning.
     """
 
     root: Path
@@ -85,9 +86,9 @@ class ExpectedFiles:
     def check_apart(
         self, pattern: str, where: KeyPath, out: Reporter, *, mild: bool = False
     ) -> None:
-        """Report a glob of ``apart`` that matches nothing and can hardly be meant so.
+        """Report a glob of ``apart`` that matches nothing, which is hardly intended.
 
-        An empty folder is not reported, nor one whose candidates a template takes up.
+        A glob of an empty folder is not reported, nor of a folder whose files a template takes up.
         """
         first = next(self._matched(pattern), None)
         if first is not None:

@@ -33,7 +33,7 @@ class ConfigSource:
     path : Path
         Absolute.
     digest : str
-        SHA-256 in hex of what was read; empty when there is no such file.
+        SHA-256 in hex of the bytes that were read; empty when the file does not exist.
     tree : dict
         Checked keys under their proper names; only those that the file gives.
     out : Reporter
@@ -63,7 +63,7 @@ def read_source(
     check: Callable[[Mapping[str, Json], Reporter], dict[str, Json]] = check_file,
     root: Path | None = None,
 ) -> ConfigSource:
-    """Read and check one file; a missing file gives an empty source without a problem.
+    """Read and check one file; return an empty source without a problem if it is missing.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def read_source(
     edited : str, optional
         A text that an editor holds: the file itself is not looked at.
     check : callable
-        Checks its tables.
+        Function that checks the file's tables.
     root : Path, optional
         The workspace, whose files templates may name; without one, templates of files give no ops.
     """

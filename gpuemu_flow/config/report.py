@@ -1,4 +1,4 @@
-"""Collects every problem of one configuration file, each with its file and line."""
+"""Collect every problem of one configuration file, each with its file and line."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class OwningTable:
     Attributes
     ----------
     table : str
-        As its heading has it.
+        Name of the table as its heading has it.
     is_meant : callable
         Given a value and the path of the table where it stands: True if it looks like the key's.
     """
@@ -70,7 +70,7 @@ class Reporter:
     Attributes
     ----------
     file : str
-        As it is shown to the user.
+        Path of the file as the user sees it.
     positions : Positions
         Lines of the file's keys.
     problems : list of Problem
@@ -125,7 +125,7 @@ class Reporter:
 
     @property
     def hopeless(self) -> bool:
-        """True if so many problems are known that further checks would add nothing."""
+        """Tell whether so many problems are known that further checks would add nothing."""
         return self.untold_errors > 0 or self.untold_warnings > MAX_WARNINGS
 
     def nearest(self, name: str, known: Collection[str], *, or_all: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""Writes ``schemas/gpuemu.schema.json``, the JSON Schema of gpuemu.toml, from the tables of keys.
+"""Write ``schemas/gpuemu.schema.json``, the JSON Schema of gpuemu.toml, from the tables of keys.
 
 Editors use it; gpuemu-flow's own checks are stricter and say more (``python -m
 gpuemu_flow.config.schema_export > schemas/gpuemu.schema.json``).

@@ -1,4 +1,4 @@
-"""Writes tolerances of an op into the text of a gpuemu.toml and leaves the rest unchanged."""
+"""Write tolerances of an op into the text of a gpuemu.toml, and leave the rest unchanged."""
 
 from __future__ import annotations
 

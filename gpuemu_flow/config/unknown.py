@@ -1,4 +1,4 @@
-"""Judge unknown keys: those whose loss could weaken a check or a wall are errors."""
+"""Judge unknown keys: a key whose loss could weaken a check or a limit is an error."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _omits_letters(written: str, name: str) -> bool:
 
 
 def edits(first: str, second: str) -> int:
-    """Return how many typing errors lie between two words.
+    """Return the number of typing errors between two words.
 
     One error is a character too many, too few, or another one, or two neighbours exchanged
     (Damerau and Levenshtein's distance, each place changed once).

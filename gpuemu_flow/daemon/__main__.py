@@ -1,4 +1,4 @@
-"""Runs a daemon in the foreground; clients and ``daemon start --background`` exec this."""
+"""Run a daemon in the foreground; clients and ``daemon start --background`` exec this."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class IssuedCaseStore:
             return self._issued.get((op, seed))
 
     def handed_out(self, op: str, seeds: Collection[int]) -> set[int]:
-        """Return those of some seeds whose cases this daemon or an earlier one handed out."""
+        """Return the members of `seeds` whose cases a daemon of this workspace handed out."""
         with self._lock:
             known = {seed for seed in seeds if (op, seed) in self._issued}
         keys = {_key(op, seed): seed for seed in seeds if seed not in known}

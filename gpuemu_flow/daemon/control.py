@@ -130,7 +130,7 @@ def log_path(root: Path, environ: Mapping[str, str]) -> Path:
 
 
 def log_tail(root: Path, environ: Mapping[str, str], count: int) -> list[str]:
-    """Return the last lines of the log; UsageError as `log_path`."""
+    """Return the last lines of the log; raise UsageError as `log_path` does."""
     with log_path(root, environ).open(encoding="utf-8", errors="replace") as file:
         return [line.rstrip("\n") for line in deque(file, maxlen=count)]
 

@@ -21,9 +21,9 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def demand_names(op: OpConfig, inputs: Arrays) -> None:
-    """Raise UsageError if inputs lack a name of the op's or have one that it does not know.
+    """Raise UsageError if an input of the op is missing, or a given input is none of the op's.
 
-    An op without declared inputs takes any.
+    An op without declared inputs takes any inputs.
     """
     if op.input_names == UNSAID:
         return

@@ -1,7 +1,7 @@
-"""Requests that are answered together: those that came while earlier ones of their kind were.
+"""Answer requests together that came while earlier requests of their kind were answered.
 
-Most of what a small request costs is done for several at the price of one: a look at what the
-reference depends on, a message to its worker, a transaction. Nothing waits for others to come.
+Most work for a small request is then done once for several: checking the inputs of the reference,
+a message to its worker, a transaction. No request waits for others to come.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 0.5
 
 
 class Gatherer(Generic[T]):
-    """Has requests answered in groups, one group of a name after the other. Thread-safe.
+    """Has requests answered in groups; groups of one name follow each other. Thread-safe.
 
     Parameters
     ----------
@@ -102,9 +102,9 @@ class Pace:
         self._seconds: dict[str, float] = {}
 
     def note(self, op: str, seconds: float) -> None:
-        """Note how long a case took just now; one time on a busy machine changes little."""
+        """Record the seconds of the latest case; limit the influence of a single slow case."""
         self._seconds[op] = min(seconds, _SLOWER * self._seconds.get(op, seconds))
 
     def is_quick(self, op: str) -> bool:
-        """Tell whether requests of an op lose nothing by waiting for each other's cases."""
+        """Tell whether cases of an op are so quick that its requests may wait for each other."""
         return self._seconds.get(op, QUICK_SECONDS) < QUICK_SECONDS

@@ -37,7 +37,7 @@ class CaseMaker:
     op : OpConfig
     config : SequenceConfig
     own_cases, own_dtypes : bool
-        Make the op's own; in its own dtypes, too.
+        True to make the op's own cases, and to make them in its own dtypes.
     """
 
     def __init__(

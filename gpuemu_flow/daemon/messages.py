@@ -1,6 +1,7 @@
 """Messages of the transport, received and sent by one call of the library each.
 
-The binding's own functions take six for each; every one lets go of the interpreter's lock.
+The binding's own functions call the library six times for each message, and every call releases
+the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Received:
     Attributes
     ----------
     pipe : int
-        Number of its connection; 0 if that has ended.
+        Number of the connection; 0 if the connection has ended.
     size : int
         Bytes.
     """

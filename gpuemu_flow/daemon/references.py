@@ -85,7 +85,7 @@ class References:
         Raises
         ------
         CancelledJobError
-            The job was cancelled while it waited.
+            The job was cancelled while it waited for a session.
         CancelledRunError
             A group of jobs took too long.
         """

@@ -46,7 +46,7 @@ class RequestError(Exception):
     Attributes
     ----------
     code : str
-        One of the protocol's.
+        One of the protocol's error codes.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -196,7 +196,7 @@ def _or_null(value: float | None) -> float | None:
 def reproduction_info(
     case: Case, shape: Shape, strides: Sequence[int], fuzz_config: Json
 ) -> dict[str, Json]:
-    """Return ``ReproductionInfo``: capitalised layouts; strides in elements, only a label."""
+    """Return ``ReproductionInfo``, with capitalised layouts, and strides in elements as a label."""
     return {
         "seed": case.seed,
         "fuzz_config": fuzz_config,

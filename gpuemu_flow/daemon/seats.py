@@ -53,7 +53,7 @@ class Seats:
         Returns
         -------
         allowed : bool
-            False: there is no seat for it, it has to be closed.
+            False if there is no seat for the connection, which then has to be closed.
         evicted : list of int
             Half-open connections that have to be closed instead.
         """
@@ -65,7 +65,7 @@ class Seats:
             return True, self._too_many(user)
 
     def heard(self, pipe: int, now: float) -> bool:
-        """Note a whole message, and return whether its sender has a seat."""
+        """Record that a connection sent a whole message, and return whether it has a seat."""
         with self._lock:
             found = self._connections.get(pipe)
             if found is None:

@@ -132,7 +132,7 @@ class Server:
         Raises
         ------
         pynng.AddressInUse
-            A living daemon has it.
+            A living daemon has the address.
         """
         self._socket.listen(address)
 

@@ -30,14 +30,14 @@ Numbered = tuple[int, Submission]
 def judged(
     service: Service, submissions: Iterable[Submission], job: Job | JobGroup
 ) -> Iterator[tuple[int, Submission, CheckResult | None]]:
-    """Yield submissions with their numbers and results, those of one subject after each other.
+    """Yield submissions with their numbers and results, subject by subject.
 
     Submissions are taken from the iterable while the worker judges earlier ones.
 
     Parameters
     ----------
     job : Job or JobGroup
-        Of several jobs, a case that has no result together with the others gets None.
+        For a group of jobs, the result is None if the case could not be judged with the others.
     """
     left: Iterable[Numbered] = enumerate(submissions)
     while True:
@@ -135,7 +135,7 @@ class Settlement:
         Parameters
         ----------
         number : int
-            The submission's, by which `store` returns the reply.
+            Number of the submission, by which `store` returns the reply.
         """
         notes = one.notes if one.issued is not None else (*one.notes, *note_of_zeros(found))
         result = replace(found, notes=(*notes, *found.notes)) if notes else found

@@ -22,9 +22,9 @@ class DaemonState:
     started : float
         Unix time in s.
     pong : mapping or None
-        Its answer to a ping, as it came; None when it does not answer.
+        The daemon's answer to a ping, unchanged; None when it does not answer.
     full : bool
-        True if it runs, but has no seat left for another client.
+        True if the daemon runs, but has no seat left for another client.
     """
 
     pid: int | None = None

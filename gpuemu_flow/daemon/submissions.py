@@ -83,7 +83,7 @@ class Terms:
         service : Service
         fields : Fields
         name : str
-            The op's.
+            The op's name.
         found : Configured and OpConfig
             What `Service.op` returned for it after the request had come.
         """
@@ -124,13 +124,13 @@ class Submission:
 
 @dataclass
 class Reader:
-    """Reads submissions to one op, which came before it was made.
+    """Reads submissions to one op that came before the reader was made.
 
     Attributes
     ----------
     service : Service
     handed_out : collection of int
-        Those of the submitted seeds whose cases the daemon handed out.
+        The submitted seeds whose cases the daemon handed out.
     """
 
     service: Service
@@ -207,7 +207,7 @@ class Reader:
 
 
 def seeds_of(submitted: Iterable[Fields]) -> set[int]:
-    """Return the seeds of cases; one that is none is refused when its case is read."""
+    """Return the seeds of cases; an invalid seed is refused when its case is read."""
     seeds = set()
     for fields in submitted:
         with suppress(RequestError):

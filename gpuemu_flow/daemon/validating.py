@@ -118,8 +118,8 @@ def judge_group(
     Returns
     -------
     list
-        Per request its reply, or the error that refuses it. None: it is to be answered alone,
-        because it had no verdict in time, or because of trouble that may be another one's.
+        Per request its reply, or the error that refuses it. None if the request must be answered
+        alone: it had no verdict in time, or an error may be due to another request.
     """
     settlement = Settlement(service)
     answers: list[Encoded | Exception | None] = [None] * len(requests)

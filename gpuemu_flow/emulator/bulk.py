@@ -34,14 +34,18 @@ class BulkCopy:
     lane : int
         Flat number of the thread.
     near : int array
-        Offset into the batch's shared memory of each byte.
+        Offset of each byte in the batch's shared memory.
     far : int array
-        Offset into the arena of each byte, -1 for one that has no place there; with `inner`,
-        offset into the batch's shared memory.
+        Offset of each byte in the arena, -1 for a byte outside of it; if `inner`, offset of each
+        byte in the batch's shared memory.
     into_shared : bool
     barrier : int
-        Offset of the barrier object in the batch's shared memory; -1 for a group.
-    group, step : int
+        Offset in the batch's shared memory of the barrier object that waits for the copy; -1 if the
+        copy belongs to a bulk group.
+    group : int
+        Number of the thread's bulk group.
+    step : int
+        Number of the step that started the copy.
     row : int
         Number in the batch of the block whose shared memory `near` lies in.
     tensor : TensorMap or None
@@ -69,7 +73,7 @@ class BulkCopy:
 
     @property
     def size(self) -> int:
-        """Return the bytes in shared memory."""
+        """Return the number of bytes in shared memory."""
         return len(self.near)
 
     @property

@@ -19,7 +19,7 @@ from gpuemu_flow.kernel_findings import THERE
 
 
 class ClusterRaces(LoggedRaces):
-    """Happens-before of the clusters of one batch; every access is checked as it is made."""
+    """The happens-before order of one batch of clusters; each access is checked when made."""
 
     def __init__(self, state: State, size: int, describe: Callable[[int, int], str]) -> None:
         super().__init__(state, size, describe)

@@ -27,7 +27,7 @@ _MOST = re.compile(r"\.maxclusterrank\s+(\d{1,9})", re.ASCII)
 
 
 def required_cluster(function: Function) -> Dimensions | None:
-    """Read the blocks per cluster that a kernel was compiled for; None if the launch gives them."""
+    """Return the cluster size that a kernel was compiled for; None if the launch sets it."""
     match = _REQUIRED.search(function.header)
     if match is None:
         return None

@@ -51,7 +51,7 @@ class Code:
         return function
 
     def bind(self, prefix: str, key: tuple[object, ...], value: object) -> str:
-        """Name a value for generated code; equal keys share a name."""
+        """Return the name under which generated code finds a value; equal keys share a name."""
         whole = (prefix, *key)
         name = self._known.get(whole)
         if name is None:
@@ -121,7 +121,7 @@ def check_program(program: KernelProgram) -> None:
 
 
 def why_not(step: Step) -> str:
-    """Say why a step cannot be run; an empty string when it can."""
+    """Return the reason why a step cannot be run; an empty string when it can."""
     opcode, operands = step.opcode, step.operands
     if opcode.is_branch or opcode.base in ENDS_THREADS:
         return ""

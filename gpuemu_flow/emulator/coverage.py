@@ -29,12 +29,12 @@ class KernelCoverage:
     ----------
     name : str
     steps : int
-        Instructions with its device functions.
+        Number of instructions, those of its device functions included.
     opcodes : dict of str to int
         Number of occurrences of each opcode.
     missing : tuple of MissingOpcode
     problem : str
-        Reason why it could not be read at all; empty when it could.
+        Reason why the kernel could not be read at all; empty when it could.
     """
 
     name: str

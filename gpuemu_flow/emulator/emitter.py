@@ -55,11 +55,11 @@ class Emitter:
         self.lines.append(statement)
 
     def constant(self, value: Array, key: tuple[object, ...]) -> str:
-        """Name a constant array."""
+        """Return the name under which generated code finds a constant array."""
         return self._bind("k", key, value)
 
     def function(self, function: object, key: str) -> str:
-        """Name a function."""
+        """Return the name under which generated code finds a function."""
         return self._bind("f", (key,), function)
 
     # Operands
@@ -104,7 +104,7 @@ class Emitter:
         return view
 
     def immediate(self, operand: Immediate, type_name: str) -> str:
-        """Name a constant operand as a PTX type."""
+        """Return the name of a constant operand, converted to a PTX type."""
         dtype = DTYPES[type_name]
         key = (operand.value, operand.kind, dtype)
         value: Array

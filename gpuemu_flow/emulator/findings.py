@@ -34,7 +34,7 @@ class CheckFinding:
     kernel : str
     place : StepLocation
     block, thread : tuple of int
-        The first that did it: (x, y, z) each.
+        The first block and thread that made the mistake, each as (x, y, z).
     count : int
         Number of occurrences, over all threads.
     there : StepLocation or None

@@ -82,11 +82,11 @@ class PointerArgument:
     Attributes
     ----------
     argument : int
-        Place of that argument.
+        Index of the earlier argument.
     offset : int
         Bytes from the start of its buffer.
     tensor : TensorMap or None
-        As of a `BufferArgument`.
+        As in `BufferArgument`.
     """
 
     argument: int
@@ -113,7 +113,7 @@ class LaunchResult:
     backend : str
         ``numpy`` or ``c``: what ran it.
     note : str
-        Reason why the compiled back end did not run a launch that asked for it or is large.
+        Reason why the compiled back end did not run a launch that asked for it, or that is large.
     """
 
     buffers: tuple[Array | None, ...]

@@ -113,7 +113,7 @@ class BlockMachine(Printing):
             self.global_races.cluster_pass(self, group)
 
     def blocks_ended(self, gone: Array) -> None:
-        """Report accesses to the shared memory of ended blocks that may come after the end."""
+        """Report accesses to a block's shared memory that may come after the block has ended."""
         rows = np.flatnonzero(gone.any(axis=1) & ~self.live.any(axis=1))
         for row in rows.tolist():
             self.leave_copies(row)

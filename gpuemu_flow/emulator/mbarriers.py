@@ -25,7 +25,7 @@ _ARRIVE = AtomicForm("mbarrier.arrive", "b64")
 
 
 class StuckError(Exception):
-    """Raised for threads that wait at a barrier object for ever, after a finding says so."""
+    """Raised after a finding on threads that wait for ever at a barrier object."""
 
 
 @dataclass

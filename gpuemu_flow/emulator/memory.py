@@ -107,7 +107,7 @@ class LaunchArena:
         Returns
         -------
         int
-            Its emulated address.
+            The emulated address of the buffer.
         """
         guard = guard_bytes(size)
         start = -(-(self._top + guard) // ALIGNMENT) * ALIGNMENT

@@ -21,11 +21,11 @@ def find_order_dependence(
     ----------
     kernel : Kernel
     grid, block, arguments
-        As for the launch that gave `result`.
+        Those of the launch that gave `result`.
     result : LaunchResult
     shared, budget : int
     cluster : sequence of int
-        As for the launch.
+        Cluster size of that launch.
 
     Returns
     -------

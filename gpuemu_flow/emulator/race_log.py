@@ -43,7 +43,7 @@ class _WarpBarrier:
 
 
 class LoggedRaces(SharedRaces):
-    """Happens-before of one batch, computed exactly only where an interval needs it."""
+    """The happens-before order of one batch, computed exactly only where an interval needs it."""
 
     def __init__(self, state: State, size: int, describe: Callable[[int, int], str]) -> None:
         super().__init__(state, size, describe)

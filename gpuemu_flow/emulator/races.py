@@ -37,7 +37,7 @@ def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable
 
 
 def smallest_access(program: KernelProgram) -> int:
-    """Return the bytes of the smallest memory access, at most 4: the unit of race checks."""
+    """Return the bytes of the smallest memory access, at most 4, as the unit of race checks."""
     sizes = [
         SIZES.get(step.opcode.type, 4)
         for step in program.steps
@@ -47,12 +47,12 @@ def smallest_access(program: KernelProgram) -> int:
 
 
 class SharedRaces:
-    """Happens-before of one batch, by vector clocks of warps.
+    """The happens-before order of one batch, by vector clocks of warps.
 
     Two accesses are in order when a barrier or ``bar.warp.sync`` lies between them. Each warp
-    counts its own synchronisations; what a warp knows of the others travels at barriers. An
-    access is stamped with its warp's count: it lies before another thread's access when that
-    thread's warp has learnt of a later count.
+    counts its own synchronisations, and learns the counts of other warps at barriers. An access
+    is stamped with its warp's count. It happens before an access of another warp if that warp
+    has by then learnt a later count of the first warp.
     """
 
     def __init__(self, state: State, size: int, describe: Callable[[int, int], str]) -> None:
@@ -93,8 +93,8 @@ class SharedRaces:
         size, step : int
         write, strong : bool
         kept : bool
-            True for stores of the values that are there already. Like a load, and with `write`
-            False, such a store is no race but with one that changes the value.
+            True for stores that do not change the value, recorded with `write` False: like a load,
+            such a store races only with stores that change the value.
         """
         me = np.arange(lanes.offsets.size) if lanes.mask is None else np.flatnonzero(lanes.mask)
         offsets = lanes.offsets.astype(np.int64)
@@ -365,7 +365,7 @@ class GlobalRaces:
         size, step : int
         write, strong : bool
         same : callable or None
-            Tells which of the active lanes write the value that is already there.
+            Returns a mask of the active lanes whose store does not change the value.
 
         Returns
         -------

@@ -24,7 +24,7 @@ class OpcodeForm:
     result : str
         PTX type of the first operand.
     section : str
-        Title of the section of the PTX ISA that says what it does.
+        Title of the opcode's section in the PTX ISA.
     table : bool
         True if the last operand is a constant that `function` takes to make the function.
     approximate : float

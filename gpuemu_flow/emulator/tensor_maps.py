@@ -75,7 +75,7 @@ class TensorMap:
 
     @property
     def item(self) -> int:
-        """Return the bytes of an element."""
+        """Return the size of an element in bytes."""
         return ELEMENT_TYPES[self.kind][1]
 
     @property
@@ -86,7 +86,7 @@ class TensorMap:
 
     @property
     def size(self) -> int:
-        """Return the bytes of one box in shared memory."""
+        """Return the size of one box in shared memory, in bytes."""
         count = self.item
         for extent in self.shape:
             count *= extent
@@ -115,7 +115,7 @@ class TensorMap:
 
     @property
     def lacking(self) -> str:
-        """Name a property of the map that the emulator does not support; empty if there is none."""
+        """Return a property of the map that the emulator does not support; empty without one."""
         if self.kind >= len(ELEMENT_TYPES):
             return f"element type {self.kind}"
         if self.interleave or self.fill > 1 or self.swizzle >= len(SWIZZLE_SPANS):
@@ -125,7 +125,7 @@ class TensorMap:
         return ""
 
     def encode(self) -> bytes:
-        """Return the bytes of the map."""
+        """Return the map as bytes."""
 
         def five(values: Sequence[int], count: int = 5) -> tuple[int, ...]:
             return (*values, *(0,) * count)[:count]

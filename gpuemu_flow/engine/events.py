@@ -24,7 +24,7 @@ class TaskEvent:
 
 
 class Listener:
-    """Receiver of the events of a run, which come from several threads; this one ignores them."""
+    """Receiver of the events of a run, which come from several threads; this class ignores them."""
 
     def on_plan(self, total: int, todo: int) -> None:
         """Handle the selection of `total` tasks, of which `todo` may have to run."""

@@ -28,7 +28,7 @@ class StartDigests:
     Attributes
     ----------
     judge : str
-        Digest of our own code, the one that keys hold.
+        Digest of our own code, as keys hold it.
     config : mapping of str to str
         Digests of the configuration's files.
     references : mapping of task to mapping

@@ -24,7 +24,7 @@ def save_plan(workspace: Workspace, summary: str) -> None:
 
     Call it only for a workspace whose tasks are all current and whose results all passed. No
     plan is stored if the sandbox lacks a part: results without it must not be reused on a
-    system that has it. Nor is one stored if what the results rest on changed during the run.
+    system that has it. Nor is one stored if an input of the results changed during the run.
     """
     level, mode = workspace.snapshot.basis.sandbox, workspace.settings.sandbox
     if not is_whole(level, strict=mode == STRICT):

@@ -56,7 +56,7 @@ def as_inputs(hidden: Sequence[str]) -> dict[str, str]:
 
 
 def hidden_by(inputs: Mapping[str, str]) -> list[str]:
-    """Return the files that a key's inputs name as hidden."""
+    """Return the files that are hidden from an op according to the inputs of its key."""
     return [role.removeprefix(_ROLE) for role in inputs if role.startswith(_ROLE)]
 
 

@@ -140,7 +140,8 @@ class Execution:
     broken : dict of name to tuple of Problem
         Tasks that failed by themselves, and why.
     not_kept : set of str
-        Tasks whose results are in no cache, where nothing was to be run, and what depends on them.
+        Tasks that were only to be restored but whose results are in no cache, and the tasks that
+        depend on them.
     """
 
     status: dict[str, str] = field(default_factory=dict)
@@ -295,7 +296,7 @@ class Executor:
         self._repeated: set[str] = set()
 
     def run(self, names: set[str]) -> Execution:
-        """Run those of `names` that are not current, in dependency order.
+        """Run the members of `names` that are not current, in dependency order.
 
         Tasks whose own key turns out unchanged, because the stage before them gave the same
         output again, are not run.

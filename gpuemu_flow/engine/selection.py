@@ -44,7 +44,7 @@ def select(workspace: Workspace, words: Iterable[str], dtypes: Iterable[str] = (
 
 
 def is_set(word: str) -> bool:
-    """Tell whether a word names a set of tasks by their states, or is meant to."""
+    """Tell whether a word is written as the name of a set of tasks: it begins with ``@``."""
     return word.startswith("@")
 
 

@@ -50,9 +50,11 @@ class RunOptions:
     shard : Shard or None
         Run only those selected tasks that belong to this shard.
     until : tuple of str
-        As `words`: of what is selected, only these and what they depend on.
+        Words, in the form of `words`: run only these tasks, and their dependencies, of those
+        selected.
     forced : tuple of str
-        As `words`: these and what depends on them run whatever is cached.
+        Words, in the form of `words`: run these tasks, and all that depend on them, whatever is
+        cached.
     jobs : int or None
         Tasks at a time; None takes the configuration's, 0 means one per processor.
     fail_fast : bool or None
@@ -65,7 +67,7 @@ class RunOptions:
     only_restore : bool
         Results are taken from caches, and nothing is run.
     elsewhere : Elsewhere or None
-        Machines that run tasks for this one.
+        Machines that run tasks in place of this machine.
     """
 
     words: tuple[str, ...] = ()
@@ -84,7 +86,7 @@ class RunOptions:
     elsewhere: Elsewhere | None = None
 
     def under(self, target: TargetOptions) -> RunOptions:
-        """Return these options, completed by those of a target."""
+        """Return these options, completed by the options of a target."""
         stops = None if target.keep_going is None else not target.keep_going
         return replace(
             self,
@@ -97,7 +99,7 @@ class RunOptions:
 
     @property
     def given(self) -> frozenset[str]:
-        """Name the options set here that a target would otherwise set."""
+        """Return the names of the options set here, which targets therefore cannot set."""
         own = {
             "dtypes": bool(self.dtypes),
             "jobs": self.jobs is not None,
@@ -428,7 +430,7 @@ def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
 def open_context(
     workspace: Workspace, options: RunOptions, jobs: int, listener: Listener, kept: Pool | None
 ) -> Iterator[StageContext]:
-    """Give the tools that actions get; end the workers at the end of the block, unless kept."""
+    """Yield the tools that actions get; end the workers after the block, unless they are kept."""
     from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415 - workers only when tasks may run
 
     own = Pool(jobs, staging=workspace.cache.staging) if kept is None else nullcontext(kept)

@@ -22,7 +22,7 @@ class Change:
     top : str
         The repository.
     written : set of str
-        All of them.
+        All files that differ.
     moved : set of str
         Files that appeared, vanished, or are of another kind or mode.
     before : callable

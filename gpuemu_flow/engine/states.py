@@ -37,7 +37,7 @@ class TaskRecord:
     parts : JSON
         Parts of the task's key, by `KeyParts.to_json`.
     key, digest : str
-        Its key, and the sha256 of its manifest.
+        The task's key, and the sha256 of its manifest.
     complete : bool
         False when some case ended in an error that is tried again.
     values : mapping

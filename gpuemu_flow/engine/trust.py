@@ -43,11 +43,11 @@ class Stranger:
     Attributes
     ----------
     path : str
-        Its folder, resolved.
+        The workspace's folder, resolved.
     owners : tuple of int
-        User ids of those others, ascending.
+        User ids of the other users, ascending.
     device : int
-        Device of the folder: if another one is mounted there later, it is another workspace.
+        Device of the folder, so that another device mounted there later is another workspace.
     """
 
     path: str
@@ -97,7 +97,7 @@ def require_trust(
 
 
 def own_users(environ: Mapping[str, str]) -> frozenset[int]:
-    """Return the users whose files are always run: this one, root, and the one who called sudo."""
+    """Return the users whose files are always run: this user, root, and the caller of sudo."""
     found = {os.geteuid(), 0}
     given = environ.get("SUDO_UID", "")
     if os.geteuid() == 0 and given.isascii() and given.isdigit():
@@ -106,7 +106,7 @@ def own_users(environ: Mapping[str, str]) -> frozenset[int]:
 
 
 def foreign_owners(root: str, files: Iterable[str], own: frozenset[int]) -> dict[str, int]:
-    """Map those of the workspace's folder and files that belong to others to their owners.
+    """Return the owners, by path, of the workspace's folder and files that other users own.
 
     Both the owner of a link and the owner of its target count.
     """

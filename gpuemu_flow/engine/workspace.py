@@ -48,7 +48,7 @@ class Workspace:
     overrides : Overrides or None
     environ : mapping
     copied : bool
-        It is a copy of another one, perhaps without some of its files.
+        True for a copy of another workspace, which may lack some of the files.
 
     Raises
     ------
@@ -188,7 +188,7 @@ class Workspace:
             take_over(self._renamed, self.graph, self.cache, states, observed)
 
     def stale(self, names: set[str], triggers: Iterable[str] = TRIGGERS) -> set[str]:
-        """Return those of `names` that may have to run: changed, or downstream of a change.
+        """Return the members of `names` that may have to run: changed, or downstream of a change.
 
         Only tasks that read or write a changed file, or were not current before, are looked at.
         """
@@ -257,8 +257,8 @@ class Workspace:
     def renew(self) -> None:
         """Compile anew if the configuration, or what it names, changed since it was read.
 
-        A configuration that names another cache folder is left to the next command: the lock that
-        this one holds is of the former.
+        A configuration that names another cache folder is left to the next command, as this command
+        holds the lock of the former folder.
 
         Raises
         ------

@@ -88,7 +88,7 @@ def compare_gradients(
 
 
 def why(result: ValidationResult) -> str:
-    """Say in a few words why a result did not pass."""
+    """Return, in a few words, the reason why a result did not pass."""
     if result.failures:
         return result.failures[0].message
     return f"{result.verdict}: {'; '.join(result.notes)}"

@@ -153,7 +153,7 @@ class FrameworkAdapter(ABC):
 
     @property
     def module(self) -> Any:
-        """Return the framework's module; UsageError ``framework-missing`` if not installed."""
+        """Return the framework's module; raise UsageError ``framework-missing`` without it."""
         return require(self.package, self.extra)
 
     def is_available(self) -> bool:
@@ -210,7 +210,7 @@ class FrameworkAdapter(ABC):
         return {**sent, "data": base64.b64encode(array.tobytes()).decode("ascii")}
 
     def from_tensor_data(self, data: Mapping[str, Json], like: Any = None) -> Any:
-        """Return the tensor that `to_tensor_data` gave; WireError for anything else."""
+        """Return the tensor that `to_tensor_data` encoded; raise WireError for anything else."""
         array = decode_tensor(dict(data), "tensor", ParsedMessage({}))
         return self.from_numpy(np.array(array), like)
 

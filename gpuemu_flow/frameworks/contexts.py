@@ -42,7 +42,7 @@ class GradientContext(ValidationContext):
     gradient_results : dict of str to ValidationResult
         Set when the context has been left.
     tape : object or None
-        TensorFlow's, which has watched what the body did.
+        TensorFlow's gradient tape, which recorded the body; None for other frameworks.
     """
 
     def __init__(self, inputs: Mapping[str, Any], kwargs: Mapping[str, Any]) -> None:

@@ -38,18 +38,18 @@ class JAXAdapter(FrameworkAdapter):
             jax.config.update("jax_enable_x64", before)
 
     def to_numpy(self, tensor: Any) -> Array:
-        """See `FrameworkAdapter.to_numpy`."""
+        """Return an array on the CPU; see `FrameworkAdapter.to_numpy`."""
         return as_array(tensor, "tensor")
 
     def from_numpy(self, array: Array, like: Any = None) -> Any:
-        """See `FrameworkAdapter.from_numpy`."""
+        """Copy an array to a tensor; see `FrameworkAdapter.from_numpy`."""
         made = self.module.numpy.array(np.asarray(array))
         if like is None:
             return made
         return made.astype(numpy_dtype(like) if isinstance(like, str) else like.dtype)
 
     def get_dtype_name(self, tensor: Any) -> str:
-        """See `FrameworkAdapter.get_dtype_name`."""
+        """Return the canonical name of a tensor's dtype; see `FrameworkAdapter.get_dtype_name`."""
         return str(tensor.dtype)
 
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
@@ -61,7 +61,7 @@ class JAXAdapter(FrameworkAdapter):
     def compute_gradient(
         self, function: Callable[..., Any], inputs: Inputs, argnums: Any = None
     ) -> Any:
-        """Compute gradients of the summed outputs, by name; a list for a sequence of inputs.
+        """Return the gradients of the summed outputs: by name, or a list for a sequence of inputs.
 
         Parameters
         ----------
@@ -85,7 +85,7 @@ class JAXAdapter(FrameworkAdapter):
     def pullback(
         self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
-        """See `FrameworkAdapter.pullback`."""
+        """Return outputs and the function of their gradients; see `FrameworkAdapter.pullback`."""
         jax = self.module
         with self.wide():
             tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
@@ -106,7 +106,7 @@ class JAXAdapter(FrameworkAdapter):
         return [self.to_numpy(output) for output in outputs], pull
 
     def evaluate(self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays) -> list[Array]:
-        """See `FrameworkAdapter.evaluate`."""
+        """Return the outputs of a function as arrays; see `FrameworkAdapter.evaluate`."""
         with self.wide():
             return super().evaluate(function, arrays)
 

@@ -71,7 +71,8 @@ def compare(
         Of any framework. Expected floats may be wider than the actual ones; they are then compared
         unrounded.
     inputs : mapping of name to tensor, optional
-        NaN and Inf in the output count for less where the inputs hold them.
+        The op's inputs: `reference` is measured on them, and they tell whether NaN and Inf in the
+        output can come from NaN and Inf in the inputs.
     atol, rtol : float, optional
         Replace the tolerance measured on the reference or, if the reference cannot be called again,
         the documented one of the output's dtype.
@@ -79,7 +80,7 @@ def compare(
         Further errors of the output.
     raise_on_failure : bool
     reference : LocalReference, optional
-        Gives what `expected` is on inputs as float64 arrays; see `reference_of`.
+        The function that gave `expected`, called with float64 arrays; see `reference_of`.
     precision : str
         Values that a right op may round if the tolerance follows from the reference.
 

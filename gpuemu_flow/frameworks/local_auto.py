@@ -92,7 +92,7 @@ def local_envelope(
     ----------
     reference : LocalReference
     inputs, expected : mapping of str to ndarray
-        The inputs in their own dtypes; what the reference gave on them in float64.
+        The inputs in their own dtypes, and the reference's outputs on them in float64.
     dtypes : mapping of str to str
         Dtypes of the op's outputs.
     seed : int

@@ -29,11 +29,11 @@ class PyTorchAdapter(FrameworkAdapter):
     package = extra = "torch"
 
     def to_numpy(self, tensor: Any) -> Array:
-        """See `FrameworkAdapter.to_numpy`."""
+        """Return an array on the CPU; see `FrameworkAdapter.to_numpy`."""
         return as_array(tensor, "tensor")
 
     def from_numpy(self, array: Array, like: Any = None) -> Any:
-        """See `FrameworkAdapter.from_numpy`."""
+        """Copy an array to a tensor; see `FrameworkAdapter.from_numpy`."""
         torch = self.module
         # A copy of its own, for torch warns of memory that cannot be written to.
         copied = np.array(array, order="K")
@@ -48,11 +48,11 @@ class PyTorchAdapter(FrameworkAdapter):
         return tensor if like is None else tensor.to(device=like.device, dtype=like.dtype)
 
     def get_dtype_name(self, tensor: Any) -> str:
-        """See `FrameworkAdapter.get_dtype_name`."""
+        """Return the canonical name of a tensor's dtype; see `FrameworkAdapter.get_dtype_name`."""
         return str(getattr(tensor, "dtype", type(tensor).__name__)).removeprefix("torch.")
 
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """See `FrameworkAdapter.requires_grad`."""
+        """Tell or set whether a tensor requires gradients; see `FrameworkAdapter.requires_grad`."""
         if requires is not None:
             return tensor.requires_grad_(requires)
         return bool(tensor.requires_grad)
@@ -84,7 +84,7 @@ class PyTorchAdapter(FrameworkAdapter):
     def pullback(
         self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
-        """See `FrameworkAdapter.pullback`."""
+        """Return outputs and the function of their gradients; see `FrameworkAdapter.pullback`."""
         tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
         leaves = [tensors[name].requires_grad_(True) for name in names]
         outputs = outputs_of(function(tensors))

@@ -49,11 +49,11 @@ class TensorFlowAdapter(FrameworkAdapter):
     name = package = extra = "tensorflow"
 
     def to_numpy(self, tensor: Any) -> Array:
-        """See `FrameworkAdapter.to_numpy`."""
+        """Return an array on the CPU; see `FrameworkAdapter.to_numpy`."""
         return as_array(tensor.numpy() if hasattr(tensor, "numpy") else tensor, "tensor")
 
     def from_numpy(self, array: Array, like: Any = None) -> Any:
-        """See `FrameworkAdapter.from_numpy`."""
+        """Copy an array to a tensor; see `FrameworkAdapter.from_numpy`."""
         tf = self.module
         made = tf.constant(np.asarray(array))
         if like is None:
@@ -61,7 +61,7 @@ class TensorFlowAdapter(FrameworkAdapter):
         return tf.cast(made, numpy_dtype(like).name if isinstance(like, str) else like.dtype)
 
     def get_dtype_name(self, tensor: Any) -> str:
-        """See `FrameworkAdapter.get_dtype_name`."""
+        """Return the canonical name of a tensor's dtype; see `FrameworkAdapter.get_dtype_name`."""
         return str(tensor.dtype.name)
 
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
@@ -72,7 +72,7 @@ class TensorFlowAdapter(FrameworkAdapter):
         return tf.Variable(tensor) if requires else tf.convert_to_tensor(tensor)
 
     def compute_gradient(self, tape: Any, output: Any, inputs: Inputs) -> Any:
-        """Compute gradients on a tape, by name; a list for a sequence of inputs."""
+        """Return the gradients on a tape: by name, or a list for a sequence of inputs."""
         values = named(inputs)
         found = tape.gradient(output, list(values.values()))
         return dict(zip(values, found, strict=True)) if isinstance(inputs, Mapping) else found
@@ -80,7 +80,7 @@ class TensorFlowAdapter(FrameworkAdapter):
     def pullback(
         self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
-        """See `FrameworkAdapter.pullback`."""
+        """Return outputs and the function of their gradients; see `FrameworkAdapter.pullback`."""
         tf = self.module
         tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
         with tf.GradientTape(persistent=True) as tape:
@@ -228,7 +228,7 @@ def check_keras_layer(
     input_shape : sequence of int, or tensor
         A shape, for normal values from `seed`; or the input itself.
     check_training_mode : bool
-        Call it in training mode, too; both must give finite values.
+        True to call the layer in training mode as well; both modes must give finite values.
 
     Returns
     -------

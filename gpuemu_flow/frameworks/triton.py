@@ -158,8 +158,8 @@ class TritonOp:
         Parameters
         ----------
         inputs : mapping of name to array or tensor, or sequence of them
-            Handed over by name if the parameters are so named, else in one dict; a sequence in
-            order.
+            A mapping is passed by name if the function has parameters of these names, else as one
+            dict. A sequence is passed in order.
         reference : callable, or array
             A function of numpy arrays, with floats in float64; or the expected output itself.
         atol, rtol : float, optional

@@ -22,7 +22,7 @@ class Budget:
     left, used : int
         Cases.
     cut : bool
-        True if time, not the number of cases, has ended it.
+        True if the time limit, not the number of cases, has ended the experiment.
     """
 
     def __init__(self, cases: int) -> None:

@@ -99,7 +99,7 @@ class Claimant:
         Parameters
         ----------
         failing, passing : sequence of Case
-            Known ones, not run yet.
+            Cases that are known to fail or to pass, before this call runs any.
         new : iterator of Case
         """
         for case in (*_diverse(failing, FAILING), *_diverse(passing, PASSING)):

@@ -22,7 +22,7 @@ class CaseBatch:
     Attributes
     ----------
     which : int
-        The subject's place among the op's dtypes.
+        Index of the subject's dtype among the op's dtypes.
     asked : tuple of Asked
     """
 
@@ -61,7 +61,7 @@ class BatchReply:
     Attributes
     ----------
     worker : str
-        Its address, for messages.
+        The worker's address, for messages.
     verdicts : tuple of FarVerdict
         In the order of the batch.
     key : str
@@ -70,7 +70,7 @@ class BatchReply:
     names : Discovered
         Inputs that the programs were seen to use; empty if the coordinator knows the key.
     parts : mapping of str to str
-        The states of what `names` names, on the worker.
+        The states, on the worker, of the inputs in `names`.
     seconds : float
         Time that judging took.
     """

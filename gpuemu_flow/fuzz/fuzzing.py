@@ -81,12 +81,12 @@ class Fuzzer:
     on_case : callable
         Called with each `Judged` as it is known, from several threads, one at a time.
     on_failure : callable
-        Called with the `EvaluatedCase` of a case that failed, while its tensors are valid; of many,
-        with those that `OpFuzzOutcome.failures` may contain.
+        Called with the `EvaluatedCase` of each case that failed and that `OpFuzzOutcome.failures`
+        may contain, while its tensors are valid.
     cancel : threading.Event
         Set to end the run; what was judged is kept.
     cluster : Cluster, optional
-        Machines that judge the cases; by default this one does.
+        Machines that judge the cases; by default this machine judges them.
     """
 
     def __init__(

@@ -77,7 +77,8 @@ def minimise_failure(
     StoreError
         ``failure-inputs-lost``.
     RunnerError
-        ``not-minimizable``: no smaller case takes longer than the op's timeout.
+        ``not-minimizable``: an input could not be made, or the failure is a timeout and every
+        smaller case ends in time.
     """
     store = FailureStore(workspace.cache)
     workspace.cache.create()

@@ -99,7 +99,7 @@ class OpFuzzOutcome:
 
     @property
     def failures(self) -> list[Judged]:
-        """Return the cases that failed or ended in an error, by number; of many, a choice.
+        """Return the cases that failed or ended in an error, by number: all, or a choice of many.
 
         See `FailureSample`.
         """
@@ -116,7 +116,7 @@ class OpFuzzOutcome:
 
     @property
     def passing(self) -> list[Case]:
-        """Return the cases that passed, by number; of many, an evenly spaced choice."""
+        """Return the cases that passed, by number: all, or an evenly spaced choice of many."""
         return [case for _, _, case in sorted(self._sample, key=lambda entry: -entry[1])]
 
     def counted(self) -> Mapping[str, Counter[str]]:

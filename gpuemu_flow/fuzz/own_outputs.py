@@ -65,7 +65,7 @@ class OwnOutputs:
         self._lock = threading.RLock()
 
     def op(self, name: str) -> OpConfig:
-        """Return the configuration of an op; UsageError ``unknown-op``."""
+        """Return the configuration of an op, or raise UsageError ``unknown-op``."""
         return self._subjects.op(name)
 
     def case(self, op: str, sequence: CaseSequence, index: int) -> Case:

@@ -38,7 +38,8 @@ class Waiting:
         Parameters
         ----------
         inside : bool
-            True: of the quadrant that meets all conditions. False: of the least tried other one.
+            True to take a case that meets all conditions; False to take one of the least tried
+            other quadrant.
         any_of : bool
             Take a case of any other quadrant if none waits in the least tried one.
         """

@@ -117,7 +117,8 @@ class Relater:
         Returns
         -------
         bool or None
-            True if one fits the case; None if no relation predicts anything about it.
+            True if a relation fits the case, False if none does; None if no relation predicts
+            anything.
         """
         seen = self.observation(tried)
         if seen is None:

@@ -54,13 +54,13 @@ def judge_in(
     Parameters
     ----------
     setting : FailureSetting
-        Tried in their order: the plainest in which a failure shows tells most.
+        The setting; callers try the plainest first, since a failure in it is easiest to explain.
     evaluator : CaseEvaluator
-        In a new process, unless what earlier calls left behind may count.
+        Has to run the op in a new process, unless state of earlier calls may have an influence.
     case : Case
         The case that the inputs belong to, with their shapes and layouts.
     inputs : mapping of str to ndarray
-        In their layouts.
+        The inputs' values, in their layouts.
     record : FailureRecord
         The failure whose signs are watched for.
     """

@@ -55,7 +55,7 @@ def settled(
     Returns
     -------
     tuple of Predicate
-        The given ones, if a known failing case contradicts the others.
+        The given predicates, if a known failing case contradicts the new ones.
     """
     left = _Allowance()
     found = list(predicates)

@@ -138,7 +138,7 @@ def select_ops(workspace: Workspace, names: Iterable[str]) -> list[str]:
     Raises
     ------
     UsageError
-        ``unknown-op``, with the nearest name; ``op-skipped`` for one that cannot be run here.
+        ``unknown-op``, with the nearest name; ``op-skipped`` for an op that cannot be run here.
     """
     known = op_names(workspace)
     skipped = {skip.op: skip.reason for skip in workspace.graph.skips}

@@ -54,7 +54,7 @@ class VerdictCache:
     ----------
     cache : WorkspaceCache
     subjects : sequence of OpSubject
-        The op in each of its dtypes; cases are said to belong to one by its place here.
+        The op in each of its dtypes; a case names its subject by the index in this sequence.
     lookup : Lookup
     force : bool
         True: nothing is found.

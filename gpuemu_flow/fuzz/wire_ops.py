@@ -51,9 +51,9 @@ class Query:
         Added to the op's own; strings from protocol v1.
     tolerance : (atol, rtol) or None
     input_names : tuple of str
-        Empty means the configured ones.
+        Names of the inputs; empty means the configured names.
     precision : str
-        Empty means the configured one.
+        One of `PRECISIONS`; empty means the configured precision.
     """
 
     op: str
@@ -157,7 +157,7 @@ class WireSubject:
     ----------
     subject : Subject
     key : str
-        Subjects that share it can share warm programs.
+        Subjects with equal keys can share warm programs.
     base : str
         Digest of what decides a verdict and is known before a program runs: code, configuration,
         environment.
@@ -224,7 +224,7 @@ class Subjects:
         self._lock = threading.Lock()
 
     def op(self, name: str) -> OpConfig:
-        """Return the configuration of an op; UsageError ``unknown-op``."""
+        """Return the configuration of an op, or raise UsageError ``unknown-op``."""
         return self._config.op(name)
 
     def judged_by_table(self, name: str) -> bool:

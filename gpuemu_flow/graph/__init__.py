@@ -1,1 +1,1 @@
-"""From a checked configuration to the task graph, and the snapshot that keeps it."""
+"""Compile a checked configuration to the task graph, and store the graph in a snapshot."""

@@ -52,7 +52,7 @@ class Compiler:
     ----------
     config : Config
     cache : WorkspaceCache
-        Only its layout of paths is used.
+        The cache, of which only the layout of paths is used.
     overrides : Overrides
     version : str
         Digest of our own code, for the tasks' keys.

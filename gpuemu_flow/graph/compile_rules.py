@@ -58,9 +58,9 @@ class RuleTasks:
 
 
 def outputs_apart(config: Config) -> tuple[str, ...]:
-    """Return the absolute paths of the outputs that ``apart`` matches, or a folder of theirs.
+    """Return the absolute paths of the outputs that ``apart`` matches, by a folder too.
 
-    Before the first build they are not there to be found by a glob.
+    A glob does not find the outputs before the first build.
     """
     return tuple(
         str(config.root / output)

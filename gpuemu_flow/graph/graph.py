@@ -26,12 +26,12 @@ class Skip:
 
 
 class TaskOutline(NamedTuple):
-    """The part of a task by which those are found that a change may concern.
+    """The part of a task that suffices to tell whether a change may concern it.
 
     Attributes
     ----------
     stage, subject, dtype, target : str
-        As those of the `TaskSpec`.
+        The attributes of these names of the task's `TaskSpec`.
     sources : sequence of str
     reads : sequence of str
         Names of the tasks whose manifests it reads, in the order of its inputs.

@@ -29,9 +29,10 @@ class Overrides:
     settings : tuple of str
         Single keys, each ``table.key=value``.
     words : tuple of str
-        Of the command line: the options of targets among them hold, too, below the others.
+        Words of the command line. Options of the targets among them count as well, with the lowest
+        priority of all these changes.
     given : frozenset of str
-        Other options of targets that the command line gives itself.
+        Other options that the command line gives, and which targets therefore cannot set.
     """
 
     seed: int | None = None

@@ -47,7 +47,7 @@ class Settings:
     drawn_seed : int or None
         The master seed, where every run draws one of its own.
     sandbox : str
-        Its mode.
+        Mode of the sandbox.
     warnings : tuple of Problem
         Warnings of the configuration.
     remote, remote_mode : str
@@ -103,7 +103,7 @@ class KernelBasis:
     tool_files : list of (path, stamp)
         Every place where a tool is looked for.
     triton : str or None
-        Its version, where a kernel is one of its.
+        Version of Triton; None if no kernel is written in Triton.
     python : str
     """
 
@@ -201,9 +201,10 @@ class Snapshot:
 def save(path: Path, snapshot: Snapshot) -> None:
     """Write a snapshot, whole or not at all.
 
-    The graph lies in a file of its own, which only another graph replaces. It is written first, and
-    older ones are removed last, so that the snapshot names one that is there whenever this process
-    dies. A reader that finds none, or one of other content, compiles the graph anew.
+    The graph lies in a file of its own, which is written only if the graph changed. It is written
+    before the snapshot, and older graphs are removed last, so that a snapshot always names a graph
+    that exists, even if this process dies. A reader that finds no graph, or a graph with another
+    digest, compiles anew.
     """
     with _without_collecting():
         _save(path, snapshot)
@@ -241,7 +242,7 @@ def tasks_path(path: Path, digest: str) -> Path:
 def load(
     path: Path, root: Path, set_aside: Callable[[Path, str], None] = lambda *_: None
 ) -> Snapshot | None:
-    """Read a snapshot; None if there is none, or it is damaged or of another version.
+    """Return a snapshot, or None if it is missing, damaged or of another version.
 
     Parameters
     ----------

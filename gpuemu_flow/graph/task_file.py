@@ -27,9 +27,9 @@ class StoredTasks(Mapping[str, TaskSpec]):
     content : bytes
         The file.
     begin : int
-        Where the tasks begin in it, as JSON, one behind the other.
+        Offset in `content` of the first task; the tasks follow each other as JSON.
     sizes : sequence of int
-        Bytes of each.
+        Bytes of each task.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ class PipRequirement:
     ----------
     requirement : str
     doubt : str
-        Reason why a runner may not find it; empty when it will.
+        Reason why a runner may not find the package; empty when it will.
     """
 
     requirement: str

@@ -31,7 +31,7 @@ def install(
     files : mapping of str to bytes
         Contents by path relative to `target`, with ``/``.
     target : Path
-        Made when it does not exist.
+        Folder to write into, made if it does not exist.
     force : bool
         Replace files that are there.
     added_to : collection of str
@@ -42,7 +42,7 @@ def install(
     UsageError
         ``init-exists``, ``init-not-a-folder``; nothing was written.
     StoreError
-        ``init-not-writable``; nothing is left of it.
+        ``init-not-writable``; none of the files is left.
     """
     replaceable = set(files) if force else set(added_to)
     todo = _look(files, target, replaceable)

@@ -227,7 +227,7 @@ class Discovery:
         }
 
     def state(self, kind: str, members: Iterable[str]) -> str:
-        """Return the present state of one input, which several members may stand for."""
+        """Return the present state of one input, which may have several members."""
         return ", ".join(self._state(kind, member) for member in members)
 
     @contextmanager

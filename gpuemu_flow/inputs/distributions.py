@@ -59,7 +59,7 @@ class Looked:
     records: dict[str, _Record] = field(default_factory=dict)
 
     def has_no_site(self, path: str) -> bool:
-        """Tell whether no folder above a file, whose owner was looked for, has distributions."""
+        """Tell whether no folder above a file has distributions; call it after `owner`."""
         folder, slash, _ = path.rpartition("/")
         while slash and folder:
             if self.sites.get(folder) != {}:

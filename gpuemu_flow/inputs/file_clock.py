@@ -11,10 +11,10 @@ from gpuemu_flow.store.private_files import PrivateFolder
 
 
 class FileClock:
-    """Reads the clock that dates changes of files, which no other clock keeps step with.
+    """Reads the clock by which the file system dates changes, which differs from all other clocks.
 
-    A file that has no name any more is written to, again and again: to make and delete one each
-    time costs the more, the more were deleted in the last seconds.
+    One unlinked file is touched at each reading. Making and deleting a file at each reading would
+    cost more, the more files were deleted in the last seconds.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class FileClock:
         self._probe = -1
 
     def now(self) -> int:
-        """Return the time in ns; a file that changes from now on gets the same or a later one.
+        """Return the present time in ns; no later change of a file is dated earlier.
 
         Raises
         ------

@@ -56,7 +56,7 @@ class FileTable:
     Attributes
     ----------
     root : Path
-        Relative paths are meant from here.
+        Folder that relative paths start from.
     entries : dict
         Path to (stamp, digest); what the snapshot keeps.
     """
@@ -119,7 +119,7 @@ class FileTable:
 
     @contextmanager
     def as_refreshed(self) -> Iterator[None]:
-        """Take the digests that are in the table, all of which have just been looked at again."""
+        """Trust the digests in the table while inside, as all have just been checked again."""
         self._fresh = True
         try:
             yield

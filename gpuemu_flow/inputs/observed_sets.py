@@ -57,8 +57,8 @@ _UNKNOWN = _Fact("", (), "")
 class ObservedSets:
     """Sets of inputs with their states when the tasks were current.
 
-    Thousands of programs share most of their inputs. So each input in one state is kept once, is
-    looked at once, and a set is the numbers of such facts.
+    Thousands of programs share most of their inputs. So each pair of input and state (a fact) is
+    kept and checked once, and a set is stored as the numbers of its facts.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class ObservedSets:
             self._untracked[key] = names.untracked
 
     def of(self, tasks: Container[str]) -> ObservedSets:
-        """Select the sets of these tasks."""
+        """Return the sets of the tasks with these names."""
         found = ObservedSets()
         found._facts = dict(self._facts)
         found.task_sets = {task: key for task, key in self.task_sets.items() if task in tasks}

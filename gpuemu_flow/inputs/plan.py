@@ -58,7 +58,7 @@ Stamp = tuple[int, int, int, int]
 
 
 def is_of_a_session(name: str) -> bool:
-    """Return True for a variable that belongs to a session, not to the environment as a whole.
+    """Tell whether a variable belongs to a session, not to the environment as a whole.
 
     Terminals, editors and logins set these; each session has other values. Every started program
     gets all of them and hardly ever reads one. A program depends on such a variable only if it was
@@ -343,7 +343,7 @@ def holds(line: str, environ: "Mapping[str, str]") -> bool:
     Raises
     ------
     OSError, ValueError
-        Also in cases where it is not true.
+        The line is not true, or cannot be checked.
     """
     if line == _WORKERS:
         return True

@@ -48,7 +48,7 @@ class SettledFacts(Generic[T]):
     def known(self, paths: frozenset[str]) -> tuple[frozenset[str], tuple[T, ...]]:
         """Begin a scan as `look_again` does, and return all cached facts about some paths.
 
-        What every worker loads comes again and again, and is checked as one.
+        Paths that were asked for together before are checked as one group.
 
         Returns
         -------
@@ -99,7 +99,7 @@ class SettledFacts(Generic[T]):
         Parameters
         ----------
         path : str
-            It leads through no link and no ``..``.
+            A path without links and without ``..``.
         fact : object
         files : tuple of str
             Absolute paths of files from which the fact follows, too.

@@ -36,9 +36,9 @@ def _mode(path: str) -> int:
 
 
 def raw(variables: Mapping[str, str]) -> dict[Any, Any]:
-    """Return a copy of an environment, that of this process as the bytes that it holds.
+    """Return a copy of an environment; that of this process stays bytes, not decoded.
 
-    `os.environ` decodes all of them at each look.
+    `os.environ` decodes every variable each time it is read.
     """
     return dict(getattr(variables, "_data", variables))
 
@@ -89,7 +89,7 @@ class Unchanged:
         return {path: seen[0] for path, seen in self.links if seen is not None}
 
     def existing(self) -> set[str]:
-        """Return those paths in `modes` that lead to something."""
+        """Return the paths in `modes` at which something exists."""
         return {path for path, mode in self.modes if mode != -1}
 
     def holds(self, variables: Mapping[str, str]) -> bool:

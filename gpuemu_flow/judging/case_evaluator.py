@@ -149,7 +149,7 @@ class CaseEvaluator:
     def judge_all(self, cases: Sequence[Case]) -> Iterator[EvaluatedCase]:
         """Judge one case after the other as `judge` does, with `PLAIN` checks and fewer messages.
 
-        A case with trouble is judged again alone. `batch_size` says how many cases are to be given.
+        A case with trouble is judged again alone. `batch_size` tells the number of cases to pass.
         """
         begin = time.perf_counter()
         if self.subject.generators:
@@ -351,13 +351,13 @@ class CaseEvaluator:
     ) -> Iterator[list[CheckResult | None]]:
         """Judge each case as `judge_outputs` does, and each group in one message to the reference.
 
-        The next group is taken while the reference's worker is at one, and sent to it before the
-        results of that one are yielded.
+        While the reference's worker judges a group, the next group is taken. It is sent to the
+        worker before the results of the first group are yielded.
 
         Parameters
         ----------
         alone : bool
-            Judge each case alone that has no result by the message; False yields None for it.
+            True to judge alone each case without a result by the message; False yields None for it.
         """
         sent: GivenBatch | None = None
         for given in groups:

@@ -81,9 +81,9 @@ def own_seconds(
     Parameters
     ----------
     passed : float
-        Seconds; all of them count if this process has also waited of its own accord.
+        Elapsed seconds, all of which count if this process has also waited voluntarily.
     before, now : struct_rusage
-        Of this process.
+        Resource usage of this process at the beginning and the end of that time.
     """
     if now.ru_nvcsw > before.ru_nvcsw:
         return passed
@@ -113,7 +113,7 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
     Raises
     ------
     OSError, BlobError
-        It is gone or was damaged in the meantime: run the reference.
+        The file is gone or was damaged in the meantime: the caller runs the reference.
     """
     return blobs.decode(path.read_bytes())
 
@@ -130,9 +130,9 @@ class ExpectedStore:
     inputs : SeenInputs, optional
         Inputs that the reference was seen to use; they belong to the key.
     force : bool
-        True: nothing is found, whatever is kept.
+        True to find nothing, whatever is stored.
     limit : int
-        Bytes that it writes at most; what comes later is not kept.
+        Largest number of bytes that this object stores; later outputs are not stored.
 
     Attributes
     ----------

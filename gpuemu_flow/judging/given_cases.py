@@ -12,7 +12,7 @@ _all_but_seed = attrgetter(*(field.name for field in fields(Case) if field.name 
 
 
 def cases_to_json(cases: Sequence[Case]) -> list[Json]:
-    """Return the first case, and of others only the seed where the rest is as of the first."""
+    """Return cases as JSON: only the seed of a case that otherwise equals the first."""
     first, *others = cases
     rest = _all_but_seed(first)
     found: list[Json] = [first.to_json()]
@@ -21,7 +21,7 @@ def cases_to_json(cases: Sequence[Case]) -> list[Json]:
 
 
 def cases_from_json(data: Sequence[Json]) -> Iterator[Case]:
-    """Undo `cases_to_json`."""
+    """Yield the cases from the result of `cases_to_json`."""
     first = Case.from_json(data[0])
     alike = vars(first)
     yield first

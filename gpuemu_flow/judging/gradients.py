@@ -1,4 +1,4 @@
-"""Judge gradients: elements where several are right, and failures that say what is missing."""
+"""Judge gradients: elements with several right values, and failures for missing gradients."""
 
 from __future__ import annotations
 
@@ -64,9 +64,10 @@ def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckR
 
 
 def with_parameters(actual: Arrays, expected: Arrays, dtypes: Mapping[str, list[str]]) -> Arrays:
-    """Return an op's outputs with gradients of the parameters that the reference has, no others.
+    """Return an op's outputs with a gradient for each parameter of the reference, and no others.
 
-    A parameter that the op lacks, or that it froze, gets no gradient: 0, as in PyTorch.
+    A parameter that the op lacks, or that it froze, gets a gradient of zeros, as no gradient
+    counts as 0 in PyTorch.
     """
     kept = {n: a for n, a in actual.items() if n in expected or not is_of_parameter(n)}
     missing = {

@@ -64,7 +64,7 @@ class OpTraits:
     Attributes
     ----------
     exact : bool
-        It computes without rounding: copies, comparisons, selections.
+        True if the reference computes without rounding: copies, comparisons, selections.
     weak : bool
         The reference cannot be evaluated in float32 arithmetic.
     """

@@ -132,7 +132,7 @@ class Verdicts:
             self._judge()
 
     def finish(self) -> list[Json]:
-        """Judge the cases that still wait, and return all verdicts; null for those without."""
+        """Judge the cases that still wait, and return the verdict, or None, of each case."""
         self._judge()
         return [None if result is None else result.to_json() for result in self._results]
 

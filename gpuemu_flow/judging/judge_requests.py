@@ -75,7 +75,8 @@ class PreparedBatch:
     peer : Arena or None
         The op's memory.
     give : bool
-        Put the inputs there. False once the op has them, since its outputs then lie beside them.
+        True to write the inputs into the memory shared with the op. False once the op has them,
+        since its outputs then lie beside them.
     known : sequence of str or None
         Per case: the file with the reference's outputs; None if it must be run.
     stage : sequence of str
@@ -111,9 +112,9 @@ def post(
     cases: int = 1,
     made: int = 0,
 ) -> Attempt | None:
-    """Send a request about cases, and with a worker's first one the settings of its service.
+    """Send a request about cases; a worker's first request carries the settings of its service.
 
-    The worker makes inputs of up to `made` bytes for each.
+    The worker makes inputs of up to `made` bytes for each case.
     """
     if worker_client.cases == 0:
         message.update(target=SERVICE, setup=setup.to_json())
@@ -331,5 +332,5 @@ def _current(worker_client: WorkerClient) -> _Current:
 
 
 def forget_prepared(worker_client: WorkerClient) -> None:
-    """Note that the service is no longer prepared for the cases of the last `JudgeRequest`."""
+    """Record that the service is no longer prepared for the cases of the last `JudgeRequest`."""
     _current(worker_client).about = None

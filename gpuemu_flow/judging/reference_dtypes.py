@@ -10,7 +10,7 @@ from gpuemu_flow.types import COMPLEX, DTYPES, Case
 
 
 def widens(dtype: str, asked: str | None) -> bool:
-    """Return True where the reference is first asked for float64 outputs.
+    """Tell whether the reference is first asked for float64 outputs.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ DRAWING_FAR = ("extremes", "special", "large")
 
 
 def wider_precisions(precision: str, result: CheckResult, case: Case) -> list[str]:
-    """Return the precisions, narrowest first, that might pass what failed under this one."""
+    """Return the precisions, narrowest first, under which a failed case might pass."""
     stats = result.stats
     values_only = all(failure.kind is FailureKind.TOLERANCE for failure in result.failures)
     if not values_only or stats.num_exceeding > FEW * stats.count:
@@ -35,7 +35,7 @@ def wider_precisions(precision: str, result: CheckResult, case: Case) -> list[st
 
 
 def precision_note(precision: str, dtype: str) -> str:
-    """Say that a wider precision passes what failed, and what it allows."""
+    """Return the note that a wider precision passes a failed case, and what it allows."""
     what = "the result of every step" if precision == INPUT else "operands of matrix products"
     return (
         f'this passes under `precision = "{precision}"`, where {what} may be rounded to {dtype}; '

@@ -56,9 +56,9 @@ def comparison_failed(error: RunError) -> CheckResult:
 
 
 def reason(failure: Failure) -> str:
-    """Return the reason of a failure, finer than its kind: it separates crashes from exceptions.
+    """Return the reason of a failure, which says more than its kind: a crash or an exception.
 
-    Cases with one reason may have one cause; those with different ones hardly do.
+    Cases with the same reason may have the same cause; cases with different reasons rarely do.
     """
     return f"{failure.kind.value}:{failure.why}" if failure.why else failure.kind.value
 

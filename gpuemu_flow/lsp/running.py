@@ -1,4 +1,4 @@
-"""Runs the commands of lenses in the background, one at a time per workspace, with progress."""
+"""Run the commands of lenses in the background, one at a time per workspace, with progress."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ def _is_there(border: float, grave: float, side: float) -> bool:
 
 
 def has_moved(before: Claim, after: Claim) -> bool:
-    """Tell whether a border that seemed known moved with more cases, so that there is none."""
+    """Tell whether a border that seemed known moved with more cases, and so is no border."""
     if before.kind not in STRETCHES or not is_sharp(before):
         return False
     pairs = [(old, new) for old, new in ((before.low, after.low), (before.high, after.high)) if old]

@@ -38,7 +38,7 @@ class JudgedApart:
     ----------
     name : str
     count, no_verdict : int
-        Number of its elements, and of those without a verdict.
+        Number of the output's elements, and of its elements without a verdict.
     failures : tuple of Failure
     note : str
     """

@@ -93,7 +93,7 @@ def check_alike(
     ----------
     form : Form
     actual, expected : sequence of ndarray
-        Of each case.
+        The output of each case, and the reference's.
     inputs : sequence of mapping of str to ndarray
     dtype : str
         Dtype that the output should have.

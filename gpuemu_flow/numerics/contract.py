@@ -98,13 +98,13 @@ class OutputContract:
     dtype : str
         Canonical name, ``same as INPUT`` or ``promote``; empty: the reference's.
     low, high : float or None
-        Bounds of its values, both included.
+        Bounds of the output's values, both included.
     atol, rtol : float or None
-        A tolerance of its own; both None: that of the op.
+        The output's own tolerance; both None to use that of the op.
     ties : str
         Input into which the output's indices point; indices of equal elements are equally right.
     order : bool
-        Its elements along `axis` may stand in any order.
+        True if the elements along `axis` may stand in any order.
     up_to : str
         One of `VIEWS`, or empty.
     axis : int or None
@@ -147,7 +147,7 @@ class OutputContract:
 
     @property
     def of_form(self) -> bool:
-        """Tell whether nothing is declared but dims and dtype, of which values know nothing."""
+        """Tell whether only dims and dtype are declared, which do not concern values."""
         return self == OutputContract(self.name, self.dims, self.dtype)
 
     @property

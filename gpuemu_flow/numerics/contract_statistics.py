@@ -44,16 +44,18 @@ class Tested:
 
 
 def tested(name: str, values: Array, means: Array, told: Statistics) -> Tested:
-    """Test the elements of one output against their distribution.
+    """Test the elements of one output against their distribution, and return the result.
 
     Parameters
     ----------
     name : str
+        Name of the output, for messages.
     values : ndarray
         The op's output.
     means : ndarray
         Mean of each element, of the same shape.
     told : Statistics
+        The distribution that the configuration declares.
     """
     fmt = FLOAT_LIMITS.get(dtype_name(values.dtype) or "")
     drawn, wanted = to_float64(values), to_float64(means)

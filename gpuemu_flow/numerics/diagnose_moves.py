@@ -6,7 +6,7 @@ kind                the failing elements are
 ``transposed``      the reference's with two axes of one size swapped
 ``memory-order``    the reference's with two axes swapped and then read as if they were not
 ``reversed``        the reference's from the other end of an axis
-``shifted``         the reference's some places before or behind along an axis; ``stale`` for rows
+``shifted``         the reference's at a fixed distance along an axis (along rows: ``stale``)
 ``repeated``        the reference's first row, or first tile, over and over
 ``input-copy``      an input's
 ``permuted``        the reference's in another order
@@ -35,7 +35,7 @@ _INDEX_NAMES = {-1: "column", -2: "row"}
 
 
 def moves(evidence: Evidence) -> list[Finding]:
-    """Find wrong values that are right at other places; empty if the reference is too uniform."""
+    """Yield findings of right values at wrong places; none if the reference is too uniform."""
     points = evidence.finite
     if evidence.total < 4 or not len(points):
         return []

@@ -1,4 +1,4 @@
-"""Diagnose by value: NaN, zeros, a constant, a multiple of the right ones, rounded ones.
+"""Diagnose by value: NaN, zeros, a constant, a multiple of the right values, or rounded values.
 
 ==========================  ======================================================================
 kind                        the failing elements
@@ -201,7 +201,7 @@ def fit_factor(
 
 
 def factor_name(factor: float, dims: tuple[int, ...], residual: float) -> str:
-    """Name the likely origin of a factor: a small number, a formula of a dim, or '' if unknown."""
+    """Return the likely origin of a factor: a small number, a formula of a dim, or ''."""
     slack = max(3.0 * residual, 1e-6)
     for most, factors in ((SIMPLE_SLACK, _simple_factors(dims)), (EXOTIC_SLACK, _others(dims))):
         if slack > most:

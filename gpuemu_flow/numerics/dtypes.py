@@ -96,7 +96,7 @@ class FloatLimits:
     ----------
     name : str
     bits, exponent_bits, mantissa_bits : int
-        `mantissa_bits` counts the stored ones; the precision is one more.
+        `mantissa_bits` counts the stored bits; the precision is one bit more.
     eps : float
         From 1 to the next larger value, ``2 ** -mantissa_bits``.
     max : float

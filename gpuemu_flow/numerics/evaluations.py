@@ -56,7 +56,7 @@ class Evaluations:
 
     @property
     def takes_float64(self) -> bool:
-        """Return False if the reference refused float64 but accepted another dtype."""
+        """Tell whether the reference takes float64: false if it accepted only another dtype."""
         return WIDE in self._kinds
 
     @property

@@ -140,9 +140,9 @@ class Excused:
     Attributes
     ----------
     right : ndarray of bool
-        They lie between the reference's gradients on both sides of a kink.
+        Elements that lie between the reference's gradients on both sides of a kink.
     unjudged : ndarray of bool
-        No verdict is possible on them.
+        Elements on which no verdict is possible.
     """
 
     right: BoolArray
@@ -264,7 +264,7 @@ class Bends:
 
 
 def unit_of(dtype: str) -> float:
-    """Return one rounding of the arithmetic that ops on a dtype compute in."""
+    """Return the unit roundoff of the arithmetic in which ops on a dtype compute."""
     return 2.0**-53 if dtype == "float64" else FLOAT32_UNIT
 
 

@@ -108,7 +108,7 @@ def stepping(inputs: Arrays, turn: int, change: float) -> tuple[dict[str, NDArra
         Number of the operation among those that round, from 1 on. If the list ends up shorter,
         there is no such operation.
     change : float
-        Relative change of its result.
+        Relative change of the operation's result.
     """
     met: list[int] = []
     return wrapped(inputs, _Stepping, turn=turn, met=met, rng=SeededRng(0), unit=change), met

@@ -96,11 +96,11 @@ def measure(
     says. S is the larger of |r| and, unless the result grows exponentially, the reference at |x|,
     which for sums of products is the sum of the magnitudes (Higham, "Accuracy and Stability of
     Numerical Algorithms", 2002, 3.1). Such a sum is finite and never shrinks as any |x| grows. The
-    reference at |x| need not be one: where 1 - x becomes 1 - |x| it may have a pole that the result
-    is far from. Hence S is the smallest over |x| and over magnitudes that have each grown by a
-    factor between 1 and 2 of its own, and at most the largest |x| or 1 unless E accounts for more,
-    up to ``16 sqrt(N) E / u``, N the largest number of elements of an input: the error of a sum of
-    N terms that are each moved by a rounding is at least about ``u S / sqrt(N)``.
+    reference at |x| need not be such a sum: where 1 - x becomes 1 - |x|, it may have a pole that
+    the result is far from. Hence S is the smallest over |x| and over magnitudes that have each
+    grown by a factor between 1 and 2 of its own, and at most the largest |x| or 1 unless E accounts
+    for more, up to ``16 sqrt(N) E / u``, N the largest number of elements of an input: the error of
+    a sum of N terms that are each moved by a rounding is at least about ``u S / sqrt(N)``.
 
     There is no verdict where ``8 g (E + u S) + 2 R`` is more than half of the value's scale, the
     largest of |r|, S up to the largest |x| or 1, and beyond as far as E accounts for it, and the

@@ -36,7 +36,8 @@ class Rounding:
     steps : bool
         Round every step, not only the operands of matrix products.
     seed : int or None
-        Round a random multiple of what the narrow type cannot hold; None = round it itself.
+        Seed of a random factor that values are multiplied by before they are rounded, and divided
+        by afterwards; None rounds the values themselves.
     """
 
     dtype: str

@@ -194,11 +194,11 @@ class MutantResult:
     Attributes
     ----------
     mutant : str
-        Its name.
+        Name of the mutant.
     seed : int
         The case's seed.
     killed : bool
-        The check failed it.
+        True if the check failed the mutant.
     """
 
     mutant: str

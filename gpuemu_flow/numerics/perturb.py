@@ -110,7 +110,7 @@ class Perturbation:
         return self._with_zeros(lambda sizes: sizes < below)
 
     def flushed_some(self, draw: int) -> Arrays | None:
-        """Replace subnormals as `flushed` does, but only those chosen at random."""
+        """Replace random subnormals by zero; return None when nothing changes."""
         key = np.uint64(self._rng.derive(f"auto/flushed/{draw}").gen_u64())
 
         def chosen(sizes: Float64Array) -> NDArray[np.bool_]:

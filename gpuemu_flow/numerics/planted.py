@@ -1,4 +1,4 @@
-"""Make the wrong tensors of `output_mutants`, one function per kind; None without effect."""
+"""Make the wrong tensors of `output_mutants`, one function per kind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Site:
     dtype : str
         Dtype that the tensor has, or will be rounded to.
     rng : SeededRng
-        Decides what is hit.
+        Generator that decides which elements the bug hits.
     longest : int
         Largest dim over all inputs.
     depths : tuple of int

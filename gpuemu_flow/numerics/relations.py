@@ -7,7 +7,7 @@ alike (a repeat, where neighbours hardly differ) does not count.
 ==================  ==============================================================================
 kind                actual is
 ==================  ==============================================================================
-``factor``          a constant, or something made of a dim, times expected
+``factor``          a constant, or a function of a dim's size, times expected
 ``offset``          a constant more than expected
 ``power``           a root, square, reciprocal, logarithm of expected
 ``clamped``         expected with negative (or positive) elements as 0
@@ -21,7 +21,7 @@ kind                actual is
 ``wrapped``         expected, kept in an integer of fewer bits
 ==================  ==============================================================================
 
-`relations_inputs` has those for which the reference is asked again.
+`relations_inputs` has the relations for which the reference is run again.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ==================  ==============================================================================
 kind                actual is what the reference gives
 ==================  ==============================================================================
-``scaled-input``    with an input times a constant, or times something made of a dim
+``scaled-input``    with an input times a constant, or times a function of a dim's size
 ``ignored``         with an input all zeros, or all ones
 ``rolled``          with an input one place on along an axis
 ``reversed-input``  with an input in reverse order along an axis

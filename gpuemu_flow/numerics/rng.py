@@ -119,13 +119,13 @@ class SeededRng:
         return low + self.gen_u64() % (high - low)
 
     def choice_index(self, length: int) -> int:
-        """Return an index below `length`; ValueError when there is none."""
+        """Return a random index below `length`; raise ValueError when there is none."""
         if length <= 0:
             raise ValueError(f"nothing to choose from: length {length}")
         return self.gen_u64() % length
 
     def choice(self, options: Sequence[T]) -> T:
-        """Return one of `options`, duplicates counting; ValueError when it is empty."""
+        """Return a random one of `options`, which may repeat; raise ValueError if it is empty."""
         return options[self.choice_index(len(options))]
 
     def gen_bool(self, probability: float = 0.5) -> bool:

@@ -52,12 +52,12 @@ CONVERSIONS: dict[str, Conversion] = {
 
 
 def draw(kind: str, state: State, count: int) -> tuple[NDArray[Any], State]:
-    """Return `count` values of one of `CONVERSIONS` and the state after; ValueError below 0."""
+    """Return `count` values of one of `CONVERSIONS`, and the state after them."""
     return rng_lanes.fill(state, _checked(count), CONVERSIONS[kind])
 
 
 def converted(kind: str, words: Words) -> NDArray[Any]:
-    """Return the values of one of `CONVERSIONS` that rows of states and words stand for.
+    """Return values made of the words of several streams by one of `CONVERSIONS`.
 
     Parameters
     ----------

@@ -101,7 +101,7 @@ def basis_words(count: int) -> Words:
 def step_through(words: Words) -> None:
     """Fill the rows behind the first two, each column with the words that follow its state.
 
-    Two rows at a time, as only the last term of a word depends on the one before.
+    Two rows are computed at a time, as only the last term of a word depends on the word before it.
     """
     steps = len(words) - 2
     spares = np.empty_like(words[:2])

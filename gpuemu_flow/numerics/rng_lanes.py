@@ -1,6 +1,7 @@
-"""Many values at once: lanes far apart in one stream, or at the start of many.
+"""Draw many values at once, by generators that advance together (lanes).
 
-The lanes' states are rows of uint64 that advance together; a transposition restores the order.
+The lanes start far apart in one stream, or one at the start of each of many streams. Their states
+are rows of uint64; a transposition restores the order of the stream.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class RandomLanes:
     Attributes
     ----------
     starts : ndarray of uint64, shape (2, lanes)
-        Write the lanes' states here; `draw_columns` leaves the new ones here.
+        States of the lanes before a call of `draw_columns`, which replaces them by the states after
+        it.
     """
 
     def __init__(self, lanes: int, rows: Words, words: Words, values: Words) -> None:

@@ -1,6 +1,6 @@
 """The streams of several seeds, drawn from together: a row of values for each of them.
 
-Each row is what `rng.SeededRng` gives for its seed, bit for bit. Of many short rows, all streams
+Each row is what `rng.SeededRng` gives for its seed, bit for bit. For many short rows, all streams
 take a step with the same few vector operations.
 """
 
@@ -37,7 +37,7 @@ FEWEST_ARRAY = 12
 
 
 class SeededStreams:
-    """The streams of several seeds. Drawing leaves each where as many single draws would.
+    """The streams of several seeds, each of which draws what `SeededRng` draws for its seed.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class SeededStreams:
         return SeededStreams([derive_seed(seed, domain) for seed in self.seeds])
 
     def some(self, numbers: NDArray[np.int64]) -> SeededStreams:
-        """Return some of the streams, as far as they were drawn."""
+        """Return the streams with these positions, in their present states."""
         taken = SeededStreams([self.seeds[number] for number in numbers.tolist()])
         if self._states:
             taken._states = [self._states[number] for number in numbers.tolist()]
@@ -90,11 +90,11 @@ class SeededStreams:
         return self._draw("f32", n)
 
     def uniform10_f64(self, n: int) -> NDArray[np.float64]:
-        """See `SeededRng.uniform10_f64`."""
+        """Return `n` values of `SeededRng.uniform10_f64` of each stream."""
         return self._draw("uniform10_f64", n)
 
     def uniform10_f32(self, n: int) -> NDArray[np.float32]:
-        """See `SeededRng.uniform10_f32`."""
+        """Return `n` values of `SeededRng.uniform10_f32` of each stream."""
         return self._draw("uniform10_f32", n)
 
     def ranges(self, n: int, low: int, high: int) -> NDArray[np.int64]:
@@ -118,11 +118,11 @@ class SeededStreams:
         return [((new ^ newer) + newer) & MASK64 for newer, new in self._states]
 
     def choice(self, options: Sequence[T]) -> list[T]:
-        """Return one of `options` for each stream."""
+        """Return a random one of `options` for each stream."""
         return [options[index] for index in self.gen_range(0, len(options)).tolist()]
 
     def shuffled(self, count: int) -> NDArray[np.int64]:
-        """Return the numbers below `count` in the order that `SeededRng.shuffle` gives them."""
+        """Return the numbers below `count`, shuffled: one row for each stream, int64."""
         order = np.tile(np.arange(count), (len(self.seeds), 1))
         words = self.u64(count - 1)
         everyone = np.arange(len(self.seeds))

@@ -1,4 +1,4 @@
-"""Normal values from uniform ones, equal to the C library's without a call of it per value."""
+"""Normal values from uniform values, equal to those by the C library, but in whole arrays."""
 
 from __future__ import annotations
 

@@ -128,7 +128,8 @@ class Spread:
         marked : list of ndarray or None
             Evaluations in which every value that was rounded on the way is changed.
         moved : list of ndarray or None
-            Evaluations in which each rounding is moved at random. None stands for a failed one.
+            Evaluations in which each rounding is moved at random; None stands for a failed
+            evaluation.
         """
         if self.fmt is not None:
             return
@@ -151,8 +152,8 @@ class Spread:
 
         The first of `at_magnitudes` is the reference at |x|; in the others each |x| has grown by a
         factor of its own. A sum of magnitudes never shrinks as they grow, so that the value at |x|
-        should be the smallest. Where another one is smaller, |x| lies beside a pole and proves
-        nothing. An exponential at |x| is not the sum of the magnitudes of anything.
+        should be the smallest. Where another value is smaller, |x| lies beside a pole, and S
+        proves nothing. An exponential at |x| is no sum of magnitudes at all.
         """
         if self.fmt is None:
             return

@@ -1,4 +1,4 @@
-"""Error statistics gathered block by block: exact ones, sampled ones, and their combination."""
+"""Gather error statistics block by block: exact figures, sampled figures, and all combined."""
 
 from __future__ import annotations
 

@@ -61,8 +61,8 @@ def fill_uniform(
     dtype : str
         Name or alias.
     protocol_v1 : bool
-        For bfloat16 give what gpuemu sends under that label: the bit patterns of the float16
-        values. Seen as bfloat16 they are other numbers.
+        True to give, for bfloat16, what gpuemu sends under that label: the bit patterns of the
+        float16 values, which are other numbers as bfloat16.
 
     Returns
     -------

@@ -28,7 +28,7 @@ def split_variants(outputs: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, 
     Returns
     -------
     tuple of dict
-        The op's own by name, and by label whole sets of outputs.
+        The op's own outputs by name, and for each variant's label its outputs by name.
     """
     own = {name: array for name, array in outputs.items() if _MARK not in name}
     changed: dict[str, dict[str, NDArray[Any]]] = {}

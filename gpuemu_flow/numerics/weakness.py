@@ -31,7 +31,7 @@ def only_zeros(inputs: Mapping[str, NDArray[Any]] | None) -> bool:
 def note_of_zeros(result: CheckResult) -> tuple[str, ...]:
     """Return the warning about one case that passed on inputs of only zeros; else nothing.
 
-    An op whose every case is such does not pass; see `verdicts.Tally`.
+    An op does not pass if all of its cases have only zeros as inputs; see `verdicts.Tally`.
     """
     if not result.blank or result.verdict is not Verdict.PASSED:
         return ()
@@ -47,8 +47,8 @@ def note_of_zeros(result: CheckResult) -> tuple[str, ...]:
 def weakness(output: CheckedOutput) -> WeakOutput | None:
     """Describe the weakness of an output's comparison; None when it has none.
 
-    It is weak if all finite expected values are equal, or if the explicit tolerance would accept
-    zeros in place of all of them. Negated expected values could pass only in the latter case.
+    A comparison is weak if all finite expected values are equal, or if the explicit tolerance would
+    accept zeros in place of all of them. Negated values could pass only in the second case.
     """
     flat = output.expected.reshape(-1)
     if not flat.size:

@@ -24,7 +24,7 @@ def described(answer: Mapping[str, Json]) -> ProblemFacts:
     Raises
     ------
     ProbeError
-        The answer is not one of our adapters'.
+        The answer is none that our adapters give.
     """
     try:
         return ProblemFacts(

@@ -45,11 +45,11 @@ class Comparison:
     ----------
     line : int
     actual, expected : ast.expr
-        As they stand in it, the first argument first.
+        The two sides as they stand in the comparison, the first argument first.
     tolerances : mapping of str to ast.expr
         ``atol`` and ``rtol`` where they are given.
     function : str
-        The name of what compares.
+        Name of the function that compares.
     """
 
     line: int

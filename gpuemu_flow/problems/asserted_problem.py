@@ -1,4 +1,4 @@
-"""From a comparison in a test to an op, a reference and a schema."""
+"""Turn a comparison in a test into an op, a reference and a schema."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class ComparisonSide:
     own : frozenset of str
         The names among them that are no framework's.
     top : tuple of ast.stmt
-        Statements of the file's top level that they need.
+        Statements of the file's top level that the side needs.
     names : frozenset of str
-        All names that those use.
+        All names that these statements use.
     """
 
     value: ast.expr
@@ -171,7 +171,7 @@ def read_comparison(
     Raises
     ------
     NotUnderstoodError
-        Its inputs, op or reference cannot be determined from its text.
+        The inputs, op or reference of the comparison cannot be determined from the text.
     """
     parameters = Parameters.of(test, expander)
     fixed: set[str] = set()

@@ -219,7 +219,7 @@ class ModuleText:
     tree: ast.Module
 
     def closure(self, names: AbstractSet[str]) -> tuple[list[ast.stmt], set[str]]:
-        """Return the statements that give names their values, in order, and all names used."""
+        """Return the statements on which names depend, in order, and all names that these read."""
         wanted, kept = set(names), set()
         changed = True
         while changed:

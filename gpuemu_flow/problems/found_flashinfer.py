@@ -42,7 +42,7 @@ class PythonSolution:
     ----------
     name : str
     content : mapping
-        As its file has it.
+        Content of the solution's file.
     """
 
     name: str

@@ -55,7 +55,8 @@ def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None])
     Raises
     ------
     UsageError
-        Its configuration cannot be read; what cannot be taken is in `ImportOutcome.left`.
+        The workspace's configuration cannot be read. Ops that cannot be taken are no error: see
+        `ImportOutcome.left`.
     """
     config = path if path.is_file() else path / CONFIG
     places = Places(config.parent, options.into)

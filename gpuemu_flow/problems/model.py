@@ -22,9 +22,10 @@ class CandidateProgram:
         The file that it was read from.
     source : bytes
     triton : bool
-        It launches Triton kernels or asks for a GPU, so that Triton's interpreter runs it.
+        True if the program launches Triton kernels or asks for a GPU, and so runs in Triton's
+        interpreter.
     gpu : bool
-        It asks for a GPU.
+        True if the program asks for a GPU.
     """
 
     name: str
@@ -41,7 +42,7 @@ class ProblemSource:
     Attributes
     ----------
     name : str
-        As of a candidate.
+        Made of the characters allowed in `CandidateProgram.name`.
     path : Path
     source : bytes
     constants : mapping of str to int
@@ -102,11 +103,11 @@ class ReferenceOutput:
     rank : int
         Number of axes.
     floating, finite : bool
-        True if it holds floats; true if all of them are finite.
+        True if the output holds floats, and if all of them are finite.
     name : str
         Empty for ``out0`` and so on.
     dims : tuple of (int or str)
-        Its axes where they are known.
+        Axes of the output where they are known.
     rules : mapping of str to JSON
         Further keys of the output in the configuration.
     """
@@ -174,7 +175,7 @@ class ImportedProblem:
     schema : mapping of str to JSON
         Further keys of the schema.
     notes : tuple of str
-        Remarks on it, to be printed.
+        Remarks on the problem, to be printed.
     """
 
     source: ProblemSource
@@ -207,7 +208,7 @@ class ImportOutcome:
     taken : tuple of ImportedProblem
     left : tuple of SkippedProblem
     in_place : bool
-        The programs are read where they are, not copied.
+        True if the programs are read where they are, not copied.
     """
 
     files: Mapping[str, bytes]

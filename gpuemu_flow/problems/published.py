@@ -35,7 +35,7 @@ class PublishedConfig:
     Attributes
     ----------
     sections : mapping of str to mapping
-        Its tables but the ops and kernels.
+        All tables of the file except ops and kernels.
     ops, kernels : tuple of (int, mapping)
         Each with the line that it begins in.
     left : tuple of SkippedProblem
@@ -54,7 +54,7 @@ def read_published(file: Path) -> PublishedConfig:
     Raises
     ------
     UsageError
-        It cannot be read, or is no TOML.
+        The file cannot be read, or is no TOML.
     """
     raw: dict[str, Json] = {}
 

@@ -41,14 +41,14 @@ class CorpusOp:
     ----------
     name : str
     path : Path
-        Its `meta.json`.
+        Path of the op's `meta.json`.
     kernel : str
         Path of the file whose `run` takes a dict of arrays, in the new workspace.
     reference : JSON
         A program.
     schema, tolerances : mapping of str to JSON
     triton, gpu : bool
-        The kernel launches Triton kernels; it asks for a GPU.
+        True if the op launches Triton kernels, and if it asks for a GPU.
     """
 
     name: str

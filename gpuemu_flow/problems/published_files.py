@@ -32,7 +32,7 @@ class Places:
     root : Path
         Folder of the published workspace.
     into : Path
-        Folder of the new one.
+        Folder of the new workspace.
     """
 
     root: Path
@@ -57,13 +57,14 @@ class Places:
         Parameters
         ----------
         value : JSON
-            As an op names it.
+            The program as an op's table has it.
         base : Path, optional
-            A folder below `root` that the path may start at, too.
+            A folder below `root`; a relative path is looked for there first, then below `root`.
 
         Raises
         ------
         PlaceError
+            There is no such file in the published workspace, or the program cannot be moved.
         """
         if not isinstance(value, str):
             if self.prefix:
@@ -90,7 +91,8 @@ class Places:
     def file(self, text: str, base: Path | None = None) -> str:
         """Return the path of a file in the new workspace.
 
-        An absolute path may be that of another machine: its last parts are looked for, too.
+        An absolute path may be one of another machine: the file is also looked for by its last
+        parts.
 
         Raises
         ------

@@ -85,7 +85,7 @@ class Scores:
 
 
 def scores_of(report: RunReport) -> Scores:
-    """Compute the scores from a run's report; an op is wrong if it is wrong in any dtype."""
+    """Return the scores from a run's report; an op is wrong if it is wrong in any dtype."""
     by_op: dict[str, list[OpResult]] = {}
     for result in report.results:
         by_op.setdefault(result.op, []).append(result)

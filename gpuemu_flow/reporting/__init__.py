@@ -1,1 +1,1 @@
-"""Builds the documents that reports show, from runs, history, baselines and submissions."""
+"""Build the documents that reports show, from runs, history, baselines and submissions."""

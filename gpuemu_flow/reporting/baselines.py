@@ -78,7 +78,7 @@ class StoredBaseline:
     ----------
     baseline : Baseline
     replaced : bool
-        There was one of that name.
+        True if the baseline replaced another of the same name.
     dropped : tuple of str
         Tags of the oldest baselines, deleted because of ``storage.max_baselines``.
     """

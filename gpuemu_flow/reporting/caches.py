@@ -56,7 +56,7 @@ class CacheFacts:
     signed : bool
         Entries of the shared cache must have a signature.
     answers : str
-        ``yes``, or why it does not answer; empty without a shared cache.
+        ``yes``, or the reason why the shared cache does not answer; empty without one.
     shared : Size
     """
 

@@ -57,7 +57,7 @@ class ReportRequest:
     pictures : bool
         Failing cases are run again, to draw them.
     require_all : bool
-        A requested item without a verdict makes the report no success.
+        True if the report is no success when a requested item has no verdict.
     confirm : bool
         New cases are run, to confirm the causes of failures.
     since : str
@@ -65,7 +65,7 @@ class ReportRequest:
     shard : Shard or None
         Only the tasks of this shard.
     elsewhere : Elsewhere or None
-        Machines that run tasks for this one.
+        Machines that run tasks in place of this machine.
     """
 
     words: tuple[str, ...] = ()

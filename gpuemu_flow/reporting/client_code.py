@@ -23,7 +23,7 @@ class ChangedFiles:
     Attributes
     ----------
     edited, gone : tuple of str
-        As they are stored: relative to the workspace where they lie in it.
+        Paths as they are stored: relative to the workspace if they lie in it.
     """
 
     edited: tuple[str, ...] = ()
@@ -39,7 +39,8 @@ class ClientCode:
     Parameters
     ----------
     workspace : Workspace
-        It records the files that were checked, so that the next run checks them again.
+        The workspace, which records the files that were checked, so that the next run checks them
+        again.
     store : ResultStore
     """
 

@@ -32,8 +32,8 @@ class LastResults:
     results : mapping of str to tuple of OpResult
         Results of each op, one per dtype.
     outdated : frozenset of str
-        Ops of which something changed since: a file, the configuration, or a task before them. An
-        op that crashed, and would crash again, is not among them: its results say so.
+        Ops with a changed input since: a file, the configuration, or a task before them. An op that
+        crashed, and would crash again, is not among them: its results say so.
     failures : mapping of str to tuple of FailureRecord
         Recorded failures of each op, newest first.
     """
@@ -47,7 +47,7 @@ NOTHING = LastResults({}, frozenset(), {})
 
 
 def last_results(root: Path) -> LastResults:
-    """Read the last results of a workspace; empty if there are none, or they are damaged.
+    """Return the last results of a workspace; empty if there are none, or they are damaged.
 
     No program is run and no configuration is read, so that it is safe in a folder of unknown
     origin.

@@ -1,7 +1,7 @@
 """The results of comparisons that passed, kept so that a report need not read each manifest again.
 
-A row counts for the very manifest that it was read from, which its digest tells, and for the graph
-in which that was. Results that did not pass are read anew each time.
+A row is valid only for the manifest that it was read from, known by its digest, and for the graph
+of that time. Results that did not pass are read from their manifests each time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PassedRows:
     Attributes
     ----------
     problems : tuple of Problem
-        Damage of the file that holds them.
+        Problems of a damaged file of rows.
     """
 
     def __init__(self, workspace: Workspace, status: Mapping[str, str]) -> None:
@@ -52,14 +52,14 @@ class PassedRows:
         self.problems = tuple(self._cache.problems[known:])
 
     def get(self, name: str, outline: TaskOutline) -> OpResult | None:
-        """Return the result of a comparison of which nothing ran; None if there is no row for it.
+        """Return the kept result of a comparison if nothing of it ran; None without a valid row.
 
         Parameters
         ----------
         name : str
             The comparison's task.
         outline : TaskOutline
-            Of that task.
+            The outline of that task.
         """
         row = self._rows.get(name)
         if row is None or any(self._status.get(n) != "current" for n in (name, *outline.reads)):

@@ -71,8 +71,8 @@ def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
     report : RunReport
         An op is summarised by the same function as after a run. What was never checked is missing.
     stale, outdated : set of str
-        Tasks that would run, and those of them for which something changed. The others are only
-        tried again because they ended in an error.
+        Tasks that would run, and those of them with a changed input. The others would run again
+        only because they ended in an error.
     """
     graph, states = workspace.graph, workspace.states()
     stale = workspace.stale(set(graph.tasks))
@@ -104,7 +104,7 @@ def build_report(
     broken : collection of str
         Tasks whose run made no target, if `outcome` does not list them.
     keep : bool
-        Keep results that passed for later reports; only for those who hold the run lock.
+        True to keep results that passed for later reports; only while holding the run lock.
     """
     # Until the edited op has been called, nobody needs what reads results.
     from gpuemu_flow.reporting.passed_rows import PassedRows  # noqa: PLC0415

@@ -49,7 +49,7 @@ class ReportQuery:
 
 
 def current(workspace: Workspace, query: ReportQuery) -> Report:
-    """Report the last results: changed ones are marked, and those never checked are skipped.
+    """Report the last results: mark changed results, and skip what was never checked.
 
     Raises
     ------

@@ -54,7 +54,7 @@ def render_list(failures: Sequence[FailureRecord], mended: Collection[str]) -> l
     ----------
     failures : sequence of FailureRecord
     mended : collection of str
-        Ids of those whose case passed when it was last judged.
+        Ids of the failures whose cases passed when they were last judged.
     """
     standing = [failure for failure in failures if failure.id not in mended]
     rest = [failure for failure in failures if failure.id in mended]

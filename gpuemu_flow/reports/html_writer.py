@@ -182,7 +182,7 @@ def _found(report: Report) -> dict[tuple[str, str], str]:
 
 
 def clean(text: str) -> str:
-    """Show by number the characters that HTML cannot hold, and those that reorder a line."""
+    """Return text with escapes for characters that HTML cannot hold or that reorder a line."""
     return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", with_newlines(text))
 
 

@@ -45,7 +45,7 @@ class _Test:
 
 
 def clean(text: str) -> str:
-    """Show by number the characters that XML 1.0 cannot hold, and those that reorder a line."""
+    """Return text with escapes for characters that XML 1.0 cannot hold or that reorder a line."""
     return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", with_newlines(text))
 
 

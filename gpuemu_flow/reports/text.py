@@ -211,7 +211,7 @@ def _verdict_table(
 def table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int]
 ) -> list[str]:
-    """Lay out a table; columns in `left` are aligned there, the others to the right."""
+    """Return the lines of a table; align the columns in `left` to the left, others to the right."""
     return ["  ".join(row).rstrip() for row in _padded([headings, *rows], left)]
 
 

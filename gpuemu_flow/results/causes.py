@@ -31,7 +31,7 @@ class Explained:
 
     @property
     def text(self) -> str:
-        """Return the stated cause, or the features of the cases, for people; may be empty."""
+        """Return the stated cause, or the features of the cases, as readable text; may be empty."""
         if self.cause is not None:
             return self.cause.text
         return f"seen with: {'; '.join(self.seen_with)}" if self.seen_with else ""

@@ -57,7 +57,7 @@ class KnownFailure:
     ----------
     id : str
     time : str
-        The time when it was last seen.
+        The time when the failure was last seen.
     minimized : FailureRecord or None
         The smallest case that fails likewise.
     """
@@ -82,7 +82,7 @@ class Picture:
         The tensor's dims that a row and a column stand for.
     scatter : tuple of (int, int, int, int)
         Error against magnitude, by decades: log10 of the expected value, log10 of the error, number
-        of elements, and how many of them fail.
+        of elements, and number of failing elements.
     histogram : tuple of int
         Elements by the share of the tolerance that they use; see `SHARES`.
     elements, failing : int
@@ -228,7 +228,7 @@ class Report:
         One for each thing that got worse.
     fail_on_regression : bool
     timed_out : bool
-        A time limit cut something off.
+        True if a time limit cut something off.
     require_all : bool
         An item without a verdict makes the whole no success, as does a run that validated nothing.
     tasks : tuple of TaskState
@@ -240,7 +240,7 @@ class Report:
     history : tuple of HistoryPoint
         Oldest first.
     shard : ShardPart or None
-        The part of the workspace that it is about; None for all.
+        The part of the workspace that the report covers; None for all.
     """
 
     run: RunReport

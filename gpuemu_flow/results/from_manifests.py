@@ -111,7 +111,7 @@ class ReportBuilder:
         return ""
 
     def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
-        """Return the result of one lint and its problems, or None as `op_result` does."""
+        """Return the result of one lint and its problems; None if the lint has not ended."""
         # What describes kernels is loaded only where there is one.
         from gpuemu_flow.artifacts.kernel_record import KernelRecord  # noqa: PLC0415
 

@@ -29,9 +29,9 @@ class CauseGroup:
     failures : tuple of FailureRecord
         Smallest case first.
     minimized : FailureRecord or None
-        The shrunk case of the smallest one, when asked for.
+        The shrunk form of the group's smallest case, when asked for.
     notes : tuple of str
-        Sentences about the wrong elements of the smallest one.
+        Sentences about the wrong elements of the group's smallest case.
     shape_classes : mapping of str to (int, int)
         Failures of this group and passing cases in each class of shapes; empty if the run left out
         failures.
@@ -63,7 +63,7 @@ class FuzzReport:
     verdict : Verdict
         The verdict on all cases.
     reason : str
-        Reason why they are inconclusive.
+        Reason why the cases are inconclusive.
     unjudged : float
         Share of all output elements without a verdict.
     worst_margin : float

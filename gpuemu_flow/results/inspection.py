@@ -30,7 +30,7 @@ class TaskExplanation:
         As of now.
     changes : tuple of BuildReason
     because : tuple of OriginTask
-        Tasks before it that changed themselves.
+        Tasks before this task that changed by themselves.
     reads : tuple of str
     """
 

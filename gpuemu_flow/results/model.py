@@ -104,9 +104,9 @@ class OpResult:
     duration_s : float
         Seconds that running and comparing took when it was really done.
     cached : bool
-        Nothing of it was executed in this run.
+        True if nothing of the op was executed in this run.
     reason : str
-        Reason why it was skipped, or has no verdict.
+        Reason why the op was skipped, or has no verdict.
     failures : tuple of CaseFailure
         Smallest first.
     passing : tuple of Case
@@ -193,7 +193,7 @@ class KernelResult:
     verdict : Verdict
         ``failed`` with a violation of severity error that nothing allows.
     reason : str
-        Reason why it was skipped or could not be linted.
+        Reason why the kernel was skipped or could not be linted.
     cached : bool
         Neither built nor linted in this run.
     entries : tuple of KernelRecord

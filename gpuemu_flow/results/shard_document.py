@@ -47,7 +47,7 @@ _WORDS = ("project", "project_version", "mode", "created", "version", "prefix")
 
 
 def document_to_json(report: Report) -> dict[str, Json]:
-    """Return all of a report but drawings, its history and its baseline; `rebuilt` undoes it."""
+    """Return a report as JSON without drawings, history and baseline; `rebuilt` reads it."""
     run = report.run
     return {
         "format": FORMAT,

@@ -1,4 +1,4 @@
-"""Checks the shard in another machine's report against ``schemas/report.schema.json``."""
+"""Check the shard in another machine's report against ``schemas/report.schema.json``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST = 300
 
 
 def violation(shard: Json) -> str:
-    """Describe the worst of the first violations of the schema by the ``shard`` of a report.
+    """Describe the most telling violation of the schema by the ``shard`` of a report.
 
     Returns
     -------

@@ -29,11 +29,11 @@ def read_outcome(answer: Mapping[str, Json], index: int, serial: int, request: s
     Parameters
     ----------
     answer : mapping
-        Its content may be anything.
+        A worker's answer, which is not trusted.
     index, serial : int
         Numbers of the case and of the request.
     request : str
-        Its ``type``.
+        The ``type`` of the request.
     """
     if answer["serial"] != serial:
         raise ValueError("not the answer to this request")

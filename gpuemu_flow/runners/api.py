@@ -39,7 +39,7 @@ class Gradients:
     Attributes
     ----------
     inputs : tuple of str
-        Arguments with respect to which they are taken.
+        Arguments with respect to which gradients are taken.
     apart : tuple of str
         Outputs through which no gradient is sent back, for they are not compared element by
         element.
@@ -125,7 +125,7 @@ class Program:
     read_only : tuple of str
         Absolute paths of files that it may read and not change.
     forbidden_function : str
-        A function in the program's own file that it must not call.
+        A function in the program's own file that the program must not call.
     scalars : mapping
         Inputs of one element that are passed as Python numbers: for each, the values that the
         number indexes, or None if it is the value itself.
@@ -241,8 +241,8 @@ class Request:
     ----------
     case : Case
     input_dtype : str or None
-        Float inputs of the case's dtype are converted to this one before the call (a reference in
-        a wider type).
+        Dtype to which float inputs of the case's dtype are converted before the call (a reference
+        in a wider type).
     """
 
     case: Case

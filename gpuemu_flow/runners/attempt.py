@@ -199,14 +199,14 @@ class WorkerClient:
         Parameters
         ----------
         message : mapping
-            ``type`` and what belongs to it.
+            The request: its ``type``, and the fields of that type.
         index : int
-            The case's.
+            Number of the case.
         checks : Checks
         arrays : mapping of str to ndarray, optional
             Travel in shared memory, which the outputs then come back in.
         slots : mapping of str to Slot, optional
-            Instead of `arrays`: where they lie in shared memory already.
+            In place of `arrays`, if these lie in shared memory already: their places.
         fds : sequence of int
             Descriptors that the message carries, behind that of the shared memory.
         calls : int
@@ -214,7 +214,8 @@ class WorkerClient:
         idle : bool
             False while the worker may still be calling the program, so that its time runs on.
         made : int
-            Bytes of the inputs that the worker makes for a case, of several the most.
+            Bytes of the inputs that the worker makes for a case; the largest number if it makes
+            several.
 
         Returns
         -------

@@ -50,9 +50,9 @@ class CheckedInputs:
     values : mapping of str to ndarray or None
         None for those that follow from the case's seed.
     dtype : str
-        The float type that is converted, for values without a case.
+        Dtype of the float values that are converted; read only if `case` is None.
     input_dtype : str or None
-        The type to which it is converted.
+        Dtype to which float values are converted; None leaves them as they are.
     """
 
     index: int
@@ -296,5 +296,5 @@ def _with_violations(attempt: Attempt, found: list[Failure]) -> Attempt:
 
 
 def infos_of(outputs: Arrays) -> tuple[OutputInfo, ...]:
-    """Describe outputs."""
+    """Return the name, shape and dtype of each output."""
     return tuple(OutputInfo(n, a.shape, element_type(a)) for n, a in sorted(outputs.items()))

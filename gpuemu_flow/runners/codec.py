@@ -54,7 +54,7 @@ class EncodedRequest:
     Attributes
     ----------
     pieces : sequence of str
-        Its text, all of it ASCII.
+        The text of the request, all of it ASCII.
     inputs : dict of str to dict
         The tensor objects.
     kwargs : dict of str to str

@@ -28,7 +28,7 @@ def server_environment(environ: "Mapping[str, str]", more: "Mapping[str, str]") 
     Parameters
     ----------
     environ : mapping of str to str
-        That of this process, part of which reaches every worker.
+        Environment of this process, part of which reaches every worker.
     more : mapping of str to str
         Variables that programs are given beside it.
     """
@@ -42,7 +42,7 @@ def server_environment(environ: "Mapping[str, str]", more: "Mapping[str, str]") 
 
 
 def server_command(control: int, framework: str) -> list[str]:
-    """Return the command of a fork server whose control socket has a descriptor's number."""
+    """Return the command of a fork server whose control socket is descriptor `control`."""
     command = [sys.executable, "-m", SERVER_MODULE, str(control)]
     return [*command, framework] if framework else command
 
@@ -155,7 +155,7 @@ def start(environ: "Mapping[str, str]") -> None:
 
 
 def take(environment: "Mapping[str, str]") -> EarlyServer | None:
-    """Return the server that was started early, once, if it has just this environment."""
+    """Hand over the server that was started early, if it has exactly this environment."""
     if _started and _started[0].environment == environment and _started[0].poll() is None:
         return _started.pop()
     return None

@@ -56,7 +56,7 @@ def failure_of(
     root : str
         The workspace: its files are named from there.
     ptx : PlainPtx or None
-        The code, in which lines are numbered; those of the finding without it.
+        The code that was run, whose lines are then named; None to keep the finding's lines.
     ptx_file : str
         Absolute path of PTX that is itself a source. It is named where the code has no line
         information, and a source file beside it counts as its original.

@@ -62,7 +62,7 @@ def make_inputs(
     ----------
     case : Case
     input_dtype : str, optional
-        Float inputs of the case's own dtype are converted to this one, exactly when it is wider.
+        Dtype to which float inputs of the case's dtype are converted; exact for a wider dtype.
     guards : bool
         Lay unconverted inputs between guard zones.
     values : mapping of str to ndarray, optional

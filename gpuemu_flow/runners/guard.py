@@ -58,7 +58,7 @@ class Guard:
     Parameters
     ----------
     program : Program
-        Its `forbidden`, `read_only` and `forbidden_function`.
+        The program, of which `forbidden`, `read_only` and `forbidden_function` are read.
     """
 
     def __init__(self, program: Program) -> None:

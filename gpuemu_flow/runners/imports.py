@@ -30,7 +30,7 @@ def is_workspace_path(path: str, root: str) -> bool:
 
 
 def is_installed(path: str) -> bool:
-    """Return True for a path in an installed package or in Python's own library."""
+    """Tell whether a path lies in an installed package or in Python's own library."""
     installed = any(name in path.split(os.sep) for name in _INSTALLED)  # noqa: PTH206 - hot
     return installed or any(_is_below(path, stdlib) for stdlib in _STDLIB)
 

@@ -70,7 +70,8 @@ class ScriptCall:
     ----------
     request : PendingRequest
     lent : bool
-        Descriptor 0 does not hold it, and the answer need not go through descriptor 1.
+        True if descriptor 0 does not hold the request, and the answer need not go through
+        descriptor 1.
     limit : int
         Characters of an answer that may be held.
 
@@ -79,7 +80,7 @@ class ScriptCall:
     served : int
         Number of times that the whole request was taken through ``sys.stdin``.
     denied : bool
-        The script wanted to read in a way that lending does not allow.
+        True if the script wanted to read in a way that lending does not allow.
     dumped : Captured or None
         The document that was dumped last.
     """

@@ -90,7 +90,7 @@ class Loaded:
         self._last = -1
 
     def changed(self) -> bool:
-        """Return True if there may be more libraries than at the last call."""
+        """Tell whether there may be more libraries than at the last call."""
         before, self._last = self._last, self._count()
         return before != self._last
 

@@ -56,7 +56,7 @@ def own_children() -> list[int]:
 
 
 def address_space() -> int | None:
-    """Return the bytes of address space in use, or None if the system does not tell."""
+    """Return the size in bytes of the address space in use; None if the system does not tell."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except (OSError, ValueError, IndexError):

@@ -1,7 +1,8 @@
 """Tell whether a command line, or code in it, names a file or imports it as a module.
 
 Every op's worker looks for other files, so that a regular expression for them would have to be
-compiled in each. Those here know no file, and are compiled once, before workers are forked.
+compiled in each. The expressions here contain no file name, and are compiled once, before workers
+are forked.
 """
 
 from __future__ import annotations

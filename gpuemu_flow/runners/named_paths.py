@@ -19,12 +19,12 @@ _FILE_PATH = 50  # F_GETPATH of macOS
 
 
 def is_system(path: str) -> bool:
-    """Return True for a path of the system's own: a device, or below ``/proc`` or ``/sys``."""
+    """Tell whether a path is a device, or lies below ``/proc`` or ``/sys``."""
     return path.startswith(SYSTEM) and not path.startswith(_SHARED_MEMORY)
 
 
 def is_environment(path: str) -> bool:
-    """Return True for the file that holds a process's environment variables."""
+    """Tell whether a path is the file that holds a process's environment variables."""
     return path.startswith("/proc/") and _ENVIRONMENT.fullmatch(path) is not None
 
 

@@ -48,7 +48,7 @@ class PathCall:
     flags : int
         Position of the flags; -1 without.
     to_folder, to_path : int
-        The same for a second path; `to_path` is -1 without.
+        Positions of the descriptor and the path of a second file; `to_path` is -1 without one.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Machine:
     Attributes
     ----------
     audit : int
-        Its name in a notice.
+        Number by which a notice names the processor's architecture.
     seccomp : int
         The number of the call that asks for notices.
     calls : dict of int to PathCall
@@ -302,11 +302,11 @@ class ProcessMemory:
         return found if len(found) < got else None
 
     def refused(self) -> bool:
-        """Return True if the last read failed for lack of permission."""
+        """Tell whether the last read failed for lack of permission."""
         return ctypes.get_errno() == errno.EPERM
 
     def word(self, process: int, address: int) -> int:
-        """Read eight bytes as a number; 0 if they cannot be read."""
+        """Return eight bytes as a number; 0 if they cannot be read."""
         self._first.start, self._first.length = address, 8
         got = self._read(process, self._here_at, 1, self._there_at, 1, 0)
         return int.from_bytes(self._buffer.raw[:8], "little") if got == 8 else 0

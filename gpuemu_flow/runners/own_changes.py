@@ -87,15 +87,15 @@ class OwnChanges:
         return path
 
     def is_gone(self, path: str) -> bool:
-        """Return True for a path that the program itself moved away or removed."""
+        """Tell whether the program itself moved away or removed a path."""
         return path in self._gone
 
     def is_own_file(self, path: str) -> bool:
-        """Return True when the program wrote the file itself."""
+        """Tell whether the program wrote the file itself."""
         return path in self._own
 
     def is_own(self, path: str) -> bool:
-        """Return True if the program itself made a file or folder, or a folder that it lies in."""
+        """Tell whether the program itself made a file or folder, or a folder above it."""
         if "/.." in path:
             path = os.path.normpath(path)
         if path in self._own:

@@ -261,8 +261,8 @@ class Pool:
             Called with all that the program was seen to use so far whenever that has grown: before
             `on_outcome`, and at the end.
         kept : KeptWorker, optional
-            Its worker, of an earlier run of the same program, is used, and left there for a later
-            one if all cases went well.
+            Holder of a worker of an earlier run of the same program. The worker is used, and left
+            there for a later run if all cases went well.
 
         Returns
         -------

@@ -41,7 +41,7 @@ def preload(framework: str) -> None:
     Raises
     ------
     PreloadError
-        It is not installed, it fails, its import loaded other code or started a thread.
+        The package is not installed, or its import failed, loaded other code or started a thread.
     """
     global _searches  # noqa: PLW0603 - inherited by all processes that are forked
     before, path = set(sys.modules), list(sys.path)

@@ -122,7 +122,7 @@ class WorkerProcess:
         sightings.follow(self.report, self.scratch)
 
     def follow_no_more(self) -> None:
-        """Collect the worker's records so far; its next follower gets the later ones."""
+        """Collect the worker's records so far; later records go to the next `follow_with`."""
         if self.sightings is not None:
             self.sightings.leave(self.report)
             self.sightings = None
@@ -262,7 +262,7 @@ class WorkerProcess:
         return self._closed
 
     def close(self, grace: float = 1.0) -> None:
-        """End the process: an idle one leaves by itself, another one is killed."""
+        """End the process: let it leave by itself if it is idle, else kill it."""
         if self._closed:
             return
         self.sock.close()
@@ -309,7 +309,7 @@ class ServerStart:
     around : tuple of str
         Words before the server's command, which make namespaces.
     op : tuple of str
-        The program whose workers alone share them.
+        Path and module of the program, if only its workers share the server; else empty.
     """
 
     env: tuple[tuple[str, str], ...] = ()
@@ -348,9 +348,9 @@ class ServerHandle:
     Parameters
     ----------
     env : mapping of str to str
-        Added to what reaches every program of this process's environment.
+        Variables to add to the part of this process's environment that reaches every program.
     around : sequence of str
-        Words before its command; see `sandbox.bubblewrap`.
+        Words before the server's command; see `sandbox.bubblewrap`.
     framework : str
         An installed package that the server imports before it starts workers; see `preload`.
     """

@@ -40,7 +40,7 @@ def loads(s: Any, **options: Any) -> Json:
 
 
 def load(fp: Any, **options: Any) -> Json:
-    """Parse like ``json.load``; a request passed as an object is not made text first."""
+    """Parse as ``json.load`` does, without making text of a request that is passed as an object."""
     exchange = lending.current
     if exchange is not None and exchange.lent and lending.is_input(fp):
         if all(value is None for value in options.values()) and exchange.take():

@@ -72,8 +72,8 @@ class Sightings:
         ----------
         fd : int
         scratch : str
-            The worker's own folder: empty at first, and gone with it, as is the folder around it
-            that all workers of one server share.
+            The worker's own folder, empty at first and removed with the worker. It lies in the
+            folder that all workers of one server share, which is temporary as well.
         """
         self._followed.setdefault(fd, 0)
         if scratch:

@@ -57,11 +57,12 @@ class Supervisor:
     Parameters
     ----------
     isolation : str
-        The program's.
+        Isolation of the program: ``fork``, ``spawn`` or ``warm``.
     open_worker : callable
         The client of a new worker.
     open_private : callable
-        The same below a fork server of its own, for programs that kill their parent process.
+        Returns the client of a new worker below a fork server of its own, for programs that kill
+        their parent process.
     leaves_nothing : bool
         Nothing of the program outlives a case, so that an error is always the case's own.
     """

@@ -18,7 +18,7 @@ MAX_OUTPUT_BYTES = 1 << 33
 
 
 def element_type(array: np.ndarray) -> str:
-    """Return the canonical name of an array's dtype; TypeError when it has none."""
+    """Return the canonical name of an array's dtype; raise TypeError if it has none."""
     name = element_name(array.dtype)
     if name is None:
         raise TypeError(f"tensors of dtype {array.dtype} have no name in the protocol")

@@ -72,7 +72,7 @@ class PlainTorch:
 
     @contextmanager
     def running(self, seed: int = 0, run: int = 0) -> Iterator[None]:
-        """See `TorchHost.running`; `run` 1 gives new memory other values than run 0."""
+        """Make host code see a GPU while inside; `run` 1 gives new memory other values than 0."""
         self.device.made_uninitialised, self.device.run = False, run
         self.device.new.clear()
         with self.device.on():

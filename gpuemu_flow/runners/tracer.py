@@ -272,7 +272,7 @@ class Incoming:
     ----------
     sock : socket
     report : int
-        As for `Tracer`.
+        Descriptor of the worker's record file, as for `Tracer`.
     worker : int
         The worker's process id.
     """

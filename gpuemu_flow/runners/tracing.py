@@ -29,7 +29,7 @@ class Tracing:
         Parameters
         ----------
         children_only : bool
-            The program runs in other processes: leave this one out.
+            True to leave this process out, as the program runs in other processes.
         looks : bool
             Also report files that are only looked for, unless tracing began without them.
 

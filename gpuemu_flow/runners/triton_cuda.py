@@ -18,7 +18,7 @@ Patch = tuple[Any, str, Any]
 
 
 def shared_bytes(capability: tuple[int, int]) -> int:
-    """Return the bytes of shared memory that a block may have.
+    """Return the size in bytes of the shared memory that a block may have.
 
     Source: CUDA C++ Programming Guide, table of limits.
     """

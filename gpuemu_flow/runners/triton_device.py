@@ -59,7 +59,7 @@ class CpuDevice:
     new : set of int
         Addresses of memory that was made without values.
     provenance : Provenance or None
-        It records the functions that the host calls.
+        Record of the functions that the host calls.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class Values:
         self._convert = interpreter._implicit_cvt
 
     def patches(self) -> list[Patch]:
-        """Return the names of the interpreter's module to replace."""
+        """Return the replacements for names of the interpreter's module."""
         rewriter = self._interpreter.FunctionRewriter
         return [
             (self._interpreter, HELPER, self),

@@ -53,7 +53,7 @@ _NOT_THE_USERS = (_PACKAGE, "<frozen")
 
 
 def is_noise(name: str, reader: str) -> bool:
-    """Return True if a file's read of a variable does not count as an input.
+    """Tell whether a file's read of a variable does not count as an input.
 
     Variables whose values differ between two terminals, such as the width, count only if the
     workspace's own code reads them: libraries read them for their output. A few

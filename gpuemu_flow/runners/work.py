@@ -73,7 +73,7 @@ class CaseToFile:
             os.close(fd)
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Wait for the outcome; RunnerError ``staging-failed`` if the file cannot be written."""
+        """Wait for the outcome; raise RunnerError ``staging-failed`` for a failed write."""
         if watches(self._checks):
             return self._finish_checked(worker_client)
         index = self._request.case.index
@@ -122,7 +122,7 @@ class SharedInputs:
         Shared memory of the worker that was to run the case.
     slots : mapping of str to Slot
     again : callable
-        Makes them anew, for another worker.
+        Makes the inputs anew, for another worker.
     """
 
     arena: Arena

@@ -74,7 +74,7 @@ class Descriptors:
     notices: int = -1  # where the fork server takes what traces this process
 
     def numbers(self) -> tuple[int, ...]:
-        """Return all of them, in the constructor's order."""
+        """Return all descriptors, in the constructor's order."""
         return self.channel, self.status, self.stderr, self.report, self.notices
 
 

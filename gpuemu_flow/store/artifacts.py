@@ -78,7 +78,7 @@ COUNTS = (
 
 
 def artifact_metrics(data: Json) -> ArtifactMetrics | None:
-    """Read stored figures of a kernel; None when they have another form."""
+    """Return the stored figures of a kernel; None when they have another form."""
     try:
         return ArtifactMetrics.from_json(data)
     except (KeyError, TypeError, ValueError):

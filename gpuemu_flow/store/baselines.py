@@ -204,8 +204,8 @@ class BaselineStore:
         Raises
         ------
         UsageError
-            ``unknown-baseline``, with the nearest name; ``baseline-bad-file`` where another version
-            stored it, in a form that this one cannot read.
+            ``unknown-baseline``, with the nearest name; ``baseline-bad-file`` if it has the form of
+            another version, which this version cannot read.
         """
         path = self._path(tag)
         found = self._read(path)

@@ -270,7 +270,7 @@ class JsonStore:
             return None
 
     def among(self, keys: Sequence[str]) -> set[str]:
-        """Return those of some keys that have a record, sound or damaged."""
+        """Return the members of `keys` that have a record, sound or damaged."""
         return self._guarded(lambda cache: present(cache, keys))
 
     def _record(self, cache: Cache, key: str) -> bytes | None:
@@ -306,12 +306,12 @@ class JsonStore:
         self.put_sealed({key: seal(value, key) for key, value in items})
 
     def put_sealed(self, records: Mapping[str, bytes], kept: Collection[str] = ()) -> None:
-        """Store values that `seal` made records of, in one transaction.
+        """Store records that `seal` made, in one transaction.
 
         Parameters
         ----------
         kept : collection of str
-            Keys of which a record that is there already is kept instead.
+            Keys whose existing record, if any, is not replaced.
         """
 
         def write(cache: Cache) -> None:

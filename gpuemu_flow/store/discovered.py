@@ -82,7 +82,7 @@ class Discovered:
         Raises
         ------
         ValueError
-            When it is not that.
+            The data is no result of `to_json`.
         """
         if not isinstance(data, dict):
             raise ValueError("no set of inputs")
@@ -252,7 +252,7 @@ class SeenInputs:
             self._known.add(names)
 
     def learn(self, who: str, seen: Observation, given: Given) -> None:
-        """Add the inputs that one program was seen to use so far; known ones change nothing."""
+        """Add the inputs that a program was seen to use so far; known inputs change nothing."""
         with self._lock:
             if self._last.get(who) is seen:
                 return

@@ -92,9 +92,9 @@ _INSERT = (
 
 
 def present(cache: Cache, keys: Sequence[str]) -> set[str]:
-    """Return those of some keys that have a record, by a statement for hundreds of them.
+    """Return the members of `keys` that have a record, by one statement for hundreds of keys.
 
-    `Cache.get` takes a transaction for each where records are evicted.
+    In a cache that evicts records, `Cache.get` takes a transaction for each key.
     """
     known: set[str] = set()
     for start in range(0, len(keys), _KEYS_AT_ONCE):
@@ -136,7 +136,7 @@ def insert_new(
     Parameters
     ----------
     kept : collection of str
-        Keys whose records are not returned if there are records of them already.
+        Keys whose new record is dropped, not returned, if a record exists already.
     """
     known = present(cache, list(records))
     done = known.intersection(kept)

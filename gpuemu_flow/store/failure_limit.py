@@ -24,7 +24,7 @@ class Held:
     Attributes
     ----------
     failure : str
-        Its id.
+        Id of the failure.
     digest : str
         Digest of the blob, which several failures may share.
     rank : int
@@ -46,7 +46,7 @@ class Excess:
     Attributes
     ----------
     failures : tuple of str
-        Ids of those that lose their inputs.
+        Ids of the failures that lose their inputs.
     blobs : tuple of str
         Digests that no failure needs any more.
     left : int

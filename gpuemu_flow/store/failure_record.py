@@ -36,7 +36,7 @@ class FailureRecord:
     seed : int
         The case's own seed, u64.
     dtype, layout, strategy : str
-        Those of the case as a whole.
+        Dtype, layout and strategy of the case as a whole; single inputs may have others.
     shape : tuple of int
         Shape of the first input.
     shapes : mapping of str to tuple of int
@@ -69,13 +69,13 @@ class FailureRecord:
     time : str
         The time when it was last seen: UTC, ISO 8601 with microseconds.
     minimized, minimized_from : str or None
-        Ids of the shrunk case of this one, and of the case that this one was shrunk from.
+        Id of the failure that this failure was shrunk to, and of the failure it was shrunk from.
     id : str
         Short hex; filled in by the store.
     inputs_dropped : bool
         The blob was deleted to stay within the limit; see `failure_limit`.
     mended : bool
-        Its case passed when it was last run again by itself.
+        True if the case passed when it was last run again by itself.
     """
 
     op: str

@@ -51,7 +51,8 @@ class FailureStore:
     Parameters
     ----------
     cache : WorkspaceCache
-        Its `problems` get a warning ``failure-inputs-dropped`` when inputs had to go.
+        The workspace's cache, whose `problems` get a warning ``failure-inputs-dropped`` when inputs
+        had to go.
     inputs_limit : int
         Bytes that the inputs of all failures may take together.
     """

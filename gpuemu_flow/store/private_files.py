@@ -101,7 +101,7 @@ class PrivateFolder:
         Parameters
         ----------
         path : Path
-            A folder below it, or the folder itself. What does not exist yet is fine.
+            The cache's folder, or a folder below it; neither need exist yet.
 
         Raises
         ------

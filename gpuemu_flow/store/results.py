@@ -146,7 +146,7 @@ class NewResult:
     Attributes
     ----------
     judged_by : str
-        May be set later than the other attributes, which `encoded` needs.
+        May be set after `encoded` was called, which needs all other attributes.
     files : mapping of str to str
         The files of the code that computed the output, and the sha256 of each. They are kept once
         for all results of the same code.

@@ -75,11 +75,11 @@ class TaskSpec:
     outputs : tuple of str
         Workspace files that it makes besides its manifest, relative to the workspace.
     judge : str
-        Name of the task whose program is the op's reference: what that one is seen to use is hidden
-        from the op. Empty where this task runs no op, or where they share a file.
+        Name of the task that runs the op's reference: files that the reference is seen to use are
+        hidden from the op. Empty where this task runs no op, or where both share a file.
     known : tuple of str
-        Workspace files to which that does not apply: it is known before anything runs whether the
-        op may read them.
+        Workspace files that are exempt from `hidden`, as it is known before anything runs whether
+        the op may read them.
     """
 
     name: str

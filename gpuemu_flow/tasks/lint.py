@@ -57,7 +57,7 @@ class Linted:
 
     @property
     def verdict(self) -> Verdict:
-        """Return the verdict: failed with any kernel, an error if something could not be read."""
+        """Return the verdict: failed if any kernel failed, error if any could not be read."""
         if any(result.verdict is Verdict.FAILED for result in self.results):
             return Verdict.FAILED
         if not self.results or any(not problem.warning for problem in self.problems):

@@ -103,11 +103,11 @@ class OpParams(ProgramParams):
     masks : JSON
         Masks of the outputs of which only some elements count.
     require_kernel : bool
-        Its kernels have to store every element.
+        True if the op's kernels have to store every element of its outputs.
     forbid : list of str
         Functions of libraries that it must not call.
     sandbox : JSON
-        Its sandbox, in the form of `runners.sandbox.fence.Fence.key`: ``level`` and more.
+        The op's sandbox, in the form of `runners.sandbox.fence.Fence.key`: ``level`` and more.
     """
 
     STAGE = stages.OP
@@ -263,7 +263,7 @@ P = TypeVar("P")
 
 
 def params_of(kind: type[P], params: StageParams) -> P:
-    """Return a task's parameters with the type of their stage; TypeError if it is another one."""
+    """Return a task's parameters as the type of its stage; raise TypeError for another stage."""
     if not isinstance(params, kind):
         raise TypeError(f"{type(params).__name__} in place of {kind.__name__}")
     return params

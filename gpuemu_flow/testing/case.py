@@ -160,9 +160,9 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         Raises
         ------
         ValidationError
-            It did not pass; the case is recorded for ``gpuemu-flow failures``.
+            The output did not pass; the case is recorded for ``gpuemu-flow failures``.
         pytest.skip.Exception
-            Nothing of it could be judged.
+            Nothing of the output could be judged.
         """
         __tracebackhide__ = True
         with self._checking:

@@ -102,7 +102,7 @@ def _names(name: str, given: dict[str, Any]) -> tuple[str, ...]:
 
 
 def read_dtype(name: str) -> str:
-    """Return a canonical dtype name; UsageError ``unknown-dtype``."""
+    """Return a canonical dtype name, or raise UsageError ``unknown-dtype``."""
     found = canonical_dtype(name)
     if found is None:
         hint = did_you_mean(name.lower(), tuple(DTYPES))

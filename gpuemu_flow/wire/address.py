@@ -74,7 +74,7 @@ def is_private(folder: Path) -> bool:
 
 
 def read_info(root: Path, environ: Mapping[str, str]) -> dict[str, Json] | None:
-    """Read the information file of a workspace's daemon; None if none has been started.
+    """Return the information file of a workspace's daemon; None if no daemon was started.
 
     The file stays behind when a daemon is killed: whether it lives shows only when it is asked.
     """

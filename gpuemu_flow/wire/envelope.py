@@ -71,7 +71,7 @@ def parse(data: bytes) -> ParsedMessage:
     Raises
     ------
     WireError
-        It is not one JSON object in UTF-8.
+        The message is not one JSON object in UTF-8.
     """
     cut: dict[str, memoryview] = {}
     rest = _cut_spans(data, cut) if len(data) > CUT_FROM else data

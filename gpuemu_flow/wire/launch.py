@@ -42,12 +42,12 @@ def start_daemon(
     environ : mapping of str to str
         The daemon's environment.
     idle_seconds : float
-        It ends by itself after so long without a request; 0: never.
+        Time without a request after which the daemon ends by itself; 0: never.
 
     Returns
     -------
     dict
-        Its information: ``pid``, ``socket``, ...; empty if a daemon is running already.
+        Information on the daemon: ``pid``, ``socket``, ...; empty if one is running already.
 
     Raises
     ------

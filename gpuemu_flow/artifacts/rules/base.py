@@ -28,7 +28,8 @@ class Rule:
     severity : str
         ``error``, ``warning`` or ``info``: the default of its violations.
     what, why, example, instead : str
-        Texts for people: what it looks for, why that matters, a kernel that has it, what to do.
+        Texts for people: what the rule looks for, why that matters, a kernel that breaks the rule,
+        and what to do instead.
     check : callable
         Judges a view by a policy.
     find : callable or None

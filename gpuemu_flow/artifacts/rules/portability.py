@@ -27,7 +27,7 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
 
 
 def target_excludes(target: str, arch: str) -> str:
-    """Say why PTX for `target` cannot run on `arch`; empty when it can or either is unknown.
+    """Return the reason why PTX for `target` cannot run on `arch`; empty without one.
 
     Plain targets run on all later architectures, ``a`` targets on exactly theirs, ``f`` targets
     on those of the same tens digit. Source: PTX ISA, ".target".

@@ -58,7 +58,7 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
 
 
 def unchecked(view: KernelView, policy: KernelPolicy) -> str:
-    """Return the reason why spills are unknown (an estimate, an old cubin), or nothing."""
+    """Return the reason why spills are unknown (an estimate, an old cubin); empty if known."""
     reason = needs_exact_figures(view, policy)
     if reason:
         return reason

@@ -21,7 +21,7 @@ UNKNOWN_FORM = "the emulator does not know this form of the instruction"
 
 
 def operand_problem(operand: Operand, type_name: str) -> str:
-    """Say why an operand cannot be read as a type; an empty string when it can."""
+    """Return the reason why an operand cannot be read as a type; empty when it can."""
     if isinstance(operand, (OperandGroup, MemoryOperand, TensorPlace, Sink)):
         return "an operand has a form that this instruction does not take"
     if isinstance(operand, Inverted):
@@ -36,7 +36,7 @@ def operand_problem(operand: Operand, type_name: str) -> str:
 
 
 def register_problem(register: Register, type_name: str) -> str:
-    """Say why a register cannot hold a type."""
+    """Return the reason why a register cannot hold a type; empty when it can."""
     if register.type not in BITS:
         return f"registers of type .{register.type} are not supported"
     if (register.type == "pred") != (type_name == "pred"):
@@ -47,7 +47,7 @@ def register_problem(register: Register, type_name: str) -> str:
 
 
 def result_problem(operand: Operand, type_name: str) -> str:
-    """Say why a result of a type cannot be written to an operand."""
+    """Return the reason why a result of a type cannot be written to an operand; empty if it can."""
     if isinstance(operand, Sink):
         return ""
     if not isinstance(operand, Register):

@@ -38,7 +38,7 @@ _SPARSE = frozenset({"sp", "sp::ordered_metadata"})
 
 
 def read_form(step: Step) -> MatrixForm | None:
-    """Read shape and types of a dense ``mma``; None for one that is not known."""
+    """Return shape and types of a dense ``mma``, or None if the emulator does not know it."""
     return _read_words(step.opcode.segments[1:], SHAPES)
 
 
@@ -48,7 +48,7 @@ def is_sparse(step: Step) -> bool:
 
 
 def read_sparse(step: Step) -> SparseForm | None:
-    """Read shape, types and selector of an ``mma.sp``; None for one that is not known."""
+    """Return shape, types and selector of an ``mma.sp``, or None for an unknown form."""
     whole = _read_words(step.opcode.segments[2:], SPARSE_SHAPES)
     if whole is None or len(step.operands) != 6 or whole.bit_operation:
         return None

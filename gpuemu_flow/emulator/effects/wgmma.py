@@ -29,7 +29,7 @@ def _plain(step: Step) -> bool:
 
 
 def read_product(step: Step) -> GroupForm | None:
-    """Read a ``wgmma.mma_async``; None for one that is not known."""
+    """Return the form of a ``wgmma.mma_async``, or None if the emulator does not know it."""
     words = [w for w in step.opcode.segments[1:] if w != "satfinite"]
     if words[:3] != ["mma_async", "sync", "aligned"] or len(words) != 7:
         return None

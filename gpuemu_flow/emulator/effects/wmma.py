@@ -112,7 +112,7 @@ def _access_problem(step: Step) -> str:
 
 
 def read_product(step: Step) -> WmmaForm | None:
-    """Read a ``wmma.mma``; None for one that is not known."""
+    """Return the form of a ``wmma.mma``, or None if the emulator does not know it."""
     words = list(step.opcode.segments[1:])
     bits = next((w for w in words if w in ("xor", "and")), "")
     saturate = "satfinite" in words

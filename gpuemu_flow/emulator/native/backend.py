@@ -38,7 +38,7 @@ class BackendChoice:
     ----------
     compiled : bool
     note : str
-        Reason why C does not run a launch that asked for it or is large; else empty.
+        Reason why C does not run a launch that asked for C or is large; empty without one.
     """
 
     compiled: bool

@@ -122,7 +122,7 @@ def load_library(source: str, compiler: CCompiler, folder: Path) -> ctypes.CDLL:
     source : str
     compiler : CCompiler
     folder : Path
-        The cache's folder, made private; without it, the library is built in a folder that goes.
+        The cache's folder, made private; None to build in a temporary folder.
 
     Raises
     ------

@@ -62,15 +62,14 @@ def run_blocks(library: ctypes.CDLL, launch: KernelLaunch, ids: Array) -> bool:
     ----------
     library : CDLL
     launch : KernelLaunch
-        Its arena holds the buffers, and afterwards the results.
+        The launch, whose arena holds the buffers, and afterwards the results.
     ids : int array
         Linear block numbers in the order in which they run.
 
     Returns
     -------
     bool
-        False when something happened that the numpy back end must look at: the launch is to be
-        made again there from the start.
+        False when the numpy back end must repeat the launch from the start, to examine an event.
 
     Raises
     ------

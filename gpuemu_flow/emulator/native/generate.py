@@ -66,7 +66,7 @@ def generate(program: KernelProgram, *, races: bool = False) -> str:
     Returns
     -------
     str
-        Equal for equal programs: it depends on nothing else.
+        The C source, which depends on the arguments only: equal programs give equal text.
 
     Raises
     ------

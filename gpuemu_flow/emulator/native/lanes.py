@@ -42,7 +42,7 @@ def lane_wise(opcode: Opcode, arguments: Arguments) -> str | None:
     Parameters
     ----------
     opcode : Opcode
-        One that numpy knows: its operands have been checked.
+        An opcode that numpy knows, whose operands have been checked.
     arguments : sequence of str
         C expressions without effects, of the types of the form's sources; a table as a number.
 

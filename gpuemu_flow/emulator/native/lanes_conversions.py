@@ -12,7 +12,7 @@ _INTEGER_TYPES = frozenset(f"{k}{b}" for k in "us" for b in (8, 16, 32, 64))
 
 
 def conversion(opcode: Opcode, words: Words, args: Arguments) -> str | None:
-    """Write a ``cvt`` as C; None for one that the back end lacks."""
+    """Return a ``cvt`` as C, or None if the back end lacks it."""
     to, source = opcode.types
     known = (*ROUNDINGS, "rni", "rzi", "rmi", "rpi", "rna")
     mode = next((m for m in known if m in words), "")

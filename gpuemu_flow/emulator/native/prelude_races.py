@@ -6,8 +6,8 @@ suspect too much but never too little.
 
 A cell is ``quiet`` for a warp, or for all, while another read before the next barrier cannot
 change the result. Such a cell is also readable, so most loads look at nothing else. It holds the
-stamp of that warp, or that of all; stamps are never used twice. They begin near their end, so that
-beginning anew is nothing rare.
+stamp of that warp, or the stamp for all warps; stamps are never used twice. Stamps begin near their
+largest value, so that starting again from 0 is no rare event.
 
 Shared memory: clocks of warps as in `SharedRaces`; the last writer and the readers of each cell
 since the last barrier of the whole block (``epoch``). Threads run one after another here, so a

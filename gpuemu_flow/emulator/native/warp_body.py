@@ -54,7 +54,7 @@ class WarpBody:
         return name
 
     def give(self, step: Step, values: Sequence[str], types: Sequence[str]) -> None:
-        """Write results; they may use ``l``."""
+        """Write results, given as C expressions in which ``l`` is the lane."""
         items = items_of(step.operands[0])
         names = [
             self.writer.temporary("uint8_t" if t == "pred" else bits_type(SIZES[t]), v)

@@ -55,7 +55,7 @@ def function(
     main : str
         The input that has the dtype of the case.
     gpu : bool
-        Stand in for a GPU; Triton's interpreter does so itself.
+        True to run GPU code on the CPU; False under Triton's interpreter, which does so itself.
     """
 
     def called(all_inputs: Mapping[str, Any]) -> Any:

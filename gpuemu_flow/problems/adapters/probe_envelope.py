@@ -20,7 +20,7 @@ class NotTakenError(Exception):
 
 
 def answers(answer: Callable[[Asked], Any]) -> Callable[[Any], Any]:
-    """Make the op `probe` of a function that answers one request.
+    """Make the op `probe` from a function that answers one request.
 
     `NotTakenError` becomes an answer; exceptions of the problem's code propagate.
     """

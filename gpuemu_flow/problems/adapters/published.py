@@ -21,7 +21,7 @@ def kernel(path: str, *, gpu: bool) -> Callable[..., Any]:
     Parameters
     ----------
     gpu : bool
-        Stand in for a GPU; Triton's interpreter does so itself.
+        True to run GPU code on the CPU; False under Triton's interpreter, which does so itself.
     """
     here = on_cpu if gpu else nullcontext
     spec = importlib.util.spec_from_file_location("kernel", path)

@@ -36,7 +36,7 @@ class Solution:
     destination : bool
         Outputs are made before and passed after the inputs.
     gpu : bool
-        It asks for a GPU, and does not launch Triton's kernels.
+        True if the solution asks for a GPU, and does not launch Triton kernels.
     """
 
     sources: Mapping[str, str]
@@ -53,7 +53,7 @@ def read(path: str, definition: str) -> Solution:
     ----------
     path : str
     definition : str
-        The one that it has to be for.
+        Name of the definition that the solution has to be for.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def read(path: str, definition: str) -> Solution:
 
 
 def loaded(path: str, solution: Solution) -> ModuleType:
-    """Execute the module of the entry point; it can import the others."""
+    """Execute and return the entry point's module, which can import the other modules."""
     finder = _Sources(path, solution.sources)
     sys.meta_path.insert(0, finder)
     spec = importlib.util.spec_from_loader("solution", _Loader("solution", finder, solution.file))

@@ -1,4 +1,4 @@
-"""Take inputs as torch tensors, and structures of tensors apart and together again.
+"""Convert inputs to torch tensors; flatten structures of tensors, and rebuild them.
 
 Written by ``gpuemu-flow import``; needs numpy and torch, and nothing of gpuemu-flow.
 """

@@ -40,7 +40,7 @@ _REASON_CHARACTERS = 200
 
 @cache
 def program() -> str:
-    """Return the path of bubblewrap; empty if there is none, or others than root can change it."""
+    """Return the path of bubblewrap; empty if it is missing, or not only root can change it."""
     for folder in _FOLDERS:
         path = f"{folder}/{_NAME}"
         try:
@@ -55,7 +55,7 @@ def program() -> str:
 
 @cache
 def refusal() -> str:
-    """Return why namespaces cannot be made here; empty if they can."""
+    """Return the reason why namespaces cannot be made here; empty if they can."""
     if sys.platform != "linux":
         return "it needs Linux"
     path = program()
@@ -84,7 +84,7 @@ def around_server(sandbox: Sandbox, programs: Iterable[str]) -> list[str]:
     Parameters
     ----------
     sandbox : Sandbox
-        What is writable and missing is made.
+        Its writable paths are created if they are missing.
     programs : iterable of str
         Paths of the op and its interpreter; empty ones are ignored.
     """

@@ -35,7 +35,7 @@ class ControlGroup:
     Parameters
     ----------
     folder : Path
-        Not there yet.
+        Folder of the group, which must not exist yet.
     limits : mapping of str to int
         Limits by the kernel's name, such as ``pids.max``.
 

@@ -103,7 +103,7 @@ def enter(sandbox: Sandbox, scratch: str, home: str) -> None:
     scratch : str
         The worker's own folder.
     home : str
-        The user's.
+        The user's home folder.
 
     Raises
     ------

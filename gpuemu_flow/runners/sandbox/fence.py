@@ -29,9 +29,10 @@ class Fence:
     hidden : tuple of str
         Absolute paths that the configuration hides from ops.
     apart : tuple of str
-        Globs, relative to the workspace, of files and folders that an op reads of its own alone.
+        Globs, relative to the workspace, of files and folders of which each op may read only its
+        own.
     made : tuple of str
-        Absolute paths of further such files, which need not exist yet.
+        Absolute paths of further files to which `apart` applies, which need not exist yet.
     """
 
     def __init__(

@@ -149,7 +149,7 @@ def program(processor: str) -> bytes:
 
 
 def available() -> bool:
-    """Tell whether the system accepts such a filter."""
+    """Tell whether the system accepts a seccomp filter."""
     number = syscalls.seccomp_number()
     if not number:
         return False

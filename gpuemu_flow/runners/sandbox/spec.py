@@ -45,7 +45,7 @@ class Sandbox:
     required : bool
         True if nothing may run when the level lacks a part.
     strict : bool
-        Its processes get namespaces and an empty home folder; see `bubblewrap`.
+        True if the op's processes get namespaces and an empty home folder; see `bubblewrap`.
     """
 
     level: str

@@ -34,7 +34,7 @@ class EntryError(Exception):
     Attributes
     ----------
     forged : bool
-        It has no signature, or not that of the key.
+        True if the entry has no signature, or one by another key.
     """
 
     def __init__(self, reason: str, *, forged: bool = False) -> None:
@@ -69,7 +69,7 @@ def encode(name: str, entry: Entry, secret: bytes | None) -> bytes:
     Parameters
     ----------
     name : str
-        Goes into the signature: an entry is no answer under another name.
+        Name of the entry, which is signed with it: an entry is invalid under another name.
     secret : bytes or None
         Signing key.
     """

@@ -31,7 +31,8 @@ class FolderTransport:
     Parameters
     ----------
     root : Path
-        Its parent must exist: a share that is not mounted is not made anew in its mount point.
+        Folder of the cache, whose parent must exist: a share that is not mounted is not made anew
+        in its mount point.
     """
 
     def __init__(self, root: Path) -> None:

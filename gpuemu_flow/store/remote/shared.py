@@ -347,7 +347,7 @@ def open_shared(
     cache: WorkspaceCache,
     cancel: threading.Event,
 ) -> SharedCache | None:
-    """Open the shared cache that configuration and environment name; None if there is none.
+    """Return the shared cache that configuration and environment name; None if they name none.
 
     Raises
     ------

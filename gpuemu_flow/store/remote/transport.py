@@ -23,7 +23,7 @@ class RemoteError(Exception):
     Attributes
     ----------
     refused : bool
-        It answered, and said that this user may not.
+        True if the server refused this user.
     """
 
     def __init__(self, reason: str, *, refused: bool = False) -> None:
@@ -44,14 +44,14 @@ class Transport(Protocol):
         Raises
         ------
         RemoteError
-            When the place cannot be asked. `sink` may then hold a part of something.
+            When the cache cannot be asked. `sink` may then hold a part of the object.
         """
 
     def put(self, kind: str, key: str, source: bytes | Path) -> None:
         """Store an object whole or not at all; raise RemoteError when that failed."""
 
     def has(self, kind: str, key: str) -> bool:
-        """Tell whether there is such an object; raise RemoteError where that is not known."""
+        """Tell whether an object exists; raise RemoteError if that cannot be found out."""
 
     def close(self) -> None:
         """End connections."""

@@ -37,7 +37,7 @@ class Assembled:
         Reason why it failed, in one line.
     problems : list of Problem
     stopped : bool
-        It was ended for taking too long or printing too much.
+        True if ptxas was ended because it took too long or printed too much.
     """
 
     cubin: bytes | None
@@ -70,7 +70,7 @@ def assemble(
         Folder for the files that ptxas reads and writes.
     cancel : threading.Event
     wall : Wall or None
-        PTX and cubins are untrusted, and the tools that read them are not made for hostile ones.
+        The sandbox of ptxas, which is not hardened against hostile PTX; None: no sandbox.
 
     Returns
     -------

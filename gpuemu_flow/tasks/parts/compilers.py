@@ -57,7 +57,7 @@ class Wall:
     Attributes
     ----------
     folder : Path
-        Where it writes.
+        Folder that the compiler writes to.
     sandbox : JSON
         See `runners.sandbox.spec.Sandbox`.
     """
@@ -75,16 +75,16 @@ class CompilerRun:
     output, ptx : bytes or None
         The cubin, None when it failed; the PTX on the way to it.
     text : str
-        Its printed output.
+        Output that the compiler printed.
     problems : list of Problem
     reads : list of str
-        Files below the workspace that it read, relative to it.
+        Files of the workspace that the compiler read, relative to the workspace.
     reason : str
-        Reason why it failed, in one line.
+        Reason why the run failed, in one line.
     stopped : bool
-        It was ended for taking too long or printing too much.
+        True if the compiler was ended because it took too long or printed too much.
     skipped : str
-        Reason why it could not be tried at all.
+        Reason why the compiler could not be run at all.
     launch : dict or None
     """
 
