@@ -13,6 +13,7 @@ from gpuemu_flow.config.find import find_config
 from gpuemu_flow.config.target_options import TargetOptions, as_options, chosen_options
 from gpuemu_flow.engine.renames import MovedNames, moved_names, renamed_tasks, take_over
 from gpuemu_flow.engine.states import TaskStates
+from gpuemu_flow.errors import FlowError
 from gpuemu_flow.graph import snapshot
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.graph.overrides import Overrides
@@ -250,9 +251,22 @@ class Workspace:
         """Tell whether configuration, globs and observed inputs are as the results have them.
 
         Files whose digests were taken are not looked at: the plan has their stamps of that time.
+        What rules made may be matched by globs now, which makes no task stale that knew of it.
         """
-        same = self.environment == fingerprint() and self._still_holds(self.snapshot)
-        return same and not self.snapshot.observed.changed(self.inputs, but=("file",))
+        if self.environment != fingerprint():
+            return False
+        if not self._still_holds(self.snapshot):
+            try:
+                now = self._compiled_anew()
+            except FlowError:
+                return False
+            differ = now.graph.differing(self.graph)
+            if differ is None or self.settings != now.settings:
+                return False
+            states = self.states()
+            if any(states.reasons(spec, states.parts(spec)) for spec in differ):
+                return False
+        return not self.snapshot.observed.changed(self.inputs, but=("file",))
 
     def renew(self) -> None:
         """Compile anew if the configuration, or what it names, changed since it was read.
@@ -267,12 +281,18 @@ class Workspace:
         """
         if self._still_holds(self.snapshot):
             return
-        cache, self._config = self.cache, None
-        compiled = self._compile(self.snapshot)
-        if self.cache.folder == cache.folder:
+        compiled = self._compiled_anew()
+        if compiled.settings.cache_dir == self.settings.cache_dir:
             self.snapshot = compiled
             self.__dict__.pop("inputs", None)  # which looks into the snapshot's table of files
-        self.cache = cache
+
+    def _compiled_anew(self) -> Snapshot:
+        """Return the snapshot that the present configuration gives; keep the cache."""
+        cache, self._config = self.cache, None
+        try:
+            return self._compile(self.snapshot)
+        finally:
+            self.cache = cache
 
     def drop_plan(self) -> None:
         """Delete the plan, so that the next plain ``run`` checks everything itself."""

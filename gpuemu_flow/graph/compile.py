@@ -206,7 +206,7 @@ class Compiler:
                 "sandbox": self._kept_from.key(self.fence, op, program, kept_away)
             }
             judge = "" if self._is_one(op, program) else f"{stages.REFERENCE}:{op.name}:{dtype}"
-            known = self._kept_from.known(op, program) if judge else ()
+            known = self._known(op, program) if judge else ()
             ran, expected = (
                 self._spec(
                     stage,
@@ -326,6 +326,15 @@ class Compiler:
         """Tell whether op and reference share a file, or none of the user's code is in the op."""
         return program.kind in EMULATED or bool({*program.files} & {*op.reference.files})
 
+    def _known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
+        """Return `KeptFrom.known`, with what rules will have made of it."""
+        patterns = (*op.depends, *op.shared)
+        made = {name for pattern in patterns for name in self._rules_made(pattern)}
+        return tuple(sorted(made.union(self._kept_from.known(op, program))))
+
+    def _rules_made(self, pattern: str) -> list[str]:
+        return [] if self._rules is None else self._rules.made(pattern)
+
     def _program_files(self, op: OpConfig, *programs: ProgramRef) -> Closure:
         """Return files that decide a program's results: its imports and matches of ``depends``."""
         files: set[str] = set()
@@ -347,7 +356,7 @@ class Compiler:
                 packages.add(program.kind)
         for pattern in op.depends:
             files.update(glob_files(self._config.root, pattern))
-            files.update(() if self._rules is None else self._rules.made(pattern))
+            files.update(self._rules_made(pattern))
         python = self._config.execution.python_path
         if python and "/" in python:
             files.add(self.sources.relative(Path(python)))

@@ -92,6 +92,20 @@ class Graph:
             self._outlines.update((name, TaskOutline.of(spec)) for name, spec in self.tasks.items())
         return self._outlines
 
+    def differing(self, other: Graph) -> list[TaskSpec] | None:
+        """Return the tasks that differ from those of the same names in another graph.
+
+        Returns
+        -------
+        list of TaskSpec or None
+            This graph's; None if one of the graphs has other tasks, groups or skips.
+        """
+        mine, theirs = self.tasks, other.tasks
+        named = (self.skips, self.groups, mine.keys())
+        if named != (other.skips, other.groups, theirs.keys()):
+            return None
+        return [spec for name, spec in mine.items() if spec != theirs[name]]
+
     def names(self) -> list[str]:
         """Return the groups for people: ops, stages and targets, but not each stage of each op."""
         return [

@@ -41,6 +41,7 @@ _FILES = (
     "quick_dataclass.py",
     "kernel_findings.py",
     "syntax.py",
+    "plain_text.py",
     "errors.py",
     "engine/evidence.py",
     "engine/revealed.py",

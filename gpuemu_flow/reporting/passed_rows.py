@@ -17,7 +17,7 @@ from gpuemu_flow.store.cache import OtherFormatError, seal, unseal
 from gpuemu_flow.types import Json, Verdict, number_from_json, number_to_json
 
 NAME = "passed.json"
-VERSION = 1
+VERSION = 2
 _NUMBERS = frozenset(WORST)
 _LEFT_OUT = frozenset({
     "op", "dtype", "verdict", "cached", "failures", "passing", "causes", "absence",
@@ -69,7 +69,7 @@ class PassedRows:
             return None
         try:
             return _result(outline, values)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, IndexError):
             return None
 
     def before(self, outline: TaskOutline) -> str:
@@ -122,14 +122,16 @@ def _values(result: OpResult) -> list[Json]:
     found.update((name, number_to_json(found[name])) for name in _NUMBERS)
     found.update((name, list(found[name])) for name in ("loose", "kept_finite"))
     found["constant"] = [list(pair) for pair in result.constant]
-    return list(found.values())
+    return [result.verdict.value, *found.values()]
 
 
 def _result(outline: TaskOutline, values: list[Json]) -> OpResult:
-    more = dict(zip(_FIELDS, values, strict=True))
+    verdict = Verdict(values[0])
+    if verdict is not Verdict.PASSED:
+        raise ValueError("only results that passed are kept")
+    more = dict(zip(_FIELDS, values[1:], strict=True))
     for name in _NUMBERS:
         more[name] = number_from_json(more[name])
     more["loose"], more["kept_finite"] = tuple(more["loose"]), tuple(more["kept_finite"])
     more["constant"] = tuple((str(name), value) for name, value in more["constant"])
-    verdict = Verdict.PASSED
     return OpResult(outline.subject, outline.dtype, verdict, cached=True, **more)

@@ -18,7 +18,6 @@ from gpuemu_flow.tasks.parts.changes import read_previous, write_changes
 from gpuemu_flow.types import BAD, Case, Json, Verdict, number_from_json
 
 STAGE = stages.DIFF
-_PASSED = Verdict.PASSED.value
 _DIGITS = 16  # of a case's digest, by which the cases of two summaries are paired
 _ABSOLUTE_SLACK = 1e-10  # an error that grew from nothing to this is still nothing
 
@@ -72,12 +71,12 @@ def compare_summaries(
     broken, mended, wrong = _case_changes(old, new)
     if old.get("cases_digest") != new["cases_digest"]:
         if broken:
-            return change("regression", stages.CASE_VERDICT, _PASSED, broken)
+            return change("regression", stages.CASE_VERDICT, *broken)
         if mended and not wrong:
-            return change("improvement", stages.CASE_VERDICT, mended, _PASSED)
+            return change("improvement", stages.CASE_VERDICT, *mended)
         return change("change", stages.OTHER_CASES, old.get("cases"), new.get("cases"))
-    if broken and old["verdict"] != _PASSED:
-        return change("regression", stages.CASE_VERDICT, _PASSED, broken)
+    if broken and old["verdict"] != Verdict.PASSED.value:
+        return change("regression", stages.CASE_VERDICT, *broken)
     kind, what = _kind_of_change(old, new, threshold)
     return change(kind, what, old[what], new[what]) if kind else []
 
@@ -86,10 +85,11 @@ def _kind_of_change(
     old: Mapping[str, Json], new: Mapping[str, Json], threshold: float
 ) -> tuple[str, str]:
     """Return the kind of a change on the same cases, and the changed figure; empty without one."""
+    passed = Verdict.PASSED.value
     if old["verdict"] != new["verdict"]:
-        kind = "improvement" if new["verdict"] == _PASSED else "change"
-        return "regression" if old["verdict"] == _PASSED else kind, "verdict"
-    if new["verdict"] != _PASSED:
+        kind = "improvement" if new["verdict"] == passed else "change"
+        return "regression" if old["verdict"] == passed else kind, "verdict"
+    if new["verdict"] != passed:
         return "", ""
     before, after = number_from_json(old["max_abs"]), number_from_json(new["max_abs"])
     if not after <= before * (1 + threshold) + _ABSOLUTE_SLACK:
@@ -98,21 +98,26 @@ def _kind_of_change(
     return ("improvement", "max_abs") if shrunk else ("", "")
 
 
-def _case_changes(old: Mapping[str, Json], new: Mapping[str, Json]) -> tuple[str, str, bool]:
+def _case_changes(
+    old: Mapping[str, Json], new: Mapping[str, Json]
+) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     """Compare the verdicts on the cases that two summaries have in common.
 
     Returns
     -------
-    broken, mended : str
-        The worst verdict now on cases that passed, and then on cases that pass; else empty.
+    broken, mended : tuple of str
+        The old and the new verdict of the worst case that passed, and of that which passes now;
+        empty where there is none.
     wrong : bool
         A case in common fails now.
     """
     before, after = _by_case(old), _by_case(new)
     pairs = {(before[case], after[case]) for case in before.keys() & after.keys()}
     bad = [verdict.value for verdict in BAD]
-    broken = next((verdict for verdict in bad if (_PASSED, verdict) in pairs), "")
-    mended = next((verdict for verdict in bad if (verdict, _PASSED) in pairs), "")
+    passed = Verdict.PASSED.value
+    worst = [pair for verdict in bad for pair in sorted(pairs) if verdict in pair]
+    broken = next((pair for pair in worst if pair[0] == passed), ())
+    mended = next((pair for pair in worst if pair[1] == passed), ())
     return broken, mended, any(verdict in bad for _, verdict in pairs)
 
 

@@ -83,7 +83,7 @@ def test_a_link_in_place_of_a_folder_is_refused(checked_mini: Mini, name: str) -
 
 def test_no_plan_is_kept_where_a_manifest_was_replaced_meanwhile(checked_mini: Mini) -> None:
     checked_mini.command("run")
-    workspace = Workspace(checked_mini.root, environ={"HOME": str(checked_mini.root)})
+    workspace = Workspace(checked_mini.root, environ=checked_mini.environment())
     plan_of(checked_mini).unlink()
     plan_file.save_plan(workspace, "as it is")
     assert plan_of(checked_mini).exists()

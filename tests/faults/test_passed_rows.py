@@ -88,7 +88,7 @@ def test_a_comparison_damaged_in_place_is_not_answered_from_its_row(mini: Mini) 
 
 def test_rows_of_another_graph_do_not_count(mini: Mini) -> None:
     mini.run("scale")
-    forged(mini, lambda row: [row[0], 77, *row[2:]])
+    forged(mini, lambda row: [*row[:2], 77, *row[3:]])
     assert mini.run("scale")["results"][0]["cases"] == 77, "else this test shows nothing"
     mini.edit("gpuemu.toml", 'name = "scale"', 'name = "scale"\ntimeout = 50')
     report = mini.run("scale")
