@@ -10,7 +10,7 @@ import pytest
 
 from gpuemu_flow.runners.mentions import Mentions
 
-ROOT = "/work/space"
+ROOT = "/home/user/space"
 PARTS = (
     "ref", "ref.py", "sub", "/", "./", "../", ".", "-", " ", ";", "\n", "import", "from", "as",
     "run_module", "(", "'", "x", ROOT, "/work", "__init__.py", "é", "_", "~",
@@ -20,7 +20,7 @@ PARTS = (
 @pytest.mark.parametrize(
     "word",
     [
-        "/work/space/sub/ref.py",
+        "/home/user/space/sub/ref.py",
         "sub/ref.py",
         "--file=sub/ref.py",
         "ref.py",
