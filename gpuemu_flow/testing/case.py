@@ -174,8 +174,8 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 
     def _checked(self, output: Any, atol: float | None, rtol: float | None) -> CheckResult:
         __tracebackhide__ = True
+        from gpuemu_flow.client.arguments import check_tolerances  # noqa: PLC0415
         from gpuemu_flow.client.errors import ValidationError  # noqa: PLC0415
-        from gpuemu_flow.client.given import check_tolerances  # noqa: PLC0415
 
         check_tolerances(atol, rtol)
         if atol is not None or rtol is not None:

@@ -66,7 +66,7 @@ class Tried:
     expected: Mapping[str, NDArray[Any]]
 
 
-class Relater:
+class RelationSearch:
     """Maintains the set of relations that explain every failing case so far.
 
     Parameters
