@@ -1,4 +1,4 @@
-"""Beliefs about a cause: the conditions that cases support, and the case to try next.
+"""Hypotheses about a cause: the conditions that cases support, and the case to try next.
 
 Each condition is a hypothesis: the op fails where it holds and nowhere else, but for a few cases in
 which a bug happens not to show. Its weight is its earlier weight times the likelihood of the

@@ -166,7 +166,7 @@ def _with_ends(
     found: tuple[Bound | None, ...],
     ended: Counter[tuple[Bound | None, ...]],
 ) -> InputSpec:
-    """Return the recipe; include the ends of the range in the first cases that have one.
+    """Return the recipe, in which the first cases have the ends of the input's range.
 
     A range that depends on dims differs from size to size: the last row of a table of one row says
     nothing about the last of 257 rows.

@@ -62,7 +62,7 @@ class ManyRows:
         return (np.arange(self.number, dtype=np.int64) + start[:, None]) % kinds
 
     def every(self, kinds: int) -> NDArray[np.bool_]:
-        """Mark one row in `kinds`: of several rows at least one, but not all."""
+        """Return a mask of one row in `kinds`: of several rows at least one, but not all."""
         marked: NDArray[np.bool_] = self.turns(kinds) == 0
         if 1 < self.number < kinds:
             marked[~marked.any(axis=1), 0] = True
@@ -77,13 +77,13 @@ class ManyRows:
         return self.rngs.derive("columns").ranges(self.number, 0, self.width)
 
     def coin_flips(self) -> NDArray[np.bool_]:
-        """Mark about half of the elements at random."""
+        """Return a mask of about half of the elements, chosen at random."""
         words = self.rngs.derive("flips").u64(-(-self.count // 64))
         bits = np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, count=self.count)
         return bits.view(np.bool_).reshape(self.shape)
 
     def sparse_zeros(self) -> NDArray[np.bool_]:
-        """Mark about half of the elements, but in one row of eight all except a random one.
+        """Return a mask of half of the elements, but in one row of eight of all except one.
 
         A row whose only unmarked element lies in its last tile shows whether that tile is read. Of
         a single row the first element is marked and the last one is not: a bias that begins with 0
@@ -164,7 +164,7 @@ class Rows:
         return _only(self._alone.turns(kinds))
 
     def every(self, kinds: int) -> NDArray[np.bool_]:
-        """Mark one row in `kinds`; see `ManyRows.every`."""
+        """Return a mask of one row in `kinds`; see `ManyRows.every`."""
         return _only(self._alone.every(kinds))
 
     def some_row(self) -> int:
@@ -176,11 +176,11 @@ class Rows:
         return _only(self._alone.random_columns())
 
     def coin_flips(self) -> NDArray[np.bool_]:
-        """Mark about half of the elements at random; see `ManyRows.coin_flips`."""
+        """Return a mask of half of the elements at random; see `ManyRows.coin_flips`."""
         return _only(self._alone.coin_flips())
 
     def sparse_zeros(self) -> NDArray[np.bool_]:
-        """Mark about half of the elements for zeros; see `ManyRows.sparse_zeros`."""
+        """Return a mask of elements that become zeros; see `ManyRows.sparse_zeros`."""
         return _only(self._alone.sparse_zeros())
 
     def few_values(self, palette: Array) -> Array:

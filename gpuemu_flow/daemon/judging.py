@@ -203,7 +203,7 @@ class JudgedReplies:
 
 
 def _encode(new: NewResult) -> None:
-    """Encode a reply and its record; of many cases, this is done while others are judged."""
+    """Encode a reply and its record, while later cases of the request are judged."""
     new.text = _AS_TEXT(new.result)
     new.encoded()
 

@@ -35,7 +35,7 @@ def as_submitted(actual: Arrays, expected: Arrays) -> Arrays:
 
 
 def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckResult:
-    """Return the result of a submission; without a verdict if gradients are missing.
+    """Return the result of a submission, in which missing gradients make passed inconclusive.
 
     Parameters
     ----------
