@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.integer_values import draw_bools, draw_integers
-from gpuemu_flow.cases.rows import ManyRows, Rows
+from gpuemu_flow.cases.rows import ManyRows
 from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.rng_many import SeededStreams
@@ -106,11 +106,11 @@ def draw_alike(
     if strategy == "uniform" and not ranged:
         return fill_uniform(SeededStreams(seeds), count, dtype).reshape(whole)
     number = count // max(shape[-1], 1) if shape else 1
-    if kind != "float":
-        rngs = [SeededRng(seed).derive(strategy) for seed in seeds]
-        ones = [_draw_others(strategy, Rows(rng, number, count), dtype, low, high) for rng in rngs]
-        return np.stack(ones).reshape(whole)
     rows = ManyRows(SeededStreams(seeds).derive(strategy), number, count)
+    if kind == "bool":
+        return draw_bools(strategy, rows).reshape(whole)
+    if kind != "float":
+        return draw_integers(strategy, rows, numpy_dtype(dtype), low, high).reshape(whole)
     drawn = _draw_floats(strategy, rows, dtype)
     values = _into_range(drawn, low, high, dtype) if ranged else drawn
     if nonfinite:
@@ -118,15 +118,6 @@ def draw_alike(
     elif nonfinite is False:
         values = _finite(values, dtype)
     return values.reshape(whole)
-
-
-def _draw_others(
-    strategy: str, rows: Rows, dtype: str, low: float | None, high: float | None
-) -> Array:
-    """Draw the integers or booleans of one tensor."""
-    if DTYPES[dtype].kind == "bool":
-        return draw_bools(strategy, rows)
-    return draw_integers(strategy, rows, numpy_dtype(dtype), low, high)
 
 
 @dataclass(frozen=True)
@@ -260,7 +251,7 @@ def _extremes(rows: ManyRows, form: _Format) -> Array:
     palette = np.array([*positive, *(-x for x in positive), 0.0, -0.0], form.work)
     raw = rows.every(2)
     taken = np.zeros(rows.shape, form.work)
-    taken[raw] = _of_palette(rows, palette, raw)
+    taken[raw] = rows.of_palette(palette, raw)
     largest = np.abs(taken) == form.work(limits.max)
     if limits.max > OVERFLOWS_SQUARED:
         _unmark_one(largest.reshape(len(largest), -1), rows.rngs.derive("largest"))
@@ -269,16 +260,6 @@ def _extremes(rows: ManyRows, form: _Format) -> Array:
     else:
         values[raw] = taken[raw]
     return values
-
-
-def _of_palette(rows: ManyRows, palette: Array, chosen: NDArray[np.bool_]) -> Array:
-    """Pick elements of a palette for the chosen rows of all tensors, shape (rows, width)."""
-    numbers = chosen.sum(axis=1)
-    most = int(numbers.max())
-    places = rows.rngs.derive("raw").ranges(most * rows.width, 0, palette.size)
-    drawn: Array = palette[places].reshape(len(numbers), most, rows.width)
-    chosen_rows: Array = drawn[np.arange(most) < numbers[:, None]]
-    return chosen_rows
 
 
 def _unmark_one(marks: NDArray[np.bool_], rngs: SeededStreams) -> None:
