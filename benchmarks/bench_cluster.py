@@ -29,9 +29,9 @@ from mini_workspace import Mini, make_mini  # noqa: E402
 from gpuemu_flow.cluster.dask_cluster import open_cluster  # noqa: E402
 from gpuemu_flow.cluster.tasks import PER_THREAD  # noqa: E402
 from gpuemu_flow.engine.workspace import Workspace  # noqa: E402
-from gpuemu_flow.fuzz.far import MOST_BATCH, TARGET_SECONDS  # noqa: E402
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions  # noqa: E402
 from gpuemu_flow.fuzz.outcome import Judged  # noqa: E402
+from gpuemu_flow.fuzz.remote_run import MOST_BATCH, TARGET_SECONDS  # noqa: E402
 
 CASES = 10**9
 WARM_UP = 0.2  # of the cases, after which the clock starts

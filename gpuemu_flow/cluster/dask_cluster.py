@@ -22,9 +22,9 @@ from gpuemu_flow.engine.elsewhere import Unit
 from gpuemu_flow.engine.signals import WAKE_SECONDS
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError, UsageError
-from gpuemu_flow.fuzz.far import differs
+from gpuemu_flow.fuzz.case_queue import QueuedCase
 from gpuemu_flow.fuzz.farm import BatchReply, CaseBatch, Farm
-from gpuemu_flow.fuzz.lane import Asked
+from gpuemu_flow.fuzz.remote_run import differs
 from gpuemu_flow.fuzz.subjects import OpSubject, op_subject
 from gpuemu_flow.plain_text import printable
 
@@ -172,8 +172,8 @@ class DaskFarm:
         """Send a batch."""
 
         def message(part: CaseBatch) -> bytes:
-            asked = tuple(Asked(each.number, each.case) for each in part.asked)
-            return BatchRequest(self._setup, part.which, asked, tuple(known)).encode()
+            queued = tuple(QueuedCase(each.number, each.case) for each in part.cases)
+            return BatchRequest(self._setup, part.which, queued, tuple(known)).encode()
 
         self._tasks.submit(batch, message)
 
@@ -186,7 +186,7 @@ class DaskFarm:
 def _reply(batch: CaseBatch, data: bytes) -> BatchReply:
     """Read a worker's verdicts, and raise what it reports."""
     answer = _demand(data)
-    if len(answer.verdicts) != len(batch.asked):
+    if len(answer.verdicts) != len(batch.cases):
         raise _failed(answer.worker, "its answer does not fit what was asked")
     return BatchReply(
         answer.worker, answer.verdicts, answer.key, answer.names, answer.parts, answer.seconds

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.fuzz.farm import FarVerdict
-from gpuemu_flow.fuzz.lane import Asked
+from gpuemu_flow.fuzz.case_queue import QueuedCase
+from gpuemu_flow.fuzz.farm import RemoteVerdict
 from gpuemu_flow.graph.overrides import Overrides
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
@@ -80,7 +80,7 @@ class BatchRequest:
     setup : RunSetup
     which : int
         Place of the dtype in the setup.
-    asked : tuple of Asked
+    cases : tuple of QueuedCase
         Without keys.
     known : tuple of str
         Keys whose inputs the coordinator has compared with its own.
@@ -88,7 +88,7 @@ class BatchRequest:
 
     setup: RunSetup
     which: int
-    asked: tuple[Asked, ...]
+    cases: tuple[QueuedCase, ...]
     known: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
@@ -97,7 +97,7 @@ class BatchRequest:
             {
                 "setup": self.setup.to_json(),
                 "which": self.which,
-                "asked": [[asked.number, asked.case.to_json()] for asked in self.asked],
+                "cases": [[queued.number, queued.case.to_json()] for queued in self.cases],
                 "known": list(self.known),
             }
         )
@@ -112,8 +112,8 @@ class BatchRequest:
             The message is of another version.
         """
         data = unpack(message)
-        asked = tuple(Asked(number, Case.from_json(case)) for number, case in data["asked"])
-        return cls(RunSetup.from_json(data["setup"]), data["which"], asked, tuple(data["known"]))
+        queued = tuple(QueuedCase(number, Case.from_json(case)) for number, case in data["cases"])
+        return cls(RunSetup.from_json(data["setup"]), data["which"], queued, tuple(data["known"]))
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class BatchAnswer:
     ----------
     worker : str
         Name of the worker's machine.
-    verdicts : tuple of FarVerdict
+    verdicts : tuple of RemoteVerdict
     key, names, parts, seconds
         As in `fuzz.farm.BatchReply`.
     problems : tuple of Problem
@@ -138,7 +138,7 @@ class BatchAnswer:
     """
 
     worker: str
-    verdicts: tuple[FarVerdict, ...] = ()
+    verdicts: tuple[RemoteVerdict, ...] = ()
     key: str = ""
     names: Discovered = field(default_factory=Discovered)
     parts: Mapping[str, str] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class BatchAnswer:
         """
         data = unpack(message)
         verdicts = tuple(
-            FarVerdict(
+            RemoteVerdict(
                 CheckResult.from_json(result), None if made is None else Case.from_json(made)
             )
             for result, made in data["verdicts"]

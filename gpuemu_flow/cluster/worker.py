@@ -21,8 +21,8 @@ from gpuemu_flow.cluster.identity import differences, facts
 from gpuemu_flow.cluster.messages import NANNY_VARIABLES, BatchAnswer, BatchRequest, RunSetup
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError, FlowError, Problem, RunnerError
-from gpuemu_flow.fuzz.farm import FarVerdict
-from gpuemu_flow.fuzz.lane import Lane
+from gpuemu_flow.fuzz.case_queue import CaseQueue
+from gpuemu_flow.fuzz.farm import RemoteVerdict
 from gpuemu_flow.fuzz.subjects import OpSubject, op_subject
 from gpuemu_flow.fuzz.verdict_cache import VerdictCache, expected_key
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
@@ -98,7 +98,7 @@ class WorkerSession:
             key, sources = expected_key(subject), subject.reference_sources
             about = SeenInputs(self._cache.actions, key, lookup, sources, force=force)
             self._expected.append(ExpectedStore(self._cache, key, inputs=about, force=force))
-        self._free: list[list[Lane]] = [[] for _ in self._subjects]
+        self._free: list[list[CaseQueue]] = [[] for _ in self._subjects]
         self._stack = ExitStack()
         sessions = MOST_THREADS * SESSIONS_PER_EVALUATOR
         self._pool = self._stack.enter_context(Pool(sessions, staging=self._cache.staging))
@@ -115,14 +115,14 @@ class WorkerSession:
         """
         begin = time.perf_counter()
         which = request.which
-        with self._lane(which) as lane:
+        with self._queue(which) as queue:
             found = {}
-            for asked in request.asked:
+            for queued in request.cases:
                 if self._cancel.is_set():
                     raise CancelledRunError
-                for done, evaluated in lane.take(asked, alone=self._setup.alone):
+                for done, evaluated in queue.take(queued, alone=self._setup.alone):
                     found[done.number] = (done, evaluated.case, evaluated.result)
-            for done, evaluated in lane.rest():
+            for done, evaluated in queue.rest():
                 found[done.number] = (done, evaluated.case, evaluated.result)
         if self._cancel.is_set():
             raise CancelledRunError
@@ -130,9 +130,9 @@ class WorkerSession:
         names = inputs.names
         key = "" if inputs.moved() else inputs.key_of(names)
         verdicts = []
-        for asked in request.asked:
-            done, case, result = found[asked.number]
-            verdicts.append(FarVerdict(result, None if case == done.case else case))
+        for queued in request.cases:
+            done, case, result = found[queued.number]
+            verdicts.append(RemoteVerdict(result, None if case == done.case else case))
         seconds = time.perf_counter() - begin
         if key in request.known:
             return BatchAnswer(own_name(), tuple(verdicts), key, seconds=seconds)
@@ -140,14 +140,14 @@ class WorkerSession:
         return BatchAnswer(own_name(), tuple(verdicts), key, names, parts, seconds)
 
     @contextmanager
-    def _lane(self, which: int) -> Iterator[Lane]:
+    def _queue(self, which: int) -> Iterator[CaseQueue]:
         """Lend warm programs to one thread; discard them after an error."""
         with self._lock:
             self.active += 1
-            lane = self._free[which].pop() if self._free[which] else None
+            queue = self._free[which].pop() if self._free[which] else None
         try:
-            if lane is None:
-                lane = Lane(
+            if queue is None:
+                queue = CaseQueue(
                     self._subjects[which],
                     self._pool,
                     self._stack,
@@ -155,9 +155,9 @@ class WorkerSession:
                     self._expected[which],
                     self._verdicts.inputs[which],
                 )
-            yield lane
+            yield queue
             with self._lock:
-                self._free[which].append(lane)
+                self._free[which].append(queue)
         finally:
             with self._lock:
                 self.active -= 1

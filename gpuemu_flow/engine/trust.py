@@ -37,7 +37,7 @@ Ask = Callable[[str], bool]
 
 
 @dataclass(frozen=True)
-class Stranger:
+class ForeignWorkspace:
     """A workspace that contains files of other users.
 
     Attributes
@@ -82,9 +82,9 @@ def require_trust(
         workspace.trusted = True
         return
     owners = tuple(sorted(set(foreign.values())))
-    stranger = Stranger(str(root), owners, root.stat().st_dev)
+    untrusted = ForeignWorkspace(str(root), owners, root.stat().st_dev)
     granted = environ.get(TRUST_VARIABLE, "")
-    if granted == "1" or stranger in remembered(environ):
+    if granted == "1" or untrusted in remembered(environ):
         workspace.trusted = True
         return
     names = ", ".join(printable(os.path.relpath(path, root)) for path in list(foreign)[:_NAMED])
@@ -92,7 +92,7 @@ def require_trust(
     if granted != REMEMBER and not (ask or _ask_on_terminal)(f"{told}. Run its code? [y/N] "):
         hint = f"look at it, then run with --trust, or set {TRUST_VARIABLE}=1"
         raise UsageError(Problem("workspace-untrusted", f"{told}: none of it was run", hint))
-    _remember(stranger, environ)
+    _remember(untrusted, environ)
     workspace.trusted = True
 
 
@@ -137,7 +137,7 @@ def trusted_file(environ: Mapping[str, str]) -> Path:
     return (Path(given) if given.startswith("/") else home / ".config") / "gpuemu" / FILE_NAME
 
 
-def remembered(environ: Mapping[str, str]) -> list[Stranger]:
+def remembered(environ: Mapping[str, str]) -> list[ForeignWorkspace]:
     """Return the workspaces that the user trusted; ignore a list in somebody else's file."""
     path = trusted_file(environ)
     try:
@@ -146,17 +146,17 @@ def remembered(environ: Mapping[str, str]) -> list[Stranger]:
             return []
         entries = json.loads(path.read_bytes())["trusted"]
         return [
-            Stranger(str(e["path"]), tuple(int(o) for o in e["owners"]), int(e["device"]))
+            ForeignWorkspace(str(e["path"]), tuple(int(o) for o in e["owners"]), int(e["device"]))
             for e in entries
         ]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
 
 
-def _remember(stranger: Stranger, environ: Mapping[str, str]) -> None:
+def _remember(untrusted: ForeignWorkspace, environ: Mapping[str, str]) -> None:
     """Store the trusted workspace; if the home folder is not writable, do nothing."""
-    known = [one for one in remembered(environ) if one.path != stranger.path]
-    content = {"trusted": [asdict(one) for one in [*known, stranger][-MOST_REMEMBERED:]]}
+    known = [one for one in remembered(environ) if one.path != untrusted.path]
+    content = {"trusted": [asdict(one) for one in [*known, untrusted][-MOST_REMEMBERED:]]}
     path = trusted_file(environ)
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

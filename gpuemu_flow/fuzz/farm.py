@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import Protocol
 
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.fuzz.lane import Asked
+from gpuemu_flow.fuzz.case_queue import QueuedCase
 from gpuemu_flow.fuzz.subjects import OpSubject
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
@@ -23,24 +23,24 @@ class CaseBatch:
     ----------
     which : int
         Index of the subject's dtype among the op's dtypes.
-    asked : tuple of Asked
+    cases : tuple of QueuedCase
     """
 
     which: int
-    asked: tuple[Asked, ...]
+    cases: tuple[QueuedCase, ...]
 
     def halves(self) -> tuple[CaseBatch, CaseBatch] | None:
         """Return two batches with the same cases; None if there is only one case."""
-        middle = len(self.asked) // 2
+        middle = len(self.cases) // 2
         if not middle:
             return None
-        return CaseBatch(self.which, self.asked[:middle]), CaseBatch(
-            self.which, self.asked[middle:]
+        return CaseBatch(self.which, self.cases[:middle]), CaseBatch(
+            self.which, self.cases[middle:]
         )
 
 
 @dataclass(frozen=True)
-class FarVerdict:
+class RemoteVerdict:
     """A worker's verdict on one case.
 
     Attributes
@@ -62,7 +62,7 @@ class BatchReply:
     ----------
     worker : str
         The worker's address, for messages.
-    verdicts : tuple of FarVerdict
+    verdicts : tuple of RemoteVerdict
         In the order of the batch.
     key : str
         Digest of all that decides the verdicts, as the worker sees it; empty if a file was written
@@ -76,7 +76,7 @@ class BatchReply:
     """
 
     worker: str
-    verdicts: tuple[FarVerdict, ...]
+    verdicts: tuple[RemoteVerdict, ...]
     key: str
     names: Discovered = field(default_factory=Discovered)
     parts: Mapping[str, str] = field(default_factory=dict)

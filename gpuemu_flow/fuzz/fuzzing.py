@@ -11,11 +11,11 @@ from gpuemu_flow.engine.revealed import revealed
 from gpuemu_flow.engine.signals import WAKE_SECONDS
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError
+from gpuemu_flow.fuzz.case_queue import CaseQueue, QueuedCase
 from gpuemu_flow.fuzz.case_source import CaseSource, case_stream
 from gpuemu_flow.fuzz.failure_sample import MOST_FAILURES
 from gpuemu_flow.fuzz.farm import Cluster
 from gpuemu_flow.fuzz.judged import Judged
-from gpuemu_flow.fuzz.lane import Asked, Lane
 from gpuemu_flow.fuzz.outcome import OpFuzzOutcome
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
 from gpuemu_flow.fuzz.verdict_cache import VerdictCache, case_key, expected_key
@@ -48,7 +48,7 @@ class FuzzOptions:
         Seconds per op.
     jobs : int
     force : bool
-        True: the action cache is not asked.
+        True: the action cache is not read.
     confirm : bool
         New cases are run, to confirm the causes of failures.
     most_failures : int
@@ -181,13 +181,13 @@ class Fuzzer:
 
     def _run_on(self, cluster: Cluster, source: CaseSource, outcome: OpFuzzOutcome) -> None:
         """Have a cluster judge the cases, and handle the verdicts in the order of the cases."""
-        from gpuemu_flow.fuzz.far import FarRun  # noqa: PLC0415 - few use a cluster
+        from gpuemu_flow.fuzz.remote_run import RemoteRun  # noqa: PLC0415 - few use a cluster
 
         with cluster.open_farm(
             self._workspace, self._op, self.subjects, alone=self._options.fail_fast
         ) as farm:
             lookup = self._workspace.inputs
-            run = FarRun(farm, source, self._verdicts, lookup, self._cancel)
+            run = RemoteRun(farm, source, self._verdicts, lookup, self._cancel)
             try:
                 for which, judged, evaluated in run.judged():
                     self._refuse_unordered(which)
@@ -216,12 +216,12 @@ class Fuzzer:
     def _work(self, pool: Pool, source: CaseSource, outcome: OpFuzzOutcome) -> None:
         """Judge one thread's share of the cases."""
         with ExitStack() as stack:
-            lanes: dict[int, Lane] = {}
+            queues: dict[int, CaseQueue] = {}
             try:
                 while not self._cancel.is_set() and (item := source.next()) is not None:
                     number, which, case = item
-                    if which not in lanes:
-                        lanes[which] = Lane(
+                    if which not in queues:
+                        queues[which] = CaseQueue(
                             self.subjects[which],
                             pool,
                             stack,
@@ -229,11 +229,11 @@ class Fuzzer:
                             self._expected_cache[which],
                             self._verdicts.inputs[which],
                         )
-                    for judged in self._judged(lanes[which], which, number, case, outcome):
+                    for judged in self._judged(queues[which], which, number, case, outcome):
                         self._tell(judged, source, outcome)
-                for which, lane in lanes.items():
-                    for asked, evaluated in lane.rest():
-                        self._tell(self._keep(which, asked, evaluated, outcome), source, outcome)
+                for which, queue in queues.items():
+                    for queued, evaluated in queue.rest():
+                        self._tell(self._keep(which, queued, evaluated, outcome), source, outcome)
             except CancelledRunError:
                 pass
             except BaseException as error:
@@ -255,7 +255,7 @@ class Fuzzer:
             self._ordered[which] = used
 
     def _judged(
-        self, lane: Lane, which: int, number: int, case: Case, outcome: OpFuzzOutcome
+        self, queue: CaseQueue, which: int, number: int, case: Case, outcome: OpFuzzOutcome
     ) -> Iterator[Judged]:
         """Start judging one case, and yield all verdicts that are known by then."""
         key = case_key(number, case)
@@ -264,18 +264,20 @@ class Fuzzer:
             self._refuse_unordered(which)
             yield Judged(number, case, known, cached=True)
             return
-        for asked, evaluated in lane.take(Asked(number, case, key), alone=self._options.fail_fast):
-            yield self._keep(which, asked, evaluated, outcome)
+        for queued, evaluated in queue.take(
+            QueuedCase(number, case, key), alone=self._options.fail_fast
+        ):
+            yield self._keep(which, queued, evaluated, outcome)
 
     def _keep(
-        self, which: int, asked: Asked, evaluated: EvaluatedCase, outcome: OpFuzzOutcome
+        self, which: int, queued: QueuedCase, evaluated: EvaluatedCase, outcome: OpFuzzOutcome
     ) -> Judged:
         """Record a failure while its tensors are valid, and the verdict."""
         self._refuse_unordered(which)
-        judged = Judged(asked.number, evaluated.case, evaluated.result)
+        judged = Judged(queued.number, evaluated.case, evaluated.result)
         if evaluated.result.verdict in BAD:
             with self._lock:
                 if outcome.wants(judged):
                     self._on_failure(self.subjects[which], evaluated)
-        self._verdicts.put(which, list(asked.key), evaluated.result)
+        self._verdicts.put(which, list(queued.key), evaluated.result)
         return judged

@@ -15,7 +15,7 @@ from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.plain_inputs import plain_inputs
 from gpuemu_flow.judging.remedies import precision_note, range_notes, wider_precisions
 from gpuemu_flow.numerics.checked_output import SpecialInputs
-from gpuemu_flow.numerics.compare import JudgedApart, Policy, check_outputs, check_structure
+from gpuemu_flow.numerics.compare import Policy, SeparateVerdict, check_outputs, check_structure
 from gpuemu_flow.numerics.contract import OutputContract
 from gpuemu_flow.numerics.contract_shapes import declared_dtypes
 from gpuemu_flow.numerics.contract_statistics import tested
@@ -275,7 +275,7 @@ class Judge:
 
     def _apart(
         self, contract: OutputContract, actual: Arrays, inputs: Arrays, criteria: Criteria
-    ) -> JudgedApart:
+    ) -> SeparateVerdict:
         """Judge one output by its distribution, or by the user's own function."""
         name, contracts = contract.name, criteria.contracts
         values = contracts.masked(name, actual[name])
@@ -287,7 +287,9 @@ class Judge:
                 for text in result.failures
             )
             without = 0 if result.count else values.size
-            return JudgedApart(name, result.count or values.size, without, failures, result.note)
+            return SeparateVerdict(
+                name, result.count or values.size, without, failures, result.note
+            )
         if self._functions is None or contract.compare is None:
             raise ValueError("functions that compare run beside the reference only")
         dtype = dtype_name(actual[name].dtype) or ""
@@ -296,7 +298,7 @@ class Judge:
         answer = self._functions.ask(name, contract.compare, values, expected, inputs, tolerance)
         note = "" if answer.compared else f"nothing of {name!r} was compared, as its function says"
         count = answer.compared or values.size
-        return JudgedApart(name, count, 0 if answer.compared else count, answer.failures, note)
+        return SeparateVerdict(name, count, 0 if answer.compared else count, answer.failures, note)
 
     def _policy_that_passes(
         self,

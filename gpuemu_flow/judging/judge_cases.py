@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from gpuemu_flow.judging.compare_functions import CompareError
 from gpuemu_flow.judging.judge import Judge, refused
 from gpuemu_flow.judging.verdicts import comparison_failed
-from gpuemu_flow.numerics.compare_alike import (
+from gpuemu_flow.numerics.compare_batch import (
     MOST_CASES,
     MOST_ELEMENTS,
     Form,
-    check_alike,
+    check_batch,
     form_of,
 )
 from gpuemu_flow.quick_dataclass import dataclass
@@ -85,7 +85,7 @@ def _checked(judge: Judge, form: Form, ran: Sequence[Ran]) -> list[CheckResult |
         contracts.of_form and refused(first.actual, first.expected, criteria) is None
     ):
         return [None] * len(ran)
-    return check_alike(
+    return check_batch(
         form,
         [one.actual[name] for one in ran],
         [one.expected[name] for one in ran],

@@ -27,12 +27,12 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Tolerance, Verdict
 from gpuemu_flow.verdicts import Compared, of_outputs
 
-__all__ = ["QUICK_SHARE", "JudgedApart", "Policy", "check_outputs", "check_structure"]
+__all__ = ["QUICK_SHARE", "Policy", "SeparateVerdict", "check_outputs", "check_structure"]
 
 
 @dataclass(frozen=True)
-class JudgedApart:
-    """An output that was not judged element by element.
+class SeparateVerdict:
+    """The verdict on an output that was not judged element by element.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ def check_outputs(
     expected_dtypes: Mapping[str, str] | None = None,
     inputs: Arrays | None = None,
     seen: SeenOutputs | None = None,
-    apart: Sequence[JudgedApart] = (),
+    apart: Sequence[SeparateVerdict] = (),
     excused: Mapping[str, BoolArray] | None = None,
 ) -> CheckResult:
     """Check all outputs of one case.
@@ -90,7 +90,7 @@ def check_outputs(
         count as finite.
     seen : SeenOutputs, optional
         Declared properties of the outputs, which are then passed as they are compared.
-    apart : sequence of JudgedApart
+    apart : sequence of SeparateVerdict
         Outputs that were judged in another way.
     excused : mapping of str to ndarray of bool, optional
         By output, elements on which a failure proves nothing.

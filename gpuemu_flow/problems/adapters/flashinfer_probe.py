@@ -7,24 +7,24 @@ from typing import Any
 
 import torch
 from adapters.flashinfer import in_order
-from adapters.probe_envelope import Asked, NotTakenError, answers
+from adapters.probe_envelope import NotTakenError, ProbeRequest, answers
 from adapters.stand_in import on_cpu
 from adapters.tensors import seed_all
 
 _KNOWN: dict[str, Any] = {}
 
 
-def _answer(asked: Asked) -> dict[str, Any]:
+def _answer(request: ProbeRequest) -> dict[str, Any]:
     """Answer one request; let exceptions of the problem's code propagate."""
     names = _load()
-    seed_all(asked["seed"])
-    given = {name: _made(one) for name, one in asked["inputs"].items()}
+    seed_all(request["seed"])
+    given = {name: _made(one) for name, one in request["inputs"].items()}
     with torch.no_grad(), on_cpu():
-        returned = in_order(names["run"](**given), {"outputs": asked["outputs"]})
+        returned = in_order(names["run"](**given), {"outputs": request["outputs"]})
     outputs = returned if isinstance(returned, tuple) else (returned,)
-    if len(outputs) != len(asked["outputs"]):
-        raise NotTakenError(f"run returns {len(outputs)} outputs, not {len(asked['outputs'])}")
-    for name, one in zip(asked["outputs"], outputs, strict=True):
+    if len(outputs) != len(request["outputs"]):
+        raise NotTakenError(f"run returns {len(outputs)} outputs, not {len(request['outputs'])}")
+    for name, one in zip(request["outputs"], outputs, strict=True):
         if not isinstance(one, torch.Tensor):
             raise NotTakenError(f"output {name} is a {type(one).__name__}, no tensor")
     return {"shapes": [list(one.shape) for one in outputs]}

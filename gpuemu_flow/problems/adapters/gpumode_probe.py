@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from adapters.gpumode import made_inputs, verdict
-from adapters.probe_envelope import Asked, NotTakenError, answers
+from adapters.probe_envelope import NotTakenError, ProbeRequest, answers
 from adapters.stand_in import on_cpu
 from adapters.tensors import MOST_LEAVES, copied, outputs_of, seed_all
 
@@ -18,14 +18,14 @@ LARGEST = 1 << 24
 _KNOWN: dict[str, Any] = {}
 
 
-def _answer(asked: Asked) -> dict[str, Any]:
+def _answer(request: ProbeRequest) -> dict[str, Any]:
     """Answer one request; let exceptions of the problem's code propagate."""
     names = _load()
-    made = made_inputs(names["generate_input"], asked["arguments"], asked["seed"])
+    made = made_inputs(names["generate_input"], request["arguments"], request["seed"])
     inputs: list[dict[str, Any]] = []
-    data = _taken_apart(made, asked["arguments"], inputs)
+    data = _taken_apart(made, request["arguments"], inputs)
     for one in inputs:
-        if one["dtype"] not in asked["dtypes"]:
+        if one["dtype"] not in request["dtypes"]:
             raise NotTakenError(f"input {one['name']} is {one['dtype']}")
         if one["size"] > LARGEST:
             raise NotTakenError(f"input {one['name']} has {one['size']} elements")
@@ -38,7 +38,7 @@ def _answer(asked: Asked) -> dict[str, Any]:
         if not isinstance(one, torch.Tensor):
             raise NotTakenError(f"ref_kernel returns a {type(one).__name__}, no tensor")
     with torch.no_grad(), on_cpu():
-        if asked["check"]:
+        if request["check"]:
             said = verdict(names["check_implementation"](copied(made), returned))
             if said:
                 raise NotTakenError(f"its check refuses its own reference: {said[0][:200]}")

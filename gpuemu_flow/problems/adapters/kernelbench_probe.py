@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from adapters.kernelbench import MOST_WEIGHTS, as_outputs
-from adapters.probe_envelope import Asked, NotTakenError, answers
+from adapters.probe_envelope import NotTakenError, ProbeRequest, answers
 from adapters.tensors import seed_all
 
 FILE = "reference.py"
@@ -21,10 +21,10 @@ LARGEST = 1 << 26
 """Elements of an input beyond which nothing is tried."""
 
 
-def _answer(asked: Asked) -> Any:
+def _answer(request: ProbeRequest) -> Any:
     """Answer one request; let exceptions of the problem's code propagate."""
-    seed = asked["seed"]
-    module = load(asked["constants"])
+    seed = request["seed"]
+    module = load(request["constants"])
     seed_all(seed)
     init = module.get_init_inputs()
     if not isinstance(init, (list, tuple)):
@@ -44,19 +44,19 @@ def _answer(asked: Asked) -> Any:
     found: dict[str, Any] = {
         "init": described,
         "arguments": arguments,
-        "globals": changed_globals(module, asked["constants"]),
+        "globals": changed_globals(module, request["constants"]),
     }
-    if asked["what"] == "describe":
+    if request["what"] == "describe":
         return found
     seed_all(seed)
     model = module.Model(*init)
-    if asked["what"] == "weights":
+    if request["what"] == "weights":
         return weights(model)
     found["outputs"] = run(model, inputs)
     found["free"] = [
         one.get("name")
         for one, at in zip(arguments, range(len(inputs)), strict=True)
-        if one.get("float") and asked.get("values") and _takes_any(model, inputs, at)
+        if one.get("float") and request.get("values") and _takes_any(model, inputs, at)
     ]
     return found
 

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-Asked = dict[str, Any]
+ProbeRequest = dict[str, Any]
 
 
 class NotTakenError(Exception):
     """Raised for a problem in a form that no workspace can express."""
 
 
-def answers(answer: Callable[[Asked], Any]) -> Callable[[Any], Any]:
+def answers(answer: Callable[[ProbeRequest], Any]) -> Callable[[Any], Any]:
     """Make the op `probe` from a function that answers one request.
 
     `NotTakenError` becomes an answer; exceptions of the problem's code propagate.

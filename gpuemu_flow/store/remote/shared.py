@@ -22,8 +22,8 @@ from gpuemu_flow.store.blobs import BlobStore
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.discovered import MAX_SETS, Discovered, visible
 from gpuemu_flow.store.private_files import PrivateFolder
+from gpuemu_flow.store.remote.call_threads import CallThreads, QueuedCall
 from gpuemu_flow.store.remote.entry import Entry, EntryError, decode, encode, name_of
-from gpuemu_flow.store.remote.lanes import CallThreads, QueuedCall
 from gpuemu_flow.store.remote.place import WRITE, place_of
 from gpuemu_flow.store.remote.transport import (
     ACTION,
@@ -39,7 +39,7 @@ from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Json
 
 T = TypeVar("T")
-LANES = 8
+REQUEST_THREADS = 8
 MOST_FAILURES = 3
 """Requests in a row that may fail before the cache is left for the rest of the run."""
 MOST_NAMES = 200_000
@@ -108,7 +108,7 @@ class SharedCache:
         self._cancel = cancel
         self._secret = secret
         self._writes = writes
-        self._lanes = CallThreads(LANES)
+        self._threads = CallThreads(REQUEST_THREADS)
         self._stores: list[QueuedCall[None]] = []
         self._promised: set[str] = set()
         self._there: set[str] = set()
@@ -188,14 +188,14 @@ class SharedCache:
         entry = Entry(dict(records), sizes)
         name = name_of("results", sorted(keys))
         with self._lock:
-            self._stores.append(self._lanes.submit(lambda: self._store(name, entry)))
+            self._stores.append(self._threads.submit(lambda: self._store(name, entry)))
 
     def fetch_blobs(self, digests: Iterable[str]) -> set[str]:
         """Take blobs into the workspace's cache; return the digests of those that came whole."""
         wanted = sorted({digest for digest in digests if digest})
         if self._left or not wanted:
             return set()
-        came = self._lanes.all(
+        came = self._threads.all(
             [partial(self._fetch_blob, digest) for digest in wanted],
             self._cancel,
         )
@@ -207,7 +207,7 @@ class SharedCache:
             if not job.wait(self._cancel):
                 self._left = True
                 break
-        self._lanes.close()
+        self._threads.close()
         self._transport.close()
 
     def _entry(self, name: str) -> Entry | None:
@@ -256,7 +256,7 @@ class SharedCache:
     def _store_entry(self, name: str, entry: Entry) -> None:
         if self.writes:
             with self._lock:
-                self._stores.append(self._lanes.submit(lambda: self._put_entry(name, entry)))
+                self._stores.append(self._threads.submit(lambda: self._put_entry(name, entry)))
 
     def _put_entry(self, name: str, entry: Entry) -> None:
         data = encode(name, entry, self._secret)
@@ -290,10 +290,10 @@ class SharedCache:
         return True
 
     def _ask(self, call: Callable[[], T]) -> T | None:
-        """Make a request in a lane, so that a run that is cancelled need not wait for it."""
+        """Make a request in a thread, so that a run that is cancelled need not wait for it."""
         if self._left:
             return None
-        job = self._lanes.submit(lambda: self._attempt(call))
+        job = self._threads.submit(lambda: self._attempt(call))
         return job.result() if job.wait(self._cancel) else None
 
     def _attempt(self, call: Callable[[], T], *, writing: bool = False) -> T | None:

@@ -78,7 +78,7 @@ def form_of(
     return Form(name, case.dtype, values.shape, output.dtype, values.dtype, given, case.dims)
 
 
-def check_alike(
+def check_batch(
     form: Form,
     actual: Sequence[Array],
     expected: Sequence[Array],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuemu_flow.numerics.compare import Policy, check_outputs
-from gpuemu_flow.numerics.compare_alike import check_alike, form_of
+from gpuemu_flow.numerics.compare_batch import check_batch, form_of
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.envelope import Envelope, build_envelope
 from gpuemu_flow.types import Case, CheckResult, Tolerance, Verdict
@@ -83,7 +83,7 @@ def test_results_are_equal_to_the_last_bit(dtype: str, shape: tuple[int, ...], w
     ]
     passed = 0
     for tolerances in bounds:
-        found = check_alike(
+        found = check_batch(
             form,
             actual,
             expected,
@@ -109,13 +109,13 @@ def test_what_does_not_pass_is_left_to_the_exact_comparison() -> None:
     actual = [right.astype(np.float32), wrong.astype(np.float32), special.astype(np.float32)]
     form = form_of(a_case("float32"), {"y": actual[0]}, {"y": right}, INPUTS, Policy())
     assert form is not None
-    found = check_alike(form, actual, [right] * 3, [INPUTS] * 3, dtype="float32", tolerance={})
+    found = check_batch(form, actual, [right] * 3, [INPUTS] * 3, dtype="float32", tolerance={})
     assert [None if one is None else one.verdict for one in found] == [
         Verdict.PASSED,
         None,
         None,
     ]
-    narrow = check_alike(form, actual, [right] * 3, [INPUTS] * 3, dtype="float16", tolerance={})
+    narrow = check_batch(form, actual, [right] * 3, [INPUTS] * 3, dtype="float16", tolerance={})
     assert narrow == [None] * 3
 
 
@@ -128,7 +128,7 @@ def test_what_comes_near_to_the_quick_bound_is_left_to_the_envelope() -> None:
     expected = right.astype(np.float32).astype(np.float64)
     form = form_of(a_case("float32"), {"y": near}, {"y": expected}, INPUTS, Policy())
     assert form is not None
-    found = check_alike(
+    found = check_batch(
         form,
         [near, nearer],
         [expected] * 2,
@@ -145,7 +145,7 @@ def test_weak_and_blank_cases_are_marked_as_alone() -> None:
     form = form_of(a_case("float32"), {"y": zeros}, {"y": zeros}, INPUTS, Policy())
     assert form is not None
     loose = {"float32": Tolerance(1.0, 0.0)}
-    found = check_alike(form, [zeros] * 2, [zeros] * 2, inputs, dtype="float32", tolerance=loose)
+    found = check_batch(form, [zeros] * 2, [zeros] * 2, inputs, dtype="float32", tolerance=loose)
     assert found == [one_by_one(zeros, zeros, "float32", loose, each) for each in inputs]
     assert found[0] is not None
     assert found[0].blank

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.engine.signals import WAKE_SECONDS
 from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.fuzz.case_queue import QueuedCase
 from gpuemu_flow.fuzz.case_source import CaseSource
 from gpuemu_flow.fuzz.farm import BatchReply, CaseBatch, Farm
 from gpuemu_flow.fuzz.judged import Judged
-from gpuemu_flow.fuzz.lane import Asked
 from gpuemu_flow.fuzz.verdict_cache import VerdictCache, case_key
 from gpuemu_flow.judging.evaluated import EvaluatedCase
 from gpuemu_flow.judging.generated import input_error
@@ -33,7 +33,7 @@ _NAMED = 3
 Told = tuple[int, Judged, EvaluatedCase | None]
 
 
-class FarRun:
+class RemoteRun:
     """Sends the cases of a source to a farm.
 
     Parameters
@@ -61,7 +61,7 @@ class FarRun:
         self._cancel = cancel
         self._sizes = [FIRST_BATCH] * len(verdicts.inputs)
         self._verified: list[set[str]] = [set() for _ in verdicts.inputs]
-        self._waiting: list[list[Asked]] = [[] for _ in verdicts.inputs]
+        self._waiting: list[list[QueuedCase]] = [[] for _ in verdicts.inputs]
         self._ready: dict[int, Told] = {}
         self._drawn = self._told = 0
         self._ended = False
@@ -106,7 +106,7 @@ class FarRun:
             if known is not None:
                 self._ready[number] = (which, Judged(number, case, known, cached=True), None)
                 continue
-            self._waiting[which].append(Asked(number, case, key))
+            self._waiting[which].append(QueuedCase(number, case, key))
             if len(self._waiting[which]) >= self._sizes[which]:
                 self._send(which)
         if self._ended or self._is_far_ahead:
@@ -122,24 +122,24 @@ class FarRun:
         """Keep the verdicts of one reply."""
         which = batch.which
         if reply is None:
-            (asked,) = batch.asked
-            self._record(which, asked, asked.case, _killer())
+            (queued,) = batch.cases
+            self._record(which, queued, queued.case, _killer())
             return
         is_valid = self._agrees(which, reply)
-        for asked, verdict in zip(batch.asked, reply.verdicts, strict=True):
+        for queued, verdict in zip(batch.cases, reply.verdicts, strict=True):
             if is_valid:
-                self._verdicts.put(which, list(asked.key), verdict.result)
-            self._record(which, asked, verdict.made or asked.case, verdict.result)
-        per_case = max(reply.seconds / len(batch.asked), 1e-9)
+                self._verdicts.put(which, list(queued.key), verdict.result)
+            self._record(which, queued, verdict.made or queued.case, verdict.result)
+        per_case = max(reply.seconds / len(batch.cases), 1e-9)
         fitting = min(MOST_BATCH, 2 * self._sizes[which], TARGET_SECONDS / per_case)
         self._sizes[which] = max(1, int(fitting))
 
-    def _record(self, which: int, asked: Asked, case: Case, result: CheckResult) -> None:
+    def _record(self, which: int, queued: QueuedCase, case: Case, result: CheckResult) -> None:
         evaluated = None
         if result.verdict in BAD:
             given: dict[str, NDArray[Any]] | None = None if input_error(case) is None else {}
             evaluated = EvaluatedCase(case, result, given=given)
-        self._ready[asked.number] = (which, Judged(asked.number, case, result), evaluated)
+        self._ready[queued.number] = (which, Judged(queued.number, case, result), evaluated)
 
     def _agrees(self, which: int, reply: BatchReply) -> bool:
         """Tell whether a worker's verdicts may be kept: nothing was written to meanwhile.

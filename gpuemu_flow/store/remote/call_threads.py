@@ -17,7 +17,7 @@ _GLANCE_SECONDS = 0.1
 
 
 class QueuedCall(Generic[T]):
-    """A call that a lane makes, and its result."""
+    """A call that one of the threads makes, and its result."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
@@ -59,7 +59,7 @@ class CallThreads:
         self._lock = threading.Lock()
 
     def submit(self, call: Callable[[], T]) -> QueuedCall[T]:
-        """Have a call made as soon as a lane is free."""
+        """Have a call made as soon as a thread is free."""
         job = QueuedCall(call)
         with self._lock:
             self._pending += 1

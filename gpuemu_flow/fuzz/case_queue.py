@@ -21,7 +21,7 @@ from gpuemu_flow.types import Case, Json
 
 
 @dataclass(frozen=True)
-class Asked:
+class QueuedCase:
     """A case that has to be judged.
 
     Attributes
@@ -38,7 +38,7 @@ class Asked:
     key: Sequence[Json] = ()
 
 
-class Lane:
+class CaseQueue:
     """Judges the cases of one subject. Not thread-safe.
 
     Parameters
@@ -66,7 +66,7 @@ class Lane:
         self.inputs = inputs
         self._expected_cache = expected_cache
         self._cancel = cancel
-        self._waiting: list[Asked] = []
+        self._waiting: list[QueuedCase] = []
         self._waiting_bytes = 0
         self._learnt: dict[str, Observation] = {}
         self._stack = stack
@@ -77,7 +77,9 @@ class Lane:
         """Return the evaluator, opened when the first unknown verdict is needed."""
         return self._stack.enter_context(self._opening)
 
-    def take(self, asked: Asked, *, alone: bool) -> Iterator[tuple[Asked, EvaluatedCase]]:
+    def take(
+        self, queued: QueuedCase, *, alone: bool
+    ) -> Iterator[tuple[QueuedCase, EvaluatedCase]]:
         """Start judging one case, and yield all outcomes that are known by then.
 
         Parameters
@@ -85,25 +87,25 @@ class Lane:
         alone : bool
             The case is judged at once, with no other.
         """
-        checks = checks_for(asked.number)
+        checks = checks_for(queued.number)
         if checks is not PLAIN or alone:
-            yield asked, self._learned(self.evaluator.judge(asked.case, checks))
+            yield queued, self._learned(self.evaluator.judge(queued.case, checks))
             return
-        nbytes = input_bytes(asked.case)
+        nbytes = input_bytes(queued.case)
         if not self.evaluator.batch_size.admits(
             len(self._waiting) + 1, self._waiting_bytes + nbytes
         ):
             yield from self.rest()
-        self._waiting.append(asked)
+        self._waiting.append(queued)
         self._waiting_bytes += nbytes
 
-    def rest(self) -> Iterator[tuple[Asked, EvaluatedCase]]:
+    def rest(self) -> Iterator[tuple[QueuedCase, EvaluatedCase]]:
         """Judge the cases that still wait."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if waiting and not self._cancel.is_set():
-            evaluated = self.evaluator.judge_all([asked.case for asked in waiting])
-            for asked, outcome in zip(waiting, evaluated, strict=True):
-                yield asked, self._learned(outcome)
+            evaluated = self.evaluator.judge_all([queued.case for queued in waiting])
+            for queued, outcome in zip(waiting, evaluated, strict=True):
+                yield queued, self._learned(outcome)
 
     def _learned(self, evaluated: EvaluatedCase) -> EvaluatedCase:
         """Add what the programs were seen to use to the key of the verdicts."""
