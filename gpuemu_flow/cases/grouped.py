@@ -61,23 +61,23 @@ def spread(
     if not isinstance(inputs, Mapping):
         return schema, tuple(names), {}
     groups: dict[str, ArgumentGroup] = {}
-    told: dict[object, object] = {}
+    tables: dict[object, object] = {}
     for name, value in inputs.items():
         members = _members(name, value, report)
         if members is None:
-            told[name] = value
+            tables[name] = value
             continue
         for member in members:
             if member in inputs:
                 text = f"{name!r} has a member {member!r}, and so is an input called"
                 report(("inputs", member), "schema-duplicate", text, "rename the input")
-        told.update(members)
+        tables.update(members)
         kind = LIST if "list" in value else str(value["dtype"])
         groups[str(name)] = ArgumentGroup(kind, tuple(members))
     if not groups:
         return schema, tuple(names), {}
     spread_names = [m for n in names for m in (groups[n].members if n in groups else (n,))]
-    return {**schema, "inputs": told}, tuple(spread_names), groups
+    return {**schema, "inputs": tables}, tuple(spread_names), groups
 
 
 def _members(name: object, value: Any, report: Report) -> dict[str, object] | None:

@@ -82,7 +82,7 @@ def setting_of(
 
 
 def _unsatisfiable(message: str) -> UsageError:
-    hint = "`gpuemu-flow config check` finds most of these; mend the schema, or take other sizes"
+    hint = "`gpuemu-flow config check` finds most of these; fix the schema, or take other sizes"
     return UsageError(Problem("case-unsatisfiable", message, hint))
 
 

@@ -104,6 +104,6 @@ def demand_sizes(schema: OpSchema, report: Report) -> bool:
     said += [f"{left} {sign} {right}" for left, sign, right in schema.limits]
     message = f"no sizes of the dims were found that allow {', '.join(said[:4])}"
     key = "constraints" if schema.limits else "dims"
-    hint = "widen the dims, or mend the expressions: none may be negative or divide by 0"
+    hint = "widen the dims, or fix the expressions: none may be negative or divide by 0"
     report((key,), "schema-unsatisfiable", message, hint)
     return False

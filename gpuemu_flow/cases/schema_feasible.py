@@ -80,7 +80,7 @@ class _Feasible:
                 return "range", f"no value lies from {low} to {high}", "widen the range or the dims"
             return self._of_kind(low, high) or self._too_large(high)
         except ExpressionError as error:
-            return "", str(error), "mend the expression"
+            return "", str(error), "fix the expression"
 
     def _number(self, bound: Bound | None) -> int | float | None:
         if isinstance(bound, str):

@@ -281,8 +281,8 @@ class OpParser:
                 warning = slug in WARNING_SLUGS
                 self.out.add(slug, (*below, *path), message, hint, warning=warning)
 
-            told, names, groups = spread(table["schema"], names, report)
-            schema = parse_schema(told, names, report)
+            spread_schema, names, groups = spread(table["schema"], names, report)
+            schema = parse_schema(spread_schema, names, report)
             if schema is not None:
                 # Those of `input_names` in their order, and the schema's scalars after them.
                 names = tuple(tensor.name for tensor in schema.inputs)

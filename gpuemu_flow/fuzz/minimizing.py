@@ -87,7 +87,7 @@ def minimise_failure(
     inputs = stored_inputs(store, record)
     if case_fault(case) is not None:
         text = f"of failure {record.id} an input could not be made: there is nothing to shrink"
-        raise RunnerError(Problem("not-minimizable", text, "mend the function first"))
+        raise RunnerError(Problem("not-minimizable", text, "fix the function first"))
     ask: dict[str, Any] = {
         "budget": budget,
         "schema": schema,

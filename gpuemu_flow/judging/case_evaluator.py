@@ -334,7 +334,7 @@ class CaseEvaluator:
         """Return a judge that works in this process, for callers that need more than verdicts."""
         from gpuemu_flow.judging.judge import Judge, OpTraits  # noqa: PLC0415 - else in workers only
 
-        samples, known = self.subject.samples, self._setup.facts["nature"]
+        samples, known = self.subject.samples, self._setup.facts["traits"]
         traits = None if known is None else OpTraits(**known)
         return Judge(self.subject.compare, prepared.allowed, samples, self, traits=traits)
 

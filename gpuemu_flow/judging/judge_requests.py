@@ -39,7 +39,7 @@ class Setup:
     probes : bool
         Run the reference in its own dtype once, to see the dtypes of its outputs.
     facts : dict
-        Facts that a service found out by evaluating the reference: ``nature`` and ``allowed``
+        Facts that a service found out by evaluating the reference: ``traits`` and ``allowed``
         (see `Judge`), each null until then.
     """
 
@@ -48,7 +48,7 @@ class Setup:
     compare: CompareParams
     samples: list[dict[str, Json]]
     probes: bool = True
-    facts: dict[str, Json] = field(default_factory=lambda: {"nature": None, "allowed": None})
+    facts: dict[str, Json] = field(default_factory=lambda: {"traits": None, "allowed": None})
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON."""

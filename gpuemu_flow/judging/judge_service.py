@@ -205,7 +205,7 @@ class JudgeService:
         """Return the facts that are known by now."""
         traits = self._judge.traits if self._judge is not None else None
         if traits is not None:
-            self._facts = {**self._facts, "nature": vars(traits)}
+            self._facts = {**self._facts, "traits": vars(traits)}
         return self._facts
 
     def _judge_given(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
@@ -279,7 +279,7 @@ class JudgeService:
                     else own_dtypes(ran, self._dtype)
                 )
             self._facts = {**self._facts, "allowed": allowed}
-            known = self._facts["nature"]
+            known = self._facts["traits"]
             traits = None if known is None else OpTraits(**known)
             self._judge = Judge(
                 self._compare,

@@ -43,7 +43,7 @@ class Tested:
     note: str = ""
 
 
-def tested(name: str, values: Array, means: Array, told: Statistics) -> Tested:
+def tested(name: str, values: Array, means: Array, statistics: Statistics) -> Tested:
     """Test the elements of one output against their distribution, and return the result.
 
     Parameters
@@ -54,22 +54,24 @@ def tested(name: str, values: Array, means: Array, told: Statistics) -> Tested:
         The op's output.
     means : ndarray
         Mean of each element, of the same shape.
-    told : Statistics
+    statistics : Statistics
         The distribution that the configuration declares.
     """
     fmt = FLOAT_LIMITS.get(dtype_name(values.dtype) or "")
     drawn, wanted = to_float64(values), to_float64(means)
-    by_element = not isinstance(told.mean, float)
+    by_element = not isinstance(statistics.mean, float)
     telling = _telling(wanted, fmt, by_element=by_element)
     count = int(np.count_nonzero(telling))
-    if count < told.samples:
-        needed = f"statistics of {name!r} need {told.samples} elements"
+    if count < statistics.samples:
+        needed = f"statistics of {name!r} need {statistics.samples} elements"
         return Tested(0, note=f"{needed}; this case has {count} whose mean says anything")
     broken = int(np.count_nonzero(telling & ~np.isfinite(drawn)))
     if broken:
         return Tested(count, (f"{broken} of {count} elements of {name!r} are NaN or infinite",))
-    tests = 1 + by_element + (told.std is not None) + (told.zeros is not None) + values.ndim
-    at_least = math.log(2.0 * tests / told.false_alarms)  # -log of each test's share
+    tests = (
+        1 + by_element + (statistics.std is not None) + (statistics.zeros is not None) + values.ndim
+    )
+    at_least = math.log(2.0 * tests / statistics.false_alarms)  # -log of each test's share
     failures = []
     with np.errstate(all="ignore"):
         residual = np.where(telling, drawn - wanted, 0.0)
@@ -90,20 +92,22 @@ def tested(name: str, values: Array, means: Array, told: Statistics) -> Tested:
                     f"the elements of {name!r} are {share:.4g} times their means on average"
                 )
             residual = residual / size
-        if told.std is not None:
-            excess = np.where(telling, (drawn - wanted) ** 2 - told.std**2, 0.0)
+        if statistics.std is not None:
+            excess = np.where(telling, (drawn - wanted) ** 2 - statistics.std**2, 0.0)
             slack = 4.0 * eps * np.where(telling, (drawn - wanted) ** 2, 0.0)
             if not _is_centred(excess, slack, at_least):
-                found = math.sqrt(max(0.0, float(excess.sum()) / count + told.std**2))
-                text = f"the standard deviation of {name!r} is {found:.4g}, not {told.std:.4g}"
+                found = math.sqrt(max(0.0, float(excess.sum()) / count + statistics.std**2))
+                text = (
+                    f"the standard deviation of {name!r} is {found:.4g}, not {statistics.std:.4g}"
+                )
                 failures.append(text)
-        if told.zeros is not None:
+        if statistics.zeros is not None:
             zeros = int(np.count_nonzero(telling & (drawn == 0.0)))
-            if count * _divergence(zeros / count, told.zeros) > at_least:
+            if count * _divergence(zeros / count, statistics.zeros) > at_least:
                 text = (
                     f"{zeros} of {count} elements of {name!r} are 0, a share of {zeros / count:.4g}"
                 )
-                failures.append(f"{text} in place of {told.zeros:.4g}")
+                failures.append(f"{text} in place of {statistics.zeros:.4g}")
         failures += [
             f"neighbours along axis {axis} of {name!r} are not drawn independently"
             for axis in range(values.ndim)

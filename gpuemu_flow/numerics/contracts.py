@@ -162,9 +162,9 @@ class CaseContracts:
 
     def means(self, contract: OutputContract) -> Array:
         """Return the mean of each element of a random output that counts."""
-        told = contract.statistics
+        declared = contract.statistics
         expected = self._raw[contract.name]
-        mean = "" if told is None else told.mean
+        mean = "" if declared is None else declared.mean
         if isinstance(mean, float):
             means = np.full(expected.shape, mean)
         else:

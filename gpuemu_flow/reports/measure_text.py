@@ -61,7 +61,7 @@ def render_mutation(found: Mutated, style: Style) -> str:
     if found.kernel_untold:
         left_out = plural(found.kernel_untold, "case")
         lines.append(
-            f"{name}, the kernel: {left_out} left out, as it does not pass as it is; mend it first"
+            f"{name}, the kernel: {left_out} left out, as it does not pass as it is; fix it first"
         )
     if score.not_applicable:
         lines.append(f"  not applicable to this op: {', '.join(score.not_applicable)}")

@@ -1,4 +1,4 @@
-"""Our client: finds or starts its daemon, and says how to mend what goes wrong."""
+"""Our client: finds or starts its daemon, and says how to fix what goes wrong."""
 
 from __future__ import annotations
 

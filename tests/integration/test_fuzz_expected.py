@@ -66,7 +66,7 @@ def test_an_edited_op_is_judged_without_its_reference(slow: Mini) -> None:
     again = fuzzed(slow, judged_again.append)
     assert again.cached == 0
     assert [j.result for j in judged_again] == [j.result for j in judged]
-    assert calls(slow) <= before - CASES, "what is left looks for the tolerance's nature"
+    assert calls(slow) <= before - CASES, "what is left looks for the tolerance's traits"
     assert not list((slow.root / ".gpuemu-cache/staging").iterdir())
 
 

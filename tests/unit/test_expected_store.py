@@ -84,14 +84,14 @@ def test_other_cases_are_not_answered(store: ExpectedStore, other: Case) -> None
 
 def test_another_reference_is_not_answered(store: ExpectedStore, cache: WorkspaceCache) -> None:
     keep(store)
-    store.remember("nature", {"exact": True})
+    store.remember("traits", {"exact": True})
     for other in (
         ExpectedStore(cache, "reference 2"),
         ExpectedStore(cache, "reference 1", force=True),
     ):
         assert other.find(CASE) is None
-        assert other.fact("nature") is None
-    assert ExpectedStore(cache, "reference 1").fact("nature") == {"exact": True}
+        assert other.fact("traits") is None
+    assert ExpectedStore(cache, "reference 1").fact("traits") == {"exact": True}
     assert store.fact("another") is None
 
 
