@@ -18,7 +18,6 @@ _USED = re.compile(r"Used (\d{1,6}) registers")
 _BARRIERS = re.compile(r"used (\d{1,6}) barriers")
 _STACK = re.compile(r"(\d{1,12}) bytes cumulative stack size")
 _SHARED = re.compile(r"(\d{1,12})(?:\+\d{1,12})? bytes smem")
-_CONSTANT = re.compile(r"(\d{1,12})(?:\+\d{1,12})? bytes cmem\[0\]")
 _MESSAGE = re.compile(
     r"ptxas (?:(?P<file>.*?), line (?P<line>\d{1,9}); )?(?P<level>error|fatal|warning)\s*: "
     r"(?P<text>.*)"
@@ -46,7 +45,6 @@ class KernelUsage:
     spill_store_bytes, spill_load_bytes : int
     shared_bytes : int
         Static, per block, without the part that the system reserves.
-    constant_bytes : int
     """
 
     name: str
@@ -57,7 +55,6 @@ class KernelUsage:
     spill_store_bytes: int = 0
     spill_load_bytes: int = 0
     shared_bytes: int = 0
-    constant_bytes: int = 0
 
     @property
     def spill_bytes(self) -> int:
@@ -127,7 +124,6 @@ def _resources(kernel: KernelUsage, line: str, described: str) -> bool:
     kernel.barriers = _number(_BARRIERS, line)
     kernel.stack_bytes = max(kernel.stack_bytes, _number(_STACK, line))
     kernel.shared_bytes = _number(_SHARED, line)
-    kernel.constant_bytes = _number(_CONSTANT, line)
     return True
 
 

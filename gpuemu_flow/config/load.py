@@ -47,7 +47,6 @@ def environment(environ: Mapping[str, str]) -> Environment:
         config=environ.get("GPUEMU_CONFIG", ""),
         socket=environ.get("GPUEMU_SOCKET", ""),
         log_level=level,
-        no_color=bool(environ.get("NO_COLOR") or environ.get("GPUEMU_NO_COLOR")),
         allow_outside=environ.get("GPUEMU_ALLOW_OUTSIDE", "") == "1",
     )
 

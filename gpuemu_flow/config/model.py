@@ -210,8 +210,6 @@ class Environment:
         ``GPUEMU_SOCKET``; empty: as configured.
     log_level : str
         ``GPUEMU_LOG_LEVEL``, else ``RUST_LOG``; empty: as configured.
-    no_color : bool
-        ``NO_COLOR`` or ``GPUEMU_NO_COLOR`` holds anything.
     allow_outside : bool
         ``GPUEMU_ALLOW_OUTSIDE`` is ``1``.
     """
@@ -219,7 +217,6 @@ class Environment:
     config: str = ""
     socket: str = ""
     log_level: str = ""
-    no_color: bool = False
     allow_outside: bool = False
 
 

@@ -73,7 +73,7 @@ class FailureSample:
         return [found[number] for number in sorted(found)]
 
     def left_out(self) -> dict[str, int]:
-        """Count the failures that are not kept by kind, without kinds that have none."""
+        """Count, by kind, the failures that are left out; omit kinds without any."""
         kept = Counter(map(_kind, self.kept()))
         return {kind: n - kept[kind] for kind, n in sorted(self._counts.items()) if n > kept[kind]}
 

@@ -256,7 +256,7 @@ def load(
 
 @contextmanager
 def _without_collecting() -> Iterator[None]:
-    """Look for no garbage meanwhile: many objects are made, and none of them is any."""
+    """Switch garbage collection off inside, where many objects are made and none is garbage."""
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -223,11 +223,6 @@ def render(
     return f"{FORMAT} {_checksum(body)}\n".encode() + body
 
 
-def up_to_date(plan_path: str, environ: "Mapping[str, str]") -> str | None:
-    """Return the summary to print if the plan is intact and nothing changed; else None."""
-    return look(plan_path, environ)[0]
-
-
 def look(plan_path: str, environ: "Mapping[str, str]") -> tuple[str | None, bool]:
     """Find out whether anything changed since the last clean run.
 

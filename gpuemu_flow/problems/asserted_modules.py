@@ -35,7 +35,6 @@ class LocalModules:
     file: Path
     root: Path
     found: dict[str, bytes] = field(default_factory=dict)
-    _texts: dict[str, bytes] = field(default_factory=dict)
 
     def imported(self, node: ast.stmt, text: str) -> str:
         """Return the text of a top-level statement, and note the modules that it imports.

@@ -77,7 +77,7 @@ def test_plan_graph_and_baseline(checked_mini: Mini) -> None:
             BaselineStore(cache).get("first")
 
     def no_plan() -> None:
-        assert plan.up_to_date(str(folder / "plan"), checked_mini.environment()) is None
+        assert plan.look(str(folder / "plan"), checked_mini.environment())[0] is None
         assert plan.is_damaged(str(folder / "plan"))
 
     def no_graph() -> None:

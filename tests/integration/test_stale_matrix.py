@@ -80,7 +80,7 @@ def test_what_a_program_depends_on_is_seen(number: int, row: Row, tmp_path: Path
 
 def is_up_to_date(mini: Mini) -> bool:
     """Ask the front, which imports nothing of the product, for whether all is up to date."""
-    return plan.up_to_date(str(mini.root / ".gpuemu-cache/plan"), mini.environment()) is not None
+    return plan.look(str(mini.root / ".gpuemu-cache/plan"), mini.environment())[0] is not None
 
 
 def watching(mini: Mini) -> FileWatch:

@@ -359,18 +359,15 @@ def test_very_many_problems_are_cut_and_the_rest_counted(workspace: ConfigWorksp
 
 
 def test_environment_variables() -> None:
-    assert environment({}) == environment({"GPUEMU_LOG_LEVEL": "shout", "NO_COLOR": ""})
+    assert environment({}) == environment({"GPUEMU_LOG_LEVEL": "shout"})
     found = environment(
         {
             "GPUEMU_CONFIG": "c.toml",
             "GPUEMU_SOCKET": "/run/s",
             "GPUEMU_LOG_LEVEL": "WARNING",
             "RUST_LOG": "debug",
-            "GPUEMU_NO_COLOR": "0",
         }
     )
     assert (found.config, found.socket, found.log_level) == ("c.toml", "/run/s", "warn")
-    assert found.no_color
     assert environment({"RUST_LOG": "gpuemu=debug"}).log_level == ""
     assert environment({"RUST_LOG": "trace"}).log_level == "trace"
-    assert environment({"NO_COLOR": "1"}).no_color

@@ -384,10 +384,10 @@ def test_what_is_looked_at_shows_in_the_parts_and_in_the_plan(what: str, root: P
     )  # fmt: skip
     assert text is not None
     (root / "plan").write_bytes(text)
-    assert plan.up_to_date(str(root / "plan"), {}) == "fine"
+    assert plan.look(str(root / "plan"), {})[0] == "fine"
     change(root)
     assert sets.changed(look) == {"task"}
-    assert plan.up_to_date(str(root / "plan"), {}) is None
+    assert plan.look(str(root / "plan"), {})[0] is None
 
 
 def test_names_that_editors_make_are_no_modules(root: Path) -> None:

@@ -40,7 +40,7 @@ def written(folder: Path, **changes: object) -> Path:
 
 def test_unchanged_files_give_the_summary(folder: Path) -> None:
     path = written(folder)
-    assert plan.up_to_date(str(path), ENVIRON) == SUMMARY
+    assert plan.look(str(path), ENVIRON)[0] == SUMMARY
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_unchanged_files_give_the_summary(folder: Path) -> None:
 def test_any_change_is_noticed(folder: Path, change: object) -> None:
     path = written(folder)
     change(folder)  # type: ignore[operator]
-    assert plan.up_to_date(str(path), ENVIRON) is None
+    assert plan.look(str(path), ENVIRON)[0] is None
 
 
 def test_an_edit_with_restored_mtime_and_size_is_noticed(folder: Path) -> None:
@@ -68,7 +68,7 @@ def test_an_edit_with_restored_mtime_and_size_is_noticed(folder: Path) -> None:
     target.write_text("A.PY")
     os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert target.stat().st_mtime_ns == before.st_mtime_ns
-    assert plan.up_to_date(str(path), ENVIRON) is None
+    assert plan.look(str(path), ENVIRON)[0] is None
 
 
 def test_a_plan_of_another_version_is_not_called_damaged(folder: Path) -> None:
@@ -84,8 +84,8 @@ def test_a_plan_of_another_version_is_not_called_damaged(folder: Path) -> None:
 
 def test_another_process_environment_is_noticed(folder: Path) -> None:
     path = written(folder)
-    assert plan.up_to_date(str(path), {**ENVIRON, "HOME": "/elsewhere"}) is None
-    assert plan.up_to_date(str(path), {**ENVIRON, "PATH": "/elsewhere"}) == SUMMARY
+    assert plan.look(str(path), {**ENVIRON, "HOME": "/elsewhere"})[0] is None
+    assert plan.look(str(path), {**ENVIRON, "PATH": "/elsewhere"})[0] == SUMMARY
 
 
 def with_head(folder: Path, **more: object) -> Path:
@@ -106,11 +106,11 @@ def test_a_link_that_leads_elsewhere_is_noticed(folder: Path) -> None:
     link = folder / "link"
     link.symlink_to("a.py")
     path = with_head(folder, links={str(link): "a.py"})
-    assert plan.up_to_date(str(path), ENVIRON) == SUMMARY
+    assert plan.look(str(path), ENVIRON)[0] == SUMMARY
     link.unlink()
-    assert plan.up_to_date(str(path), ENVIRON) is None
+    assert plan.look(str(path), ENVIRON)[0] is None
     link.symlink_to("b.py")
-    assert plan.up_to_date(str(path), ENVIRON) is None
+    assert plan.look(str(path), ENVIRON)[0] is None
 
 
 @pytest.mark.parametrize("name", ["SCALE", "SC**", plan.ALL_NAMED])
@@ -118,10 +118,10 @@ def test_a_variable_that_programs_read_is_noticed_and_not_stored(name: str, fold
     before = {**ENVIRON, "SCALE": "hunter2"}
     path = with_head(folder, variables={name: plan.variable_digest(before, name)})
     assert b"hunter2" not in path.read_bytes()
-    assert plan.up_to_date(str(path), before) == SUMMARY
-    assert plan.up_to_date(str(path), {**before, "SHLVL": "7"}) == SUMMARY
-    assert plan.up_to_date(str(path), {**before, "SCALE": "3"}) is None
-    assert plan.up_to_date(str(path), ENVIRON) is None
+    assert plan.look(str(path), before)[0] == SUMMARY
+    assert plan.look(str(path), {**before, "SHLVL": "7"})[0] == SUMMARY
+    assert plan.look(str(path), {**before, "SCALE": "3"})[0] is None
+    assert plan.look(str(path), ENVIRON)[0] is None
 
 
 LOGINS = (
@@ -138,14 +138,14 @@ def test_another_login_is_no_change_for_what_was_given_the_whole_environment(
 ) -> None:
     whole = plan.variable_digest(ENVIRON, plan.ALL_VARIABLES)
     path = with_head(folder, variables={plan.ALL_VARIABLES: whole})
-    assert plan.up_to_date(str(path), {**ENVIRON, name: "another"}) == SUMMARY
+    assert plan.look(str(path), {**ENVIRON, name: "another"})[0] == SUMMARY
 
 
 @pytest.mark.parametrize("name", ["DISPLAY", "TMUX", "GPG_AGENT_INFO", "VSCODE_PID"])
 def test_a_session_s_variable_counts_where_it_is_read_by_name(name: str, folder: Path) -> None:
     path = with_head(folder, variables={name: plan.variable_digest(ENVIRON, name)})
-    assert plan.up_to_date(str(path), ENVIRON) == SUMMARY
-    assert plan.up_to_date(str(path), {**ENVIRON, name: "another"}) is None
+    assert plan.look(str(path), ENVIRON)[0] == SUMMARY
+    assert plan.look(str(path), {**ENVIRON, name: "another"})[0] is None
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,9 @@ def test_few_files_of_a_large_folder_are_asked_for_one_by_one(folder: Path) -> N
         (folder / f"other{number}").touch()
     path = written(folder)
     assert f"file {folder}/a.py\t".encode() in path.read_bytes()
-    assert plan.up_to_date(str(path), ENVIRON) == SUMMARY
+    assert plan.look(str(path), ENVIRON)[0] == SUMMARY
     (folder / "a.py").write_text("b.py")
-    assert plan.up_to_date(str(path), ENVIRON) is None
+    assert plan.look(str(path), ENVIRON)[0] is None
 
 
 def test_damage_is_never_believed(folder: Path) -> None:
@@ -182,11 +182,11 @@ def test_damage_is_never_believed(folder: Path) -> None:
         damaged = bytearray(content)
         damaged[position] ^= 4
         path.write_bytes(damaged)
-        assert plan.up_to_date(str(path), ENVIRON) in (None,)
+        assert plan.look(str(path), ENVIRON)[0] in (None,)
     for length in (0, 1, 20, len(content) - 1):
         path.write_bytes(content[:length])
-        assert plan.up_to_date(str(path), ENVIRON) is None
-    assert plan.up_to_date(str(folder / "no such file"), ENVIRON) is None
+        assert plan.look(str(path), ENVIRON)[0] is None
+    assert plan.look(str(folder / "no such file"), ENVIRON)[0] is None
 
 
 @pytest.mark.parametrize("name", ["new\nline.py", "tab\t.py", "feed\f.py", "\udcff.py"])
@@ -245,16 +245,16 @@ def test_many_files_of_one_folder_are_each_looked_at(tmp_path: Path) -> None:
     for name in names[:: len(names) // 3]:
         file = tmp_path / name
         write()
-        assert plan.up_to_date(str(tmp_path / "plan"), {}) == "fine"
+        assert plan.look(str(tmp_path / "plan"), {})[0] == "fine"
         file.write_text("longer")
-        assert plan.up_to_date(str(tmp_path / "plan"), {}) is None, "another size"
+        assert plan.look(str(tmp_path / "plan"), {})[0] is None, "another size"
         write()
         (tmp_path / "new").write_text("longer")
         (tmp_path / "new").replace(file)
-        assert plan.up_to_date(str(tmp_path / "plan"), {}) is None, "another inode"
+        assert plan.look(str(tmp_path / "plan"), {})[0] is None, "another inode"
         write()
         file.unlink()
-        assert plan.up_to_date(str(tmp_path / "plan"), {}) is None, "gone"
+        assert plan.look(str(tmp_path / "plan"), {})[0] is None, "gone"
         file.write_text("x")
 
 
@@ -264,5 +264,5 @@ def test_a_copy_of_a_plan_says_nothing(folder: Path) -> None:
     (folder / "other").mkdir()
     copy = folder / "other/plan"
     copy.write_bytes(path.read_bytes())
-    assert plan.up_to_date(str(path), ENVIRON) == SUMMARY
-    assert plan.up_to_date(str(copy), ENVIRON) is None
+    assert plan.look(str(path), ENVIRON)[0] == SUMMARY
+    assert plan.look(str(copy), ENVIRON)[0] is None
