@@ -16,7 +16,7 @@ from gpuemu_flow.engine.evidence import StartDigests
 from gpuemu_flow.engine.selection import is_set, select
 from gpuemu_flow.engine.shared_place import shared
 from gpuemu_flow.engine.trust import require_trust
-from gpuemu_flow.engine.unordered import refuse_unordered
+from gpuemu_flow.engine.unordered import announced, refuse_unordered
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.graph.graph import Graph
@@ -224,6 +224,7 @@ def run(
             shown.on_plan(len(selected), len(todo))
             if options.dry_run:
                 _explain_all(workspace, options, todo, outcome, forced)
+                outcome.problems += announced(workspace, outcome.status)
             else:
                 if todo:
                     _execute(workspace, options, todo, outcome, shown, pool, forced)
