@@ -31,7 +31,7 @@ from gpuemu_flow.inputs import answers
 
 if TYPE_CHECKING:
     from gpuemu_flow.cli.options import ExecutorOptions
-    from gpuemu_flow.engine.shards import Shard
+    from gpuemu_flow.selection.shards import Shard
 
 
 @click.command(short_help="Check everything, for a CI service.")

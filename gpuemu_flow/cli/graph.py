@@ -13,9 +13,9 @@ from gpuemu_flow.cli.say import say
 @format_option("text", "mermaid", "dot")
 def graph(words: tuple[str, ...], output_format: str) -> None:
     """Draw the tasks and what each reads."""
-    from gpuemu_flow.engine.selection import select  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reports.graph_writer import WRITERS  # noqa: PLC0415
+    from gpuemu_flow.selection.words import select  # noqa: PLC0415
 
     workspace = Workspace()
     tasks = workspace.graph

@@ -8,12 +8,12 @@ from typing import Any
 
 from gpuemu_flow.config.included import read_included
 from gpuemu_flow.config.read import read_source
-from gpuemu_flow.engine.selection import SETS
 from gpuemu_flow.engine.workspace import SNAPSHOT_NAME
 from gpuemu_flow.graph import snapshot
 from gpuemu_flow.graph.graph import STAGES
 from gpuemu_flow.graph.snapshot import Snapshot
 from gpuemu_flow.inputs import plan
+from gpuemu_flow.selection.words import SETS
 from gpuemu_flow.store.baselines import BaselineStore
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache

@@ -25,11 +25,11 @@ def list_tasks(
     output_format: str,
 ) -> None:
     """List tasks, groups and targets."""
-    from gpuemu_flow.engine.shards import durations_text  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.reporting.inspect import list_workspace, op_durations  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
+    from gpuemu_flow.selection.shards import durations_text  # noqa: PLC0415
 
     workspace = Workspace(overrides=Overrides(profile=profile, settings=settings, words=words))
     if durations:

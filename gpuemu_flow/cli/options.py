@@ -15,8 +15,8 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from gpuemu_flow.cluster.dask_cluster import DaskCluster
-    from gpuemu_flow.engine.shards import Shard
     from gpuemu_flow.graph.overrides import Overrides
+    from gpuemu_flow.selection.shards import Shard
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -75,7 +75,7 @@ def parse_shard(
     """Parse one shard of several, such as ``2/5``."""
     if value is None:
         return None
-    from gpuemu_flow.engine.shards import MAX_SHARDS, Shard  # noqa: PLC0415
+    from gpuemu_flow.selection.shards import MAX_SHARDS, Shard  # noqa: PLC0415
 
     index, _, count = value.partition("/")
     digits = all(part.isascii() and part.isdigit() and len(part) < 7 for part in (index, count))

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from gpuemu_flow.cli.remaining import Remaining
 from gpuemu_flow.cli.say import say
-from gpuemu_flow.engine.durations import Remaining
 from gpuemu_flow.engine.events import Listener, TaskEvent
 from gpuemu_flow.plain_text import printable
 from gpuemu_flow.tasks.base import Progress

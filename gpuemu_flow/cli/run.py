@@ -24,9 +24,9 @@ from gpuemu_flow.cli.say import say
 if TYPE_CHECKING:
     from gpuemu_flow.cli.options import ExecutorOptions
     from gpuemu_flow.engine.session import RunOptions, RunOutcome
-    from gpuemu_flow.engine.shards import Shard
     from gpuemu_flow.engine.workspace import Workspace
     from gpuemu_flow.results.model import RunReport
+    from gpuemu_flow.selection.shards import Shard
 
 _MOST_CASES = 1_000_000  # as `config.tables_ops.MAX_CASES`, whose import would cost the help text
 

@@ -21,10 +21,10 @@ from gpuemu_flow.types import Verdict
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.session import RunOptions
-    from gpuemu_flow.engine.watch import FileWatch
     from gpuemu_flow.engine.workspace import Workspace
     from gpuemu_flow.results.model import RunReport
     from gpuemu_flow.runners.pool import Pool
+    from gpuemu_flow.watch.files import FileWatch
 
 _NAMED = 3
 
@@ -54,7 +54,8 @@ def watch_with(
 ) -> NoReturn:
     """Run again at every save until interrupted, then exit."""
     from gpuemu_flow.config.load import find_config  # noqa: PLC0415
-    from gpuemu_flow.engine.watch import FileWatch, open_alarm, wait_for_save  # noqa: PLC0415
+    from gpuemu_flow.watch.alarm import open_alarm, wait_for_save  # noqa: PLC0415
+    from gpuemu_flow.watch.files import FileWatch  # noqa: PLC0415
 
     config = find_config(Path.cwd(), os.environ)
     files = FileWatch(config.parent.resolve())

@@ -1,1 +1,1 @@
-"""The build tool: task graph, current and stale tasks, and their execution."""
+"""The build engine: current and stale tasks, and their execution."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.engine.elsewhere import far_results
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.evidence import StartDigests
-from gpuemu_flow.engine.selection import is_set, select
 from gpuemu_flow.engine.shared_place import shared
 from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.engine.unordered import announced, refuse_unordered
@@ -23,6 +22,7 @@ from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.inputs.files import ABSENT
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.spec import STRICT, lacks_for, missing_problem
+from gpuemu_flow.selection.words import is_set, select
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import TRIGGERS, BuildReason
 from gpuemu_flow.store.lock import RunLock
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from gpuemu_flow.config.target_options import TargetOptions
     from gpuemu_flow.engine.elsewhere import Elsewhere
     from gpuemu_flow.engine.run import Executor
-    from gpuemu_flow.engine.shards import Shard
     from gpuemu_flow.runners.pool import Pool
+    from gpuemu_flow.selection.shards import Shard
 
 
 @dataclass(frozen=True)
@@ -259,12 +259,12 @@ def chosen_tasks(workspace: Workspace, options: RunOptions) -> set[str]:
     graph = workspace.graph
     chosen = select(workspace, options.words, options.dtypes)
     if options.since:
-        from gpuemu_flow.engine.since import touched_since  # noqa: PLC0415 - seldom needed
+        from gpuemu_flow.selection.since import touched_since  # noqa: PLC0415 - seldom needed
 
         require_trust(workspace)  # git may run what a repository configures
         chosen &= touched_since(workspace, options.since)
     if options.shard is not None:
-        from gpuemu_flow.engine.shards import owned  # noqa: PLC0415 - seldom needed
+        from gpuemu_flow.selection.shards import owned  # noqa: PLC0415 - seldom needed
 
         mine = owned(graph, workspace.root, options.shard)
         chosen = {name for name in chosen if graph.tasks[name].subject in mine}

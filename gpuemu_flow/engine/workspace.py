@@ -137,6 +137,17 @@ class Workspace:
             return self.overrides
         return replace(self.overrides, draw_seed=False, seed=drawn)
 
+    def in_copy(self, folder: Path) -> Workspace:
+        """Return the workspace as its copy in another folder has it, with the same options.
+
+        Raises
+        ------
+        ConfigError
+            All that is wrong in the copy's configuration.
+        """
+        environ = {**self._environ, "GPUEMU_CONFIG": str(folder / self.config_path.name)}
+        return Workspace(folder, overrides=self.settled_overrides, environ=environ, copied=True)
+
     @property
     def graph(self) -> Graph:
         """Return the task graph."""

@@ -30,7 +30,7 @@ from gpuemu_flow.types import Verdict
 if TYPE_CHECKING:
     from gpuemu_flow.engine.elsewhere import Elsewhere
     from gpuemu_flow.engine.session import RunOutcome
-    from gpuemu_flow.engine.shards import Shard
+    from gpuemu_flow.selection.shards import Shard
 
 QUICK = "quick"
 THOROUGH = "thorough"
@@ -203,7 +203,7 @@ def _part(
     """Return the part that a report is about, with a digest of the whole split."""
     if shard is None:
         return None
-    from gpuemu_flow.engine import shards  # noqa: PLC0415 - seldom needed
+    from gpuemu_flow.selection import shards  # noqa: PLC0415 - seldom needed
 
     graph, root = workspace.graph, workspace.root
     drawn = workspace.settings.drawn_seed is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from gpuemu_flow.engine.selection import select
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.reporting.report import known_report
@@ -22,6 +21,7 @@ from gpuemu_flow.results.inspection import (
     WorkspaceStatus,
 )
 from gpuemu_flow.results.model import Absence
+from gpuemu_flow.selection.words import select
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.lock import RunLock
 from gpuemu_flow.tasks.base import TaskSpec

@@ -267,7 +267,7 @@ def _selected_skips(workspace: Workspace, outcome: RunOutcome) -> list[Skip]:
     shard = outcome.options.shard
     mine = None
     if shard is not None:
-        from gpuemu_flow.engine.shards import owned  # noqa: PLC0415 - seldom needed
+        from gpuemu_flow.selection.shards import owned  # noqa: PLC0415 - seldom needed
 
         mine = owned(outcome.graph, workspace.root, shard)
     return [

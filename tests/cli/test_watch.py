@@ -12,7 +12,8 @@ import pytest
 from mini_workspace import Mini
 from watching import READY, watching
 
-from gpuemu_flow.engine import watch
+from gpuemu_flow.watch import alarm
+from gpuemu_flow.watch.files import FileWatch
 
 EVENTS = pytest.param(
     (),
@@ -273,12 +274,12 @@ def test_outside_of_a_workspace_there_is_nothing_to_watch(mini: Mini) -> None:
 
 def test_no_wait_is_longer_than_half_a_second() -> None:
     """Bounds the configured delays between a save and the run, so that no clock is involved."""
-    look = max(watch.POLL_S, watch.LOOK_ANYWAY_MS / 1e3)
-    assert look + watch.LONGEST_SETTLING_S < 0.5
+    look = max(alarm.POLL_S, alarm.LOOK_ANYWAY_MS / 1e3)
+    assert look + alarm.LONGEST_SETTLING_S < 0.5
 
 
 def test_new_files_count_when_they_may_be_sources(tmp_path: Path) -> None:
-    files = watch.FileWatch(tmp_path)
+    files = FileWatch(tmp_path)
     files.follow_config(tmp_path / "gpuemu.toml")
     files.anything = False
     (tmp_path / "trace.txt").touch()

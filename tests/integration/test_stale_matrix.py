@@ -14,9 +14,9 @@ from mini_workspace import Mini
 from stale_rows import ROWS, Row, make
 from whole import rotated
 
-from gpuemu_flow.engine.watch import FileWatch
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.inputs import plan
+from gpuemu_flow.watch.files import FileWatch
 
 FUZZED = 1
 """Cases of a fuzzing: where the op is wrong, it is wrong in all of them."""

@@ -11,7 +11,7 @@ from gpuemu_flow.tasks.base import TaskSpec, read_manifest
 from gpuemu_flow.types import BAD
 
 if TYPE_CHECKING:
-    from gpuemu_flow.engine.workspace import Workspace
+    from gpuemu_flow.selection.protocols import Workspace
 
 
 def select(workspace: Workspace, words: Iterable[str], dtypes: Iterable[str] = ()) -> set[str]:

@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuemu_flow.engine.since_observed import Change, Unknown, read_change
 from gpuemu_flow.errors import FlowError, Problem, UsageError
+from gpuemu_flow.selection.since_observed import Change, Unknown, read_change
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 
 if TYPE_CHECKING:
-    from gpuemu_flow.engine.workspace import Workspace
+    from gpuemu_flow.selection.protocols import Workspace
 
 _SECONDS = 300.0
 _PLAIN = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
@@ -138,8 +138,6 @@ def _different(workspace: Workspace, top: Path, base: str) -> tuple[set[str], se
     named : set of str
         The present paths of the files that the commit's tasks consist of.
     """
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415 - which imports this module
-
     tasks = workspace.graph.tasks
     inside = workspace.root.relative_to(top.resolve()).as_posix()
     with tempfile.TemporaryDirectory(prefix="gpuemu-since-") as temporary:
@@ -155,11 +153,8 @@ def _different(workspace: Workspace, top: Path, base: str) -> tuple[set[str], se
         config = folder / workspace.config_path.name
         if not config.is_file():
             return set(tasks), set()
-        environ = {**os.environ, "GPUEMU_CONFIG": str(config)}
         try:
-            before = Workspace(
-                folder, overrides=workspace.settled_overrides, environ=environ, copied=True
-            )
+            before = workspace.in_copy(folder)
             old = {name: _parts(before, spec) for name, spec in before.graph.tasks.items()}
         except FlowError:
             return set(tasks), set()

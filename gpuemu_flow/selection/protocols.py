@@ -1,0 +1,75 @@
+"""The parts of a workspace that selecting tasks needs; `engine.workspace.Workspace` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from gpuemu_flow.graph.graph import Graph
+from gpuemu_flow.graph.snapshot import Snapshot
+from gpuemu_flow.inputs.discovery import Discovery
+from gpuemu_flow.store.keys import KeyParts
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks.base import TaskSpec
+from gpuemu_flow.types import Json
+
+
+class TaskRecord(Protocol):
+    """The record of a task's last success.
+
+    Attributes
+    ----------
+    parts : mapping of str to Json
+        The parts of the key under which it was stored.
+    """
+
+    @property
+    def parts(self) -> Mapping[str, Json]: ...
+
+
+class TaskStates(Protocol):
+    """The states of a workspace's tasks."""
+
+    def record(self, name: str) -> TaskRecord | None:
+        """Return the record of a task; None for one that made nothing."""
+
+    def has_failed(self, name: str) -> bool:
+        """Tell whether a task's last attempt failed."""
+
+    def static_parts(self, spec: TaskSpec) -> KeyParts:
+        """Return the parts of a task's key that are known before it runs."""
+
+
+class Workspace(Protocol):
+    """A workspace whose tasks can be selected.
+
+    Attributes
+    ----------
+    root : Path
+    config_path : Path
+    cache : WorkspaceCache
+    graph : Graph
+    snapshot : Snapshot
+    inputs : Discovery
+    """
+
+    root: Path
+    config_path: Path
+    cache: WorkspaceCache
+    snapshot: Snapshot
+
+    @property
+    def graph(self) -> Graph: ...
+
+    @property
+    def inputs(self) -> Discovery: ...
+
+    def states(self) -> TaskStates:
+        """Return the states of the tasks."""
+
+    def stale(self, names: set[str]) -> set[str]:
+        """Return the members of `names` that may have to run."""
+
+    def in_copy(self, folder: Path) -> Workspace:
+        """Return the workspace as its copy in another folder has it."""

@@ -1,0 +1,1 @@
+"""Watch a workspace's files, and wait until one is saved."""
