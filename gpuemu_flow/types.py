@@ -345,6 +345,8 @@ class CheckResult:
         Outputs of which one value is expected, or zeros would pass.
     stderr : str
         The end of what a program wrote to standard error.
+    stdout : str
+        The end of what a program that gave no outputs printed.
     printed : str
         Text that an emulated kernel printed.
     blank : bool
@@ -368,6 +370,7 @@ class CheckResult:
     printed: str = ""
     blank: bool = False
     size_only: bool = False
+    stdout: str = ""
 
     def __post_init__(self) -> None:
         compared = self.stats.count - self.stats.num_no_verdict
@@ -377,7 +380,7 @@ class CheckResult:
     @property
     def all_notes(self) -> tuple[str, ...]:
         """Return the notes, followed by the programs' own output, as JSON has them."""
-        written = (("printf", self.printed), ("stderr", self.stderr))
+        written = (("printf", self.printed), ("stdout", self.stdout), ("stderr", self.stderr))
         return (*self.notes, *(f"{name}:\n{text}" for name, text in written if text))
 
     def to_json(self) -> dict[str, Json]:
@@ -390,6 +393,7 @@ class CheckResult:
             "empty": list(self.empty),
             "weak": [weak_to_json(output) for output in self.weak],
             **({"stderr": self.stderr} if self.stderr else {}),
+            **({"stdout": self.stdout} if self.stdout else {}),
             **({"printed": self.printed} if self.printed else {}),
             **({"blank": True} if self.blank else {}),
             **({"size_only": True} if self.size_only else {}),
@@ -403,8 +407,9 @@ class CheckResult:
         }
         if stats.get("worst_index") is not None:
             stats["worst_index"] = tuple(stats["worst_index"])
-        stderr, printed = str(data.get("stderr", "")), str(data.get("printed", ""))
-        written = bool(stderr) + bool(printed)  # the last notes are these; see `all_notes`
+        stderr, stdout, printed = (str(data.get(n, "")) for n in ("stderr", "stdout", "printed"))
+        # The last notes are these; see `all_notes`.
+        written = bool(stderr) + bool(stdout) + bool(printed)
         own = data["notes"][: len(data["notes"]) - written]
         return cls(
             Verdict(data["verdict"]),
@@ -417,6 +422,7 @@ class CheckResult:
             printed,
             blank=bool(data.get("blank", False)),
             size_only=bool(data.get("size_only", False)),
+            stdout=stdout,
         )
 
 

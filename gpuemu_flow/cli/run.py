@@ -182,6 +182,8 @@ def _show_plan(
     from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
 
     plan = session.run(workspace, options)
+    for problem in plan.problems if alone else ():
+        say(str(problem), err=True)
     statuses = plan.ordered_status()
     if output_format == "json" and alone:
         say(json_writer.dumps(json_writer.plan_to_json(statuses, plan.reasons)))

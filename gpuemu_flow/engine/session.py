@@ -15,7 +15,7 @@ from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.evidence import StartDigests
 from gpuemu_flow.engine.shared_place import shared
 from gpuemu_flow.engine.trust import require_trust
-from gpuemu_flow.engine.unordered import refuse_unordered
+from gpuemu_flow.engine.unordered import announced, refuse_unordered
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.graph.graph import Graph
@@ -221,9 +221,12 @@ def run(
                 todo = workspace.stale(selected, options.triggers) | forced
             outcome.problems += _ignored_changes(workspace, options, selected - todo)
             outcome.status = dict.fromkeys(selected - todo, "current")
+            if options.shard is not None and not options.dry_run:
+                outcome.problems += _other_splits(workspace, options.shard)
             shown.on_plan(len(selected), len(todo))
             if options.dry_run:
                 _explain_all(workspace, options, todo, outcome, forced)
+                outcome.problems += announced(workspace, outcome.status)
             else:
                 if todo:
                     _execute(workspace, options, todo, outcome, shown, pool, forced)
@@ -295,6 +298,12 @@ def _ignored_changes(workspace: Workspace, options: RunOptions, left: set[str]) 
     ignored = ", ".join(t for t in TRIGGERS if t not in options.triggers)
     message = f"{len(differ)} tasks were not run although they changed in {ignored}"
     return [Problem("ignored-changes", message, "leave out --rerun-triggers", warning=True)]
+
+
+def _other_splits(workspace: Workspace, shard: Shard) -> list[Problem]:
+    from gpuemu_flow.selection.shards import remember_split  # noqa: PLC0415 - seldom needed
+
+    return remember_split(workspace.cache.state, workspace.graph, workspace.root, shard)
 
 
 def _explain_all(

@@ -21,8 +21,11 @@ from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
 
 if TYPE_CHECKING:
+    from gpuemu_flow.engine.states import TaskStates
     from gpuemu_flow.engine.workspace import Workspace
+    from gpuemu_flow.inputs.observed_sets import ObservedSets
 
+SLUG = "needs-missing"
 _PROGRAMS = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE)
 _DONE = ("current", "ran", "restored")
 _INSTALLED = "<"  # such names begin with a prefix of the interpreter
@@ -102,6 +105,51 @@ class RuleOutputs:
         for seen in observed.values() if self.producers else ():
             self.refuse(lookup.discover(seen, ConfiguredEnv()))
 
+    def not_waited_for(
+        self,
+        graph: Graph,
+        kept: ObservedSets,
+        states: TaskStates,
+        names: Collection[str],
+        finished: Collection[str] = (),
+    ) -> dict[str, Problem]:
+        """Map the tasks that used one of these outputs, and do not wait for it, to a problem.
+
+        Parameters
+        ----------
+        graph : Graph
+        kept : ObservedSets
+            What programs were seen to use.
+        states : TaskStates
+        names, finished : collection of str
+            See `unordered`.
+        """
+        found: dict[str, Problem] = {}
+        looked: dict[str | Discovered, dict[str, str]] = {}
+        told: dict[tuple[str, str], set[str]] = {}
+        for name, outline in graph.outlines.items():
+            if name not in names or outline.stage not in _PROGRAMS:
+                continue
+            # Thousands of tasks share a set, which is looked at once.
+            key: str | Discovered = "" if name in finished else kept.task_sets.get(name, "")
+            if not key:
+                record = states.record(name)
+                if record is None:
+                    continue
+                key = record.discovered
+            if key not in looked:
+                looked[key] = self.used(kept.names([name]) if isinstance(key, str) else key)
+            if looked[key]:
+                before = _rules_before(graph, [name])
+                # What a comparison uses includes what its reference does.
+                before |= told.setdefault((outline.subject, outline.dtype), set())
+                used = {rule: file for rule, file in looked[key].items() if rule not in before}
+                if used:
+                    told[outline.subject, outline.dtype].update(used)
+                    who = f"{outline.stage} of {outline.subject}"
+                    found[name] = _without_needs(who, _named_needs([graph.tasks[name]]), used)
+        return found
+
 
 def unordered(
     workspace: Workspace, names: Collection[str], finished: Collection[str] = ()
@@ -116,36 +164,43 @@ def unordered(
     finished : collection of str
         Those of them that this run finished: the snapshot does not know their inputs yet.
     """
-    graph, kept = workspace.graph, workspace.snapshot.observed
-    outputs = RuleOutputs.of(graph, workspace.root)
-    found: dict[str, Problem] = {}
+    outputs = RuleOutputs.of(workspace.graph, workspace.root)
     if not outputs.producers:
-        return found
-    states = workspace.states()
-    looked: dict[str | Discovered, dict[str, str]] = {}
-    told: dict[tuple[str, str], set[str]] = {}
-    for name, outline in graph.outlines.items():
-        if name not in names or outline.stage not in _PROGRAMS:
-            continue
-        # Thousands of tasks share a set, which is looked at once.
-        key: str | Discovered = "" if name in finished else kept.task_sets.get(name, "")
-        if not key:
-            record = states.record(name)
-            if record is None:
-                continue
-            key = record.discovered
-        if key not in looked:
-            looked[key] = outputs.used(kept.names([name]) if isinstance(key, str) else key)
-        if looked[key]:
-            before = _rules_before(graph, [name])
-            # What a comparison uses includes what its reference does.
-            before |= told.setdefault((outline.subject, outline.dtype), set())
-            used = {rule: file for rule, file in looked[key].items() if rule not in before}
-            if used:
-                told[outline.subject, outline.dtype].update(used)
-                who = f"{outline.stage} of {outline.subject}"
-                found[name] = _without_needs(who, _named_needs([graph.tasks[name]]), used)
-    return found
+        return {}
+    kept, states = workspace.snapshot.observed, workspace.states()
+    return outputs.not_waited_for(workspace.graph, kept, states, names, finished)
+
+
+def announced(workspace: Workspace, status: Mapping[str, str]) -> list[Problem]:
+    """Return the problems that a run will have with such tasks, as far as it is known before it.
+
+    What a program will use is not known if its code changed.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    status : mapping of str to str
+        The outcome of a dry run.
+    """
+    graph, states = workspace.graph, workspace.states()
+    outputs = RuleOutputs.of(graph, workspace.root)
+    if not outputs.producers:
+        return []
+    alike, unknown = set[str](), set[str]()
+    told = dict[str, list[Problem]]()
+    for name in status:
+        record = states.record(name)
+        if record is None:
+            told[name] = states.broken(graph.tasks[name]) or []
+            if not told[name]:
+                unknown.add(name)
+        elif record.parts.get("code") == states.code(graph.tasks[name]):
+            alike.add(name)
+    known = told.keys() - graph.downstream(unknown)
+    problems = [problem for name in told if name in known for problem in told[name]]
+    found = outputs.not_waited_for(graph, workspace.snapshot.observed, states, alike)
+    mine = (problem for problem in problems if problem.slug == SLUG)
+    return list(dict.fromkeys((*mine, *found.values())))
 
 
 def refuse_unordered(workspace: Workspace, status: dict[str, str]) -> list[Problem]:
@@ -202,7 +257,7 @@ def _without_needs(who: str, needs: Iterable[str], used: Mapping[str, str]) -> P
     files = " and ".join(f"{file}, which the rule {rule} makes," for rule, file in used.items())
     wanted = ", ".join(f'"{rule}"' for rule in dict.fromkeys((*needs, *used)))
     return Problem(
-        "needs-missing",
+        SLUG,
         f"{who} used {files} and does not wait for it: the file may have been an old one",
         f"add `needs = [{wanted}]` to the op",
     )

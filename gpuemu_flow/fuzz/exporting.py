@@ -7,7 +7,8 @@ from pathlib import Path
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.fuzz.failures import stored_inputs, subject_for
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
+from gpuemu_flow.fuzz.subjects import open_ordered
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
 from gpuemu_flow.numerics.gradients import gradient_name
 from gpuemu_flow.reports.export_outputs import Expectation
 from gpuemu_flow.reports.pytest_export import render
@@ -26,7 +27,7 @@ def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | No
     StoreError
         ``failure-inputs-lost``.
     RunnerError
-        ``reference-failed``.
+        ``reference-failed``; ``needs-missing``.
     """
     folder, name = Path.cwd(), ""
     if output is not None:
@@ -38,7 +39,7 @@ def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | No
     case = Case.from_json(record.case)
     with (
         Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool,
-        open_evaluator(pool, subject) as evaluator,
+        open_ordered(workspace, pool, subject) as evaluator,
     ):
         prepared = evaluator.prepare(case, inputs)
         case, inputs = prepared.case, dict(prepared.inputs)

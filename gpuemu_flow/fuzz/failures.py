@@ -13,14 +13,19 @@ from gpuemu_flow.cases.cause import case_id
 from gpuemu_flow.cases.generate import input_values, materialise
 from gpuemu_flow.cases.generated_values import is_made
 from gpuemu_flow.cases.op_schema import OpSchema
-from gpuemu_flow.engine.unordered import RuleOutputs
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, StoreError, UsageError
 from gpuemu_flow.fuzz.named_case import records_from_words
 from gpuemu_flow.fuzz.rejudging import FailureSetting, judge_in, shows_all
-from gpuemu_flow.fuzz.subjects import dtypes_of, op_names, op_subject, select_ops
+from gpuemu_flow.fuzz.subjects import (
+    dtypes_of,
+    op_names,
+    op_subject,
+    open_ordered,
+    select_ops,
+)
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.numerics.layouts import lay_out
 from gpuemu_flow.quick_dataclass import dataclass
@@ -301,14 +306,12 @@ def reproduce(
         for record in records:
             subject, _ = subject_for(workspace, record)
             inputs = stored_inputs(store, record)
-            others = RuleOutputs.not_awaited(workspace.graph, workspace.root, record.op)
             shown: Reproduction | None = None
             for setting in FailureSetting:
-                with open_evaluator(pool, subject, cancel) as evaluator:
+                with open_ordered(workspace, pool, subject, cancel) as evaluator:
                     evaluated = judge_in(
                         setting, evaluator, Case.from_json(record.case), inputs, record
                     )
-                    others.refuse_seen(evaluator.observed(), workspace.inputs)
                     again = Reproduction(
                         record,
                         evaluated.result,

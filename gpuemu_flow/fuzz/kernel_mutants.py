@@ -12,12 +12,8 @@ from threading import Event
 from gpuemu_flow.emulator.mutants import PtxMutant, plant_in_ptx
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError
-from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
-from gpuemu_flow.judging.case_evaluator import (
-    SESSIONS_PER_EVALUATOR,
-    CaseEvaluator,
-    open_evaluator,
-)
+from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, open_ordered
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.numerics.output_mutants import MutantResult
 from gpuemu_flow.quick_dataclass import dataclass
@@ -81,19 +77,21 @@ def try_kernel_mutants(
             with tempfile.TemporaryDirectory() as folder, Pool(
                 SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging
             ) as pool:  # fmt: skip
-                _try_all(pool, subject, Path(folder).resolve(), cases[dtype], cancel, found)
+                _try_all(
+                    workspace, pool, subject, Path(folder).resolve(), cases[dtype], cancel, found
+                )
     return found
 
 
 def _try_all(
-    pool: Pool, subject: OpSubject, folder: Path, cases: Sequence[Case], cancel: Event | None,
-    found: KernelMutation,
+    workspace: Workspace, pool: Pool, subject: OpSubject, folder: Path, cases: Sequence[Case],
+    cancel: Event | None, found: KernelMutation,
 ) -> None:  # fmt: skip
     if subject.subject.op.kind == "triton":
-        _try_triton(pool, subject.subject, folder, cases, cancel, found)
+        _try_triton(workspace, pool, subject.subject, folder, cases, cancel, found)
         return
     program = subject.subject.op
-    with open_evaluator(pool, subject.subject, cancel) as evaluator:
+    with open_ordered(workspace, pool, subject.subject, cancel) as evaluator:
         passing = _passing(evaluator, cases)
     found.untold += len(cases) - len(passing)
     try:
@@ -105,13 +103,13 @@ def _try_all(
     for mutant in planted:
         found.planted.setdefault(mutant.name, mutant)
         file.write_bytes(mutant.data)
-        with open_evaluator(pool, changed, cancel) as evaluator:
+        with open_ordered(workspace, pool, changed, cancel) as evaluator:
             found.results += _try_one(evaluator, mutant, passing)
 
 
 def _try_triton(
-    pool: Pool, subject: Subject, folder: Path, cases: Sequence[Case], cancel: Event | None,
-    found: KernelMutation,
+    workspace: Workspace, pool: Pool, subject: Subject, folder: Path, cases: Sequence[Case],
+    cancel: Event | None, found: KernelMutation,
 ) -> None:  # fmt: skip
     """Try bugs in the PTX that Triton makes, in one worker, so that Triton compiles only once."""
     (folder / RECORD).mkdir()
@@ -119,7 +117,7 @@ def _try_triton(
     if program.sandbox is not None:
         writable = (*program.sandbox.writable, str(folder))
         program = replace(program, sandbox=replace(program.sandbox, writable=writable))
-    with open_evaluator(pool, replace(subject, op=program), cancel) as evaluator:
+    with open_ordered(workspace, pool, replace(subject, op=program), cancel) as evaluator:
         passing = _passing(evaluator, cases)
         found.untold += len(cases) - len(passing)
         if not passing:

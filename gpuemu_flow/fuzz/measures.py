@@ -12,8 +12,14 @@ from gpuemu_flow.config.tolerance_edit import write_tolerances as edited
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.fuzz.kernel_mutants import try_kernel_mutants
-from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
+from gpuemu_flow.fuzz.subjects import (
+    OpSubject,
+    dtypes_of,
+    op_subject,
+    open_ordered,
+    select_ops,
+)
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.judging.evaluated import Prepared
 from gpuemu_flow.numerics.calibrate import (
     Calibration,
@@ -94,7 +100,7 @@ def _all_evaluators(
     def each() -> Iterator[tuple[OpSubject, CaseEvaluator]]:
         for dtype in dtypes_of(workspace, op):
             subject = op_subject(workspace, op, dtype)
-            with open_evaluator(pool, subject.subject, cancel) as evaluator:
+            with open_ordered(workspace, pool, subject.subject, cancel) as evaluator:
                 yield subject, evaluator
 
     with Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:
@@ -108,6 +114,8 @@ def mutate(workspace: Workspace, op: str, *, cancel: Event | None = None) -> Mut
     ------
     UsageError
         ``unknown-op``.
+    RunnerError
+        ``needs-missing``.
     """
     select_ops(workspace, [op])
     results: list[MutantResult] = []
@@ -174,7 +182,7 @@ def calibrate_op(
     UsageError
         ``unknown-op``.
     RunnerError
-        ``calibration-failed`` when the op or its reference fails on a case.
+        ``calibration-failed`` when the op or its reference fails on a case; ``needs-missing``.
     """
     select_ops(workspace, [op])
     observations: list[MeasuredErrors] = []

@@ -25,7 +25,8 @@ from gpuemu_flow.fuzz.rejudging import (
     judge_in,
     recorded_reason,
 )
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
+from gpuemu_flow.fuzz.subjects import open_ordered
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.judging.evaluated import EvaluatedCase
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.quick_dataclass import dataclass
@@ -78,7 +79,7 @@ def minimise_failure(
         ``failure-inputs-lost``.
     RunnerError
         ``not-minimizable``: an input could not be made, or the failure is a timeout and every
-        smaller case ends in time.
+        smaller case ends in time; ``needs-missing``.
     """
     store = FailureStore(workspace.cache)
     workspace.cache.create()
@@ -97,7 +98,7 @@ def minimise_failure(
         "strategy": strategy,
     }
     with Pool(2 * SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:
-        shrinker = _Shrinker(pool, subject, record, cancel)
+        shrinker = _Shrinker(workspace, pool, subject, record, cancel)
         found = shrinker.search(inputs, ask)
         if not found.reproduced:
             return Minimization(record, None, 0, found.calls, one_minimal=False)
@@ -144,8 +145,14 @@ class _Shrinker:
     """Tests whether candidates fail for the original's reason, in the simplest setting."""
 
     def __init__(
-        self, pool: Pool, subject: Subject, record: FailureRecord, cancel: Event | None
+        self,
+        workspace: Workspace,
+        pool: Pool,
+        subject: Subject,
+        record: FailureRecord,
+        cancel: Event | None,
     ) -> None:
+        self._workspace = workspace
         self._pool = pool
         self._patient = self._subject = subject
         if record.kind == FailureKind.EXECUTION.value and TIMEOUT in recorded_reason(record):
@@ -172,7 +179,7 @@ class _Shrinker:
         return found
 
     def _evaluator(self, subject: Subject | None = None) -> Any:
-        return open_evaluator(self._pool, subject or self._subject, self._cancel)
+        return open_ordered(self._workspace, self._pool, subject or self._subject, self._cancel)
 
     def _judge(self, evaluator: CaseEvaluator, candidate: Candidate) -> EvaluatedCase:
         case = minimised_case(self._case, candidate)

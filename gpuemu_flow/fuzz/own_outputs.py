@@ -21,7 +21,7 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.planned import CaseSequence, PlannedCases
-from gpuemu_flow.fuzz.wire_ops import SUBMITTED, Query, Subjects
+from gpuemu_flow.fuzz.wire_ops import SUBMITTED, Query, Subjects, WireSubject
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
 from gpuemu_flow.judging.generated import with_generated
 from gpuemu_flow.judging.subject import Subject
@@ -104,14 +104,20 @@ class OwnOutputs:
             them.
         tolerance : (atol, rtol), optional
             Instead of the configured one.
+
+        Raises
+        ------
+        RunnerError
+            ``needs-missing``.
         """
         pristine = materialise(case)
         with self._lock:
-            subject = self._subject(op, case.dtype, tolerance)
-            name = output_names(subject)[0]
+            made = self._made(op, case.dtype, tolerance)
+            name = output_names(made.subject)[0]
             named = {key or name: array for key, array in outputs.items()}
-            evaluator = self._evaluator(subject, tolerance)
+            evaluator = self._evaluator(made.subject, tolerance)
             result = evaluator.judge_outputs(case, pristine, named)
+            made.seen.refuse(evaluator.observed())
         allowed = self.op(op).mutates
         return with_violations(
             result,
@@ -173,6 +179,9 @@ class OwnOutputs:
             return log.add(op, case, result, source=source, subject=programs, more=more)
 
     def _subject(self, name: str, dtype: str, tolerance: tuple[float, float] | None) -> Subject:
+        return self._made(name, dtype, tolerance).subject
+
+    def _made(self, name: str, dtype: str, tolerance: tuple[float, float] | None) -> WireSubject:
         samples = self._samples.get((name, dtype))
         if samples is None:
             op = self.op(name)
@@ -184,7 +193,7 @@ class OwnOutputs:
                 layouts=op.layouts,
             )
         made = self._subjects.make(Query(name, dtype, {}, tolerance), samples[0])
-        return replace(made.subject, samples=samples)
+        return replace(made, subject=replace(made.subject, samples=samples))
 
     def _evaluator(self, subject: Subject, tolerance: object) -> CaseEvaluator:
         """Return warm programs, and close those that were unused for longest."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from threading import Event
 
 from gpuemu_flow.cases.op_schema import OpSchema, schema_from_json
 from gpuemu_flow.cases.samples import op_samples
@@ -14,10 +16,12 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.fuzz.prepare import build_code
 from gpuemu_flow.graph.graph import Graph
+from gpuemu_flow.judging.case_evaluator import CaseEvaluator, open_evaluator
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.discovered import Discovered, KnownInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
@@ -252,6 +256,26 @@ def op_subject(
         hidden=tuple(hidden),
         known=tasks.op.known if learned and tasks.op.judge else None,
     )
+
+
+@contextmanager
+def open_ordered(
+    workspace: Workspace, pool: Pool, subject: Subject, cancel: Event | None = None
+) -> Iterator[CaseEvaluator]:
+    """Open warm programs of an op of a workspace; close them on leaving.
+
+    What was found with them counts only where it is left without an error.
+
+    Raises
+    ------
+    RunnerError
+        On leaving: ``needs-missing`` for a program that used what a rule makes, and does not wait
+        for the rule.
+    """
+    others = RuleOutputs.not_awaited(workspace.graph, workspace.root, subject.name)
+    with open_evaluator(pool, subject, cancel) as evaluator:
+        yield evaluator
+        others.refuse_seen(evaluator.observed(), workspace.inputs)
 
 
 def outputs_key(reference_key: str, dtype: str, reference_dtype: str | None) -> str:

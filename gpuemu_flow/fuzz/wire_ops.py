@@ -131,6 +131,10 @@ class WireInputs:
                 self._known.add(names)
                 self._kept = names
 
+    def refuse(self, observed: Mapping[str, Observation]) -> None:
+        """Raise RunnerError ``needs-missing`` if a program used what it does not wait for."""
+        self._others.refuse_seen(observed, self._lookup)
+
     def digest_with(self, base: str) -> str:
         """Return the digest of the states of all inputs, and of what is known besides."""
         known = self._digests.get(base)

@@ -29,7 +29,9 @@ def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
     why = error.exception if error.slug == EXCEPTION and error.exception else error.slug
     failure = Failure(kind, message, why=why, place=place)
     notes = (f"hint: {error.hint}",) if error.hint else ()
-    return CheckResult(Verdict.ERROR, (failure,), notes=notes, stderr=error.stderr_tail)
+    return CheckResult(
+        Verdict.ERROR, (failure,), notes=notes, stderr=error.stderr_tail, stdout=error.stdout_tail
+    )
 
 
 def without_outputs(reference: RunError | None, op: RunError | None) -> CheckResult | None:

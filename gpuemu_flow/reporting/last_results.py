@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuemu_flow.engine.states import TaskStates
+from gpuemu_flow.engine.unordered import RuleOutputs
 from gpuemu_flow.engine.workspace import SNAPSHOT_NAME
 from gpuemu_flow.graph import snapshot
 from gpuemu_flow.graph.snapshot import Snapshot
@@ -84,7 +85,7 @@ def _results(
 
 
 def _state(known: Snapshot, cache: WorkspaceCache) -> tuple[set[str], dict[str, str]]:
-    """Return the ops with changes, and the reasons why tasks without output have no result.
+    """Return the ops with changes, and the reasons why tasks have no result, or none that counts.
 
     Only records decide, as in `reporting.report.known_report`. A task that ended in an error counts
     as unchanged, although a run would try it again.
@@ -108,6 +109,10 @@ def _state(known: Snapshot, cache: WorkspaceCache) -> tuple[set[str], dict[str, 
     suspects = {n for t in touched for n in (t, *graph.readers(t))}
     moved = {name for name in suspects if states.moved(tasks[name])}
     causes = {name: states.broken(tasks[name]) for name in moved}
+    rules = RuleOutputs.of(graph, known.files.root)
+    if rules.producers:
+        early = rules.not_waited_for(graph, known.observed, states, tasks)
+        causes |= {name: [problem] for name, problem in early.items()}
     broken: dict[str, str] = {}
     for name, problems in causes.items():
         if problems is not None:

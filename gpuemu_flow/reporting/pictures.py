@@ -13,8 +13,8 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError, FlowError
 from gpuemu_flow.fuzz.failures import stored_inputs
 from gpuemu_flow.fuzz.minimizing import minimise_failure
-from gpuemu_flow.fuzz.subjects import op_subject
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
+from gpuemu_flow.fuzz.subjects import op_subject, open_ordered
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.reporting.drawing import draw, values_text
 from gpuemu_flow.reporting.gather import known_failures
 from gpuemu_flow.reporting.stored_pictures import store_picture, stored_picture
@@ -136,8 +136,9 @@ def _draw_all(
             else:
                 subject = op_subject(workspace, failure.op, failure.case.dtype).subject
                 try:
-                    with open_evaluator(pool, subject, cancel) as evaluator:
-                        yield key, _picture(evaluator, failure)
+                    with open_ordered(workspace, pool, subject, cancel) as evaluator:
+                        picture = _picture(evaluator, failure)
+                    yield key, picture
                 except CancelledRunError:
                     yield key, Picture(note=NO_TIME)
                 except FlowError as error:

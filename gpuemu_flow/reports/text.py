@@ -37,7 +37,7 @@ _COLORS = {
 }
 _SEVERITY_COLORS = {"error": "31;1", "warning": "33", "info": "2"}
 MAX_WRITTEN = 12
-"""Lines of what a program wrote that are shown: the last of standard error, the first of printf."""
+"""Lines of what a program wrote that are shown: the last of its streams, the first of printf."""
 MOST_UNTRIED = 3
 """Ops whose ranges let no NaN in that have a line each."""
 printable = plain_text.printable
@@ -324,7 +324,15 @@ def note_lines(result: CheckResult) -> list[str]:
         lines += ["printf:", *(f"| {line}" for line in said[:MAX_WRITTEN])]
         if len(said) > MAX_WRITTEN:
             lines.append(f"| ... and {plural(len(said) - MAX_WRITTEN, 'line')} more")
-    return lines + [f"| {line}" for line in printable(result.stderr).splitlines()][-MAX_WRITTEN:]
+    if result.stdout:
+        lines += ["stdout:", *_written(result.stdout)]
+        lines += ["stderr:"] if result.stderr else []
+    return lines + _written(result.stderr)
+
+
+def _written(text: str) -> list[str]:
+    """Mark the last lines of what a program wrote."""
+    return [f"| {line}" for line in printable(text).splitlines()][-MAX_WRITTEN:]
 
 
 def totals_line(report: RunReport) -> str:

@@ -266,6 +266,8 @@ class RunError:
         1-based; 0 when unknown.
     exception : str
         Name of the exception class that the program raised; empty if it raised nothing.
+    stdout_tail : str
+        The end of what it printed to its standard output, where no answer is expected.
     """
 
     slug: str
@@ -275,6 +277,7 @@ class RunError:
     file: str = ""
     line: int = 0
     exception: str = ""
+    stdout_tail: str = ""
 
 
 @dataclass(frozen=True)
@@ -361,8 +364,9 @@ class Outcome:
 def error_from_json(data: Mapping[str, Json]) -> RunError:
     """Rebuild a RunError from its JSON, or raise KeyError, TypeError or ValueError."""
     texts = {k: str(data[k]) for k in ("slug", "message", "hint", "stderr_tail", "file")}
-    exception = str(data.get("exception", ""))  # an older version's says nothing of it
-    return RunError(**texts, line=int(data["line"]), exception=exception)
+    # An older version's says nothing of these.
+    more = {name: str(data.get(name, "")) for name in ("exception", "stdout_tail")}
+    return RunError(**texts, line=int(data["line"]), **more)
 
 
 class OpError(Exception):

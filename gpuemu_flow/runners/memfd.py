@@ -64,6 +64,11 @@ def tail(fd: int) -> str:
         data = os.pread(fd, TAIL, max(0, size - TAIL))
     except OSError:
         return ""
+    return as_text(data)
+
+
+def as_text(data: bytes) -> str:
+    """Decode output of a program."""
     return data.decode("utf-8", "replace").replace("\0", "").strip()
 
 

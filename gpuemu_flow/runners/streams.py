@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from gpuemu_flow.runners import memfd
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 _HIGH = 200  # ops that close or count low descriptors do not meet ours
 
@@ -18,6 +25,21 @@ def keep_high(fd: int) -> int:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     os.close(fd)
     return high
+
+
+class _Kept(io.FileIO):
+    """Descriptor 1 as a file that remembers the end of what is written through it.
+
+    What goes to the descriptor itself costs no memory, however much a program prints.
+    """
+
+    end = b""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write as a file does."""
+        view = memoryview(data)
+        self.end = (self.end + view[-memfd.TAIL :])[-memfd.TAIL :]
+        return super().write(data)
 
 
 class StandardStreams:
@@ -35,6 +57,13 @@ class StandardStreams:
         self._write_only = keep_high(os.open(os.devnull, os.O_WRONLY))
         self._in: int | None = None
         self._out: int | None = None
+        self._kept = _Kept(1, "w", closefd=False)
+        self._printed = io.TextIOWrapper(io.BufferedWriter(self._kept))
+
+    def watch(self) -> None:
+        """Take the place of ``sys.stdout``, to remember the end of what programs print."""
+        self._printed.reconfigure(encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+        sys.stdout = self._printed
 
     def files(self) -> tuple[int, int]:
         """Return the descriptors of the stdin and stdout files, made on first use."""
@@ -84,6 +113,21 @@ class StandardStreams:
     def written_size(self) -> int:
         """Return the size in bytes of the output on stdout, by the descriptor's shared position."""
         return os.lseek(self.files()[1], 0, os.SEEK_CUR)
+
+    def forget(self) -> None:
+        """Forget what was written to stderr, and printed."""
+        os.ftruncate(self._stderr, 0)
+        self._flush()
+        self._kept.end = b""
+
+    def _flush(self) -> None:
+        with suppress(OSError, ValueError):  # a program may close it, or what is behind it
+            io.TextIOWrapper.flush(self._printed)
+
+    def stdout_tail(self) -> str:
+        """Return the end of what was printed since `forget`; empty for a script's answer."""
+        self._flush()
+        return memfd.as_text(self._kept.end)
 
     def stderr_tail(self) -> str:
         """Return the end of the output on stderr."""

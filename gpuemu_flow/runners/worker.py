@@ -119,6 +119,7 @@ class Worker:
         self._reader = FrameReader(self._sock, max_fds=2)
         self._streams = StandardStreams(self._stderr)
         self._streams.quiet()
+        self._streams.watch()
         self._watch = Watch(self._status)
         self._program: Program | None = None
         self._executor: CaseExecutor | None = None
@@ -185,7 +186,8 @@ class Worker:
                 doing=doing,
                 hint=self._executor.hint if self._executor else "",
             )
-        return replace(explained, stderr_tail=self._streams.stderr_tail())
+            stdout, stderr = self._streams.stdout_tail(), self._streams.stderr_tail()
+        return replace(explained, stdout_tail=stdout, stderr_tail=stderr)
 
     def _load(self, message: Mapping[str, Json]) -> dict[str, Json]:
         program = self._program = Program.from_json(message["program"])
@@ -265,13 +267,13 @@ class Worker:
     def _run(self, arrays: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
         """Return the program's outputs; see `jobs.ServiceContext`."""
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
-        os.ftruncate(self._stderr, 0)
+        self._streams.forget()
         outputs = self._executor.call(arrays, seed).outputs
         self._conduct.demand(_PLAIN)
         return outputs
 
     def _begin(self, message: Mapping[str, Json]) -> tuple[int, Checks]:
-        os.ftruncate(self._stderr, 0)
+        self._streams.forget()
         return int(message["serial"]), Checks(**message["checks"])
 
     def _case(self, message: Mapping[str, Json]) -> dict[str, Json]:

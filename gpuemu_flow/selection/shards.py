@@ -13,6 +13,7 @@ from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.inputs.files import FileTable
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
@@ -86,6 +87,32 @@ def owned(graph: Graph, root: Path, shard: Shard) -> set[str]:
 def split_digest(graph: Graph, root: Path, count: int) -> str:
     """Return a sha256 that is equal only where the same names are split in the same way."""
     return digest_json(assignment(graph, root, count))
+
+
+def remember_split(state: JsonStore, graph: Graph, root: Path, shard: Shard) -> list[Problem]:
+    """Remember how a shard was split that is run here; warn of others that do not fit to it.
+
+    Ops may come and go. It is another file of durations, or none, that moves them between shards.
+    """
+    seconds = read_durations(root / DURATIONS_NAME)
+    mine = [digest_json(seconds) if seconds else "", split_digest(graph, root, shard.count)]
+    key = f"shards:{shard.count}"
+    kept = state.get(key)
+    known: dict[str, list[str]] = kept if isinstance(kept, dict) else {}
+    if known.get(str(shard.index)) != mine:
+        state.put(key, {**known, str(shard.index): mine})
+    apart = [
+        int(index)
+        for index, (durations, split) in known.items()
+        if index != str(shard.index) and durations != mine[0] and split != mine[1]
+    ]
+    if not apart:
+        return []
+    by = f"with the durations in {DURATIONS_NAME}" if seconds else f"without {DURATIONS_NAME}"
+    shown = ", ".join(f"{n}/{shard.count}" for n in sorted(apart))
+    message = f"{shard} is split {by}, {shown} last was not: an op may be in none of them"
+    hint = f"run all shards with one {DURATIONS_NAME}"
+    return [Problem("shards-apart", message, hint, warning=True)]
 
 
 _JUDGED = (stages.GENERATE, stages.COMPARE)

@@ -50,6 +50,29 @@ def test_durations_in_a_file_balance_the_shards(mini: Mini) -> None:
         assert "durations-unreadable" in mini.command("run", "--shard", "1/2", code=2).stderr
 
 
+def test_a_shard_that_does_not_fit_to_others_is_told(mini: Mini) -> None:
+    mini.without_causes()
+    seconds = {"schema_version": 1, "seconds": {"scale": 1.0, "total": 5, "relu": 3.5}}
+    file = mini.write("gpuemu.durations.json", json.dumps(seconds))
+
+    def told(n: int, command: str = "run") -> list[str]:
+        done = mini.command(command, "--shard", f"{n}/2", "--format", "json")
+        problems = json.loads(done.stdout)["problems"]
+        return [p["message"] for p in problems if p["slug"] == "shards-apart"]
+
+    assert told(1) == []
+    assert told(2) == []
+    file.unlink()
+    for command in ("run", "ci"):
+        (message,) = told(2, command)
+        assert "2/2 is split without gpuemu.durations.json, 1/2 last was not" in message
+    assert told(1) == [], "now both are split alike"
+    assert told(2) == []
+    file.write_text(json.dumps({**seconds, "seconds": {"relu": 9.0, "scale": 1.0, "total": 2.0}}))
+    (message,) = told(2)
+    assert "with the durations" in message
+
+
 @pytest.mark.parametrize(
     "shard", ["0/2", "3/2", "1", "1/", "/2", "-1/2", "1/99999999", "a/b", "1/2/3"]
 )

@@ -13,8 +13,10 @@ import pytest
 from built_workspace import OUTPUT, make_built
 from daemon_workspace import Served
 from mini_workspace import Mini
+from pytest_workspace import Place
 
 from gpuemu_flow.client import ClientError
+from gpuemu_flow.reporting.last_results import last_results
 
 NEEDS = 'needs = ["table"]\n'
 PLAIN = "def it(x):\n    return (x * 3).astype(x.dtype)\n"
@@ -26,6 +28,12 @@ op = "ops/other.py:it"
 reference = "ops/it_ref.py:it"
 input_names = ["x"]
 schema = { dims = { N = [3, 8] }, inputs = { x = ["N"] }, output = ["N"] }
+"""
+COPY = """
+name = "table"
+command = ["cp", "two.txt", "build/two.txt"]
+inputs = ["two.txt"]
+outputs = ["build/two.txt"]
 """
 
 
@@ -219,10 +227,6 @@ def test_a_failure_is_not_taken_for_mended(built: Mini) -> None:
 
 
 def test_the_daemon_gives_no_verdict(unserved: Served) -> None:
-    rule = (
-        '\n[[rules]]\nname = "table"\ncommand = ["cp", "two.txt", "build/two.txt"]\n'
-        'inputs = ["two.txt"]\noutputs = ["build/two.txt"]\n'
-    )
     unserved.write("two.txt", "2")
     unserved.write("build/two.txt", "2")
     unserved.write(
@@ -231,7 +235,7 @@ def test_the_daemon_gives_no_verdict(unserved: Served) -> None:
         "def double(x):\n    return (x + x).astype(x.dtype)\n",
     )
     config = unserved.root / "gpuemu.toml"
-    config.write_text(config.read_text() + rule)
+    config.write_text(f"{config.read_text()}\n[[rules]]\n{COPY}")
     unserved.start()
     x = np.ones((2, 3), np.float32)
     with unserved.client() as client:
@@ -240,3 +244,104 @@ def test_the_daemon_gives_no_verdict(unserved: Served) -> None:
                 client.validate_op("double", {"x": x}, x * 2)
             with pytest.raises(ClientError, match=r"build/two\.txt.*needs"):
                 client.fuzz_op("double", seed=1, iterations=2)
+
+
+def recorded(mini: Mini) -> str:
+    """Record a failure while all is in order; then take the line away, and return the seed."""
+    mini.edit("gpuemu.toml", "input_names", f"{NEEDS}input_names")
+    mini.write("src/a.txt", "5\n")
+    fuzzed = mini.command("fuzz", "it", "-n", "4", "--format", "json", code=1)
+    (failure, *_) = json.loads(fuzzed.stdout)["failures"]
+    mini.edit("gpuemu.toml", NEEDS, "")
+    return str(failure["seed"])
+
+
+def test_nothing_smaller_is_recorded(built: Mini) -> None:
+    seed = recorded(built)
+    before = built.command("failures").stdout
+    assert "needs-missing" in built.command("minimize", seed, code=3).stderr
+    assert built.command("failures").stdout == before
+
+
+def test_nothing_is_exported(built: Mini) -> None:
+    _reference(built)
+    seed = recorded(built)
+    done = built.command("failures", "export", seed, "--pytest", "-o", "test_it.py", code=3)
+    assert "needs-missing" in done.stderr
+    assert not (built.root / "test_it.py").exists()
+
+
+@pytest.mark.parametrize("command", ["mutate", "calibrate"])
+def test_nothing_is_measured(built: Mini, command: str) -> None:
+    built.write(OUTPUT, "3")
+    _reference(built)
+    done = built.command(command, "it", code=3)
+    assert "needs-missing" in done.stderr
+    assert not done.stdout
+
+
+def test_a_dry_run_announces_what_a_run_will_refuse(built: Mini) -> None:
+    built.edit("gpuemu.toml", "input_names", f"{NEEDS}input_names")
+    assert built.run()["results"][0]["verdict"] == "passed"
+    assert "needs-missing" not in built.command("run", "-n").stderr
+    built.edit("gpuemu.toml", NEEDS, "")
+    for _ in range(2):
+        done = built.command("run", "-n", "--format", "json")
+        assert done.stderr.count("needs-missing") == 1
+        assert 'needs = ["table"]' in done.stderr
+        assert json.loads(done.stdout)["would_run"]
+        refused(built.run(code=3))  # and the second time it is known from this run
+    built.write("ops/it.py", PLAIN)
+    assert "needs-missing" not in built.command("run", "-n").stderr
+
+
+def without_rule(mini: Mini) -> Callable[[], None]:
+    """Have an op pass on a file that no rule makes; return what adds the rule."""
+    config = (mini.root / "gpuemu.toml").read_text()
+    head, _, rest = config.partition("[[rules]]")
+    rule, _, op = rest.partition("[[ops]]")
+    mini.write("gpuemu.toml", f"{head}[[ops]]{op}{SECOND}")
+    mini.write("ops/other.py", PLAIN)
+    mini.write(OUTPUT, "3")
+    assert {result["verdict"] for result in mini.run()["results"]} == {"passed"}
+    return lambda: mini.edit("gpuemu.toml", "[validation]", f"[[rules]]{rule}[validation]")
+
+
+def test_a_dry_run_looks_at_what_is_current(built: Mini) -> None:
+    without_rule(built)()
+    assert "needs-missing" in built.command("run", "it", "-n").stderr
+    assert "needs-missing" not in built.command("run", "other", "-n").stderr
+
+
+def test_editors_show_no_verdict_that_the_last_run_did_not_look_at(built: Mini) -> None:
+    add = without_rule(built)
+    passed = last_results(built.root.resolve())
+    assert [result.verdict.value for result in passed.results["it"]] == ["passed"]
+    add()
+    built.run("other")
+    found = last_results(built.root.resolve())
+    assert [result.verdict.value for result in found.results["it"]] == ["error"]
+    assert "does not wait for it" in found.results["it"][0].reason
+    assert [result.verdict.value for result in found.results["other"]] == ["passed"]
+
+
+def test_the_pytest_plugin_gives_no_verdict(tested: Place) -> None:
+    (tested.folder / "build").mkdir()
+    for name in ("two.txt", "build/two.txt"):
+        (tested.folder / name).write_text("2")
+    (tested.folder / "ref.py").write_text(
+        "def double(x):\n    return (x * int(open('build/two.txt').read())).astype(x.dtype)\n"
+    )
+    config = tested.folder / "gpuemu.toml"
+    text = config.read_text()
+    config.write_text(f"{text}\n[[rules]]\n{COPY}")
+    test = """
+        @pytest.mark.gpuemu(op="double", cases=2, dtypes=["float32"])
+        def test_double(gpuemu_case):
+            gpuemu_case.check(gpuemu_case["x"] * 2)
+        """
+    ran = tested.pytest(test)
+    assert ran.counts == {"failed": 2}
+    assert "needs-missing" in ran.text
+    config.write_text(text)
+    assert tested.again("test_ops.py").counts == {"passed": 2}

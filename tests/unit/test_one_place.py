@@ -44,6 +44,13 @@ def test_one_function_makes_subjects() -> None:
     assert users == {"fuzz/subjects.py", "fuzz/wire_ops.py"}
 
 
+def test_all_that_judges_an_op_of_a_workspace_looks_for_missing_needs() -> None:
+    """By `open_ordered`, or where each verdict is looked at; causes are of failures found so."""
+    users = {file for file, node in nodes("open_evaluator") if calls(node, "open_evaluator")}
+    expected = {"fuzz/subjects.py", "fuzz/lane.py", "fuzz/own_outputs.py", "fuzz/causes.py"}
+    assert users == expected
+
+
 def test_the_order_of_dtypes_that_a_reference_is_given_stands_once() -> None:
     found = {file for file, node in nodes(WIDE, "WIDE") if orders_dtypes(node)}
     assert found == {"numerics/reference_order.py"}

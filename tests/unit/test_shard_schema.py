@@ -55,7 +55,7 @@ def rich() -> Report:
         wrong.result,
         failures=(Failure.of_kernel(FailureKind.RACE, finding), *wrong.result.failures),
         weak=(WeakOutput("y", 1.0, zeros=True),),
-        empty=("z",), printed="printed", stderr="said", blank=True, size_only=True,
+        empty=("z",), printed="printed", stderr="said", stdout="told", blank=True, size_only=True,
         stats=replace(wrong.result.stats, max_abs=float("inf"), worst_expected=float("nan")),
     )  # fmt: skip
     wrong = replace(

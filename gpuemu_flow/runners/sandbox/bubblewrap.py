@@ -13,7 +13,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +29,9 @@ _FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin")
 _NAMESPACES = ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts")
 _KEPT_CAPABILITIES = ("CAP_DAC_OVERRIDE", "CAP_FOWNER")
 _EMPTIED = ("/home", "/root", "/tmp", "/var/tmp", "/run")  # noqa: S108 - none of it is used
+_DEVICES = "/dev"
+"""Replaced as a whole; a workspace or an interpreter may lie in its shared memory."""
+_TMPFS = "--tmpfs"
 _SYSTEMS = ("/run/current-system", "/run/opengl-driver")
 """Programs and drivers of a system (NixOS) that lie in an emptied folder."""
 _OF_USER = ".local"
@@ -121,24 +124,59 @@ def _base(path: str) -> list[str]:
 def _mounts(root: str, needed: Iterable[str], writable: Iterable[str]) -> list[str]:
     """Return the options for everything that differs from a read-only view of the system's files.
 
-    Outer folders come first: what is mounted later covers what lies below it.
+    Files are mounted where they are, and the links that lead to them are made again: `bwrap` can
+    mount nothing on a link. Outer folders come first: what is mounted later covers what lies below
+    it.
     """
     empty = _emptied(root)
-    mounts: dict[str, tuple[str, ...]] = {place: ("--tmpfs", place) for place in empty}
+    mounts: dict[str, tuple[str, ...]] = {place: (_TMPFS, place) for place in empty}
+    links = dict[str, str]()
     for path in needed:
+        links.update(_links(path))
         real = os.path.realpath(path)
-        for name in {os.path.normpath(path), real}:
-            if name not in mounts and any(_is_below(name, p) for p in empty):
-                mounts[name] = ("--ro-bind-try", real, name)
+        if real not in mounts and any(_is_below(real, place) for place in (*empty, _DEVICES)):
+            mounts[real] = ("--ro-bind-try", real, real)
     for path in outermost(writable):
+        links.update(_links(path))
         real = os.path.realpath(path)
         mounts[real] = ("--bind-try", real, real)
-        name = os.path.normpath(path)
-        if any(_is_below(name, place) for place in empty):
-            mounts[name] = ("--bind-try", real, name)
+    unseen = {
+        link: ("--symlink", target, link)
+        for link, target in links.items()
+        if _is_unseen(link, mounts)
+    }
     for device in _processors():
         mounts[device] = ("--dev-bind-try", device, device)
-    return [word for _, words in sorted(mounts.items(), key=_depth) for word in words]
+    return [word for _, words in sorted((mounts | unseen).items(), key=_depth) for word in words]
+
+
+def _links(path: str) -> Iterator[tuple[str, str]]:
+    """Yield the links on the way to a file: the place of each, without links, and its target."""
+    place, names = "/", path.split("/")[::-1]
+    followed = 0
+    while names and followed < _MOST_LINKS:
+        name = names.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            place = os.path.dirname(place)  # noqa: PTH120
+            continue
+        here = f"{place.rstrip('/')}/{name}"
+        try:
+            target = os.readlink(here)  # noqa: PTH115
+        except OSError:
+            place = here
+            continue
+        yield here, target
+        followed += 1
+        place = "/" if target.startswith("/") else place
+        names += target.split("/")[::-1]
+
+
+def _is_unseen(path: str, mounts: Mapping[str, tuple[str, ...]]) -> bool:
+    """Tell whether the innermost mount above a path is that of an empty folder."""
+    above = [place for place in (_DEVICES, *mounts) if _is_below(path, place)]
+    return bool(above) and mounts.get(max(above, key=len), (_TMPFS,))[0] == _TMPFS
 
 
 def _depth(mount: tuple[str, tuple[str, ...]]) -> tuple[int, str]:
