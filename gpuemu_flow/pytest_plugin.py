@@ -64,7 +64,7 @@ def gpuemu_case(request: pytest.FixtureRequest) -> Iterator[GpuemuCase]:
 
     case = items.make_case(request)
     yield case
-    case.settle_late()
+    case.raise_late_failures()
 
 
 @pytest.fixture(scope="session")
@@ -100,7 +100,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
     if FIXTURE in getattr(item, "funcargs", ()):
         from gpuemu_flow.testing import items  # noqa: PLC0415
 
-        items.settle(item)
+        items.finish_checks(item)
 
 
 @pytest.hookimpl(hookwrapper=True)

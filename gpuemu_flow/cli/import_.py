@@ -77,7 +77,7 @@ def import_problems(
     found = _importer(format_name)(path, options, announce)
     if any(taken.source.candidates for taken in found.taken):
         install(found.files, into, force=force)
-    say(printable(_told(found, into)))
+    say(printable(_summary(found, into)))
     raise SystemExit(0 if any(taken.source.candidates for taken in found.taken) else 4)
 
 
@@ -104,7 +104,7 @@ def _importer(format_name: str) -> Callable[[Path, Options, Callable[[str], None
     return import_kernelbench
 
 
-def _told(found: ImportOutcome, into: Path) -> str:
+def _summary(found: ImportOutcome, into: Path) -> str:
     """Return the summary: imported problems, left-out ones, and the next steps."""
     lines = []
     for one in found.taken:

@@ -133,4 +133,4 @@ class Accesses(SharedMemory):
     def finish(self) -> None:
         """Finish a batch and release its memory."""
         if self.shared_races is not None:
-            self.shared_races.settle()
+            self.shared_races.end_interval()

@@ -95,17 +95,17 @@ class QuickGlobalRaces(GlobalRaces):
             return False
         else:
             self._recorded |= touched
-        self._settle()
+        self._record_pending()
         return super().access(
             state, lanes, good, size, step, write=write, strong=strong, same=same
         )  # fmt: skip
 
     def collide(self, state: State, lanes: ActiveLanes, lost: Array, step: int) -> None:
         """Report blocks that wrote different values to one place in one instruction."""
-        self._settle()
+        self._record_pending()
         super().collide(state, lanes, lost, step)
 
-    def _settle(self) -> None:
+    def _record_pending(self) -> None:
         """Record when and by which step cells were written, which only a doubtful access needs."""
         for store in self._pending:
             for cells in store.cells:
@@ -165,5 +165,5 @@ class QuickGlobalRaces(GlobalRaces):
         self._pending.append(_Store(rows, self._time, step, self._had_strong))
         self._pending_cells += 16 if dense else count * len(rows)
         if self._pending_cells > MOST_PENDING:
-            self._settle()
+            self._record_pending()
         return True

@@ -69,7 +69,7 @@ class ClusterRaces(LoggedRaces):
             joined = np.maximum(joined, arrived[:, None, :])
         clock[...] = np.where(warps[:, :, None], joined, clock)
 
-    def settle(self) -> None:
+    def end_interval(self) -> None:
         """Do nothing: each access was examined when it was made."""
 
     def cluster_arrive(self, chosen: Array, releases: bool) -> None:

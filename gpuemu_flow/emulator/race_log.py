@@ -79,7 +79,7 @@ class LoggedRaces(SharedRaces):
     def barrier(self, chosen: Array | None, arrived: Array | None = None) -> None:
         """Join the clocks of warps; a barrier of everyone ends an interval."""
         if chosen is None:
-            self.settle()
+            self.end_interval()
             self._exact = False
         else:
             self.make_exact()
@@ -115,7 +115,7 @@ class LoggedRaces(SharedRaces):
         self.make_exact()
         super().access_by(lane, places, step, write=write, strong=strong)
 
-    def settle(self) -> None:
+    def end_interval(self) -> None:
         """Examine the interval that ends here."""
         log, wrote = self._log, self._wrote
         self._log, self._noted, self._wrote = [], 0, False

@@ -80,7 +80,7 @@ def rule_tasks(
     """Make the tasks of all rules of a configuration; `version` is the digest of our own code."""
     found = RuleTasks()
     declared = sorted(output for rule in config.rules for output in rule.outputs)
-    kept = _kept(config)
+    kept = _programs(config)
     for rule in config.rules:
         files, packages = _files(rule, config.root, sources, declared)
         outputs = [config.root / name for name in rule.outputs]
@@ -174,7 +174,7 @@ def programs_of(config: Config) -> set[Path]:
     return kept
 
 
-def _kept(config: Config) -> set[Path]:
+def _programs(config: Config) -> set[Path]:
     made = {config.root / output for rule in config.rules for output in rule.outputs}
     return programs_of(config) - made
 

@@ -98,7 +98,7 @@ class Criteria:
         if own is not None:
             return own
         if isinstance(self.tolerance, Envelope):
-            return self.tolerance.settled(name)
+            return self.tolerance.final(name)
         return self.tolerance.get(dtype) or default_tolerance(dtype)
 
 

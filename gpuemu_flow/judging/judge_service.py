@@ -133,9 +133,9 @@ class JudgeService:
         in the processor's cache.
         """
         if len(self._items) == 1:
-            self._settle(self._items[0], context)
+            self._fill_expected(self._items[0], context)
 
-    def _settle(self, item: _Item, context: ServiceContext) -> None:
+    def _fill_expected(self, item: _Item, context: ServiceContext) -> None:
         if item.expected is None and item.failed is None:
             try:
                 item.expected = _cached(item) or self._run_reference(item, context)
@@ -185,7 +185,7 @@ class JudgeService:
         changed: list[Json] = []
         verdicts = self._verdicts(context, explain=bool(payload["explain"]))
         for item, place in zip(self._items, places, strict=False):
-            self._settle(item, context)
+            self._fill_expected(item, context)
             changed.append(_changed(item, context.peer) if payload["watch"] else [])
             if item.expected is None:
                 verdicts.skip()
@@ -226,7 +226,7 @@ class JudgeService:
             for number, case in enumerate(cases_from_json(group["cases"])):
                 item = _Item(case, _at(inputs, number), widens=self._widens)
                 self._items = [item]
-                self._settle(item, context)
+                self._fill_expected(item, context)
                 if alone:
                     self._only_expected()
                 if item.expected is None:

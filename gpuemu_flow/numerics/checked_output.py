@@ -128,10 +128,10 @@ class CheckedOutput:
     def invariant_failures(self, policy: Policy, special: SpecialInputs) -> list[Failure]:
         failures = []
         for invariant in () if self.name in policy.gradients else policy.invariants:
-            values, exempt = self._asked_of(None)
+            values, exempt = self._invariant_arrays(None)
             violation = check_invariant(invariant, values, self.dtype, self.tolerance, exempt)
             if violation is not None:
-                values, exempt = self._asked_of(self._exempt(special))
+                values, exempt = self._invariant_arrays(self._exempt(special))
                 if exempt is not None:
                     violation = check_invariant(
                         invariant, values, self.dtype, self.tolerance, exempt
@@ -140,7 +140,9 @@ class CheckedOutput:
                 failures.append(as_failure(invariant, self.name, violation))
         return failures
 
-    def _asked_of(self, exempt: NDArray[np.bool_] | None) -> tuple[Array, NDArray[np.bool_] | None]:
+    def _invariant_arrays(
+        self, exempt: NDArray[np.bool_] | None
+    ) -> tuple[Array, NDArray[np.bool_] | None]:
         """Return the array on which invariants are checked, and its exempt part."""
         if self.seen is None:
             return self.actual, exempt

@@ -129,7 +129,7 @@ class Envelope:
         if not found.excuse.holds(to_float64(actual).reshape(-1), to_float64(expected).reshape(-1)):
             self._unexcused.add(name)
 
-    def settled(self, name: str) -> Bound:
+    def final(self, name: str) -> Bound:
         """Return the bound that the output was judged by in the end."""
         return self.full(name) if self._thorough is None else self.thorough(name)
 

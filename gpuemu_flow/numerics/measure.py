@@ -139,7 +139,7 @@ def measure(
         if thorough and not weak:
             session.more_shadow_draws()
         if not weak:
-            session.settle_integers()
+            session.restore_exact_integers()
         if rounding is not None and not in_float64:
             session.rounded_draws(rounding, shadow=not weak, thorough=thorough)
         if weak and not in_float64:
@@ -322,7 +322,7 @@ class _Session:
             for name, flat in values.items():
                 self._outputs[name].add_beyond(flat)
 
-    def settle_integers(self) -> None:
+    def restore_exact_integers(self) -> None:
         """Restore the verdict on integers from exact arithmetic, such as the half of a quotient.
 
         Moved inputs change such integers, although the op's inputs are not moved; moved roundings
@@ -347,7 +347,7 @@ class _Session:
             if len(met) < turn:
                 break
         for name, output in self._outputs.items():
-            output.settle(
+            output.restore_exact(
                 marked=[None if values is None else values[name] for values in marked],
                 moved=[None if values is None else values[name] for values in moved],
             )

@@ -118,7 +118,7 @@ class Spread:
         if self.fmt is None:
             self.unstable |= values != self._raw
 
-    def settle(
+    def restore_exact(
         self, *, marked: list[NDArray[Any] | None], moved: list[NDArray[Any] | None]
     ) -> None:
         """Decide which integers have a verdict: those on which no rounding has an influence.

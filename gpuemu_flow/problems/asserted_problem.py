@@ -182,7 +182,7 @@ def read_comparison(
         if not alone - fixed:
             break
         fixed |= alone  # a constant that one side alone has stays what it is
-    actual, expected = _told_apart(first, second)
+    actual, expected = _actual_and_expected(first, second)
     used = actual.inputs | expected.inputs
     inputs = tuple(one for one in reader.made if one.name in used)
     if not inputs:
@@ -264,7 +264,7 @@ def _own(names: AbstractSet[str], parameters: Parameters) -> frozenset[str]:
     return frozenset(names - plain - _OUTSIDE)
 
 
-def _told_apart(
+def _actual_and_expected(
     first: ComparisonSide, second: ComparisonSide
 ) -> tuple[ComparisonSide, ComparisonSide]:
     """Return the actual and the expected side.

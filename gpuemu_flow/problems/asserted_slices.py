@@ -73,10 +73,10 @@ class Slicer:
         weak : bool
             True if the statements may not be run: their values can also come from before them.
         """
-        kept = [self._kept(one, weak) for one in reversed(body)]
+        kept = [self._needed_part(one, weak) for one in reversed(body)]
         return [one for one in reversed(kept) if one is not None]
 
-    def _kept(self, node: ast.stmt, weak: bool) -> ast.stmt | None:
+    def _needed_part(self, node: ast.stmt, weak: bool) -> ast.stmt | None:
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
             return self._assign(node, weak)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):

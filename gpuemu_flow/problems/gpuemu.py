@@ -75,7 +75,7 @@ def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None])
     files = places.copies(left)
     files.pop(CONFIG, None)
     files |= _adapters(corpus)
-    files |= _kept(config, places)
+    files |= _original(config, places)
     taken = (*ops.taken, *(_taken(one.name, one.path, PurePosixPath(one.kernel)) for one in corpus))
     if taken or any(kernels):
         text = _text(found, tables, [one for one in kernels if one], options)
@@ -206,7 +206,7 @@ def _adapters(corpus: list[CorpusOp]) -> dict[str, bytes]:
     return files
 
 
-def _kept(config: Path, places: Places) -> dict[str, bytes]:
+def _original(config: Path, places: Places) -> dict[str, bytes]:
     """Return the published configuration under another name where the new one replaces it."""
     if not places.in_place or places.prefix or not is_file(config):
         return {}

@@ -82,7 +82,7 @@ def _judge(checked: CheckedOutput) -> Judgement:
     bound = (
         AffineBound(allowed.atol, allowed.rtol)
         if checked.envelope is None
-        else checked.envelope.settled(checked.name)
+        else checked.envelope.final(checked.name)
     )
     flat = slice(0, checked.actual.size)
     values = to_float64(checked.actual).ravel().copy(), to_float64(checked.expected).ravel().copy()

@@ -241,7 +241,7 @@ def _read(context: StageContext, name: str, built: Built) -> bytes | None:
         return None
 
 
-def _given(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
+def _existing(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
     """Take artifacts that exist already."""
     params = params_of(BuildParams, spec.params)
     built = Built()
@@ -362,7 +362,7 @@ def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
         built.problems.append(failure)
         built.again = True
         return built
-    return _given(spec, context, folder)
+    return _existing(spec, context, folder)
 
 
 @contextmanager
@@ -419,7 +419,7 @@ def _tool_sandbox(
     return None if sandbox is None else compilers.ToolSandbox(folder, sandbox)
 
 
-_MAKERS = {"cuda": _cuda, "given": _given, "command": _command, "triton": _triton}
+_MAKERS = {"cuda": _cuda, "given": _existing, "command": _command, "triton": _triton}
 
 
 def tools(spec: TaskSpec, name: str) -> list[Tool]:

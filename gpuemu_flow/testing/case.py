@@ -190,7 +190,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         self._record()
         raise ValidationError(self.explain(), result)
 
-    def settle(self) -> None:
+    def raise_failures(self) -> None:
         """Wait for running checks to end, and raise the failures that checks have found so far.
 
         Raises
@@ -207,8 +207,8 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
             if self.result is not None and self.result.verdict is Verdict.INCONCLUSIVE:
                 pytest.skip(_inconclusive(self.result))
 
-    def settle_late(self) -> None:
-        """Raise failures that a thread found after the test's report was made; see `settle`."""
+    def raise_late_failures(self) -> None:
+        """Raise failures that a thread found after the test was reported; see `raise_failures`."""
         with self._checking:
             if self.error is not None and not self.reported:
                 raise self.error

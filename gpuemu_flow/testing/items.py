@@ -124,18 +124,18 @@ def _call(item: pytest.Function, arguments: dict[str, Any], fixture: GpuemuCase)
     try:
         item.obj(**arguments)
     except pytest.skip.Exception:
-        fixture.settle()
+        fixture.raise_failures()
         raise
-    fixture.settle()
+    fixture.raise_failures()
 
 
-def settle(item: pytest.Item) -> None:
+def finish_checks(item: pytest.Item) -> None:
     """Fail a test, after its call, if a check failed and the test went on."""
     __tracebackhide__ = True
     case = getattr(item, "funcargs", {}).get(FIXTURE)
     about = item.callspec.params.get(FIXTURE) if hasattr(item, "callspec") else None
     if isinstance(case, GpuemuCase) and isinstance(about, Item) and about.index is not None:
-        case.settle()
+        case.raise_failures()
 
 
 def _must_be_checked(case: GpuemuCase) -> None:

@@ -61,17 +61,17 @@ class BucketTransport:
                         raise TooLargeError(f"an object of more than {limit >> 20} MiB")
             return True
 
-        return bool(_asked(read))
+        return bool(_absent_as_none(read))
 
     def has(self, kind: str, key: str) -> bool:
-        return bool(_asked(lambda: self._store.info(self._path(kind, key)) is not None))
+        return bool(_absent_as_none(lambda: self._store.info(self._path(kind, key)) is not None))
 
     def put(self, kind: str, key: str, source: bytes | Path) -> None:
         path = self._path(kind, key)
         if isinstance(source, bytes):
-            stored = _asked(lambda: (self._store.pipe_file(path, source), True)[1])
+            stored = _absent_as_none(lambda: (self._store.pipe_file(path, source), True)[1])
         else:
-            stored = _asked(lambda: (self._store.put_file(str(source), path), True)[1])
+            stored = _absent_as_none(lambda: (self._store.put_file(str(source), path), True)[1])
         if not stored:
             raise RemoteError("there is no such bucket")
 
@@ -84,7 +84,7 @@ class BucketTransport:
         return f"{self._base}/{kind}/{key}"
 
 
-def _asked(call: Callable[[], T]) -> T | None:
+def _absent_as_none(call: Callable[[], T]) -> T | None:
     """Make a call; None where there is no such object.
 
     Each store's package raises errors of its own; none of them may end a run.
