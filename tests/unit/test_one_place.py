@@ -47,7 +47,7 @@ def test_one_function_makes_subjects() -> None:
 def test_all_that_judges_an_op_of_a_workspace_looks_for_missing_needs() -> None:
     """By `open_ordered`, or where each verdict is looked at; causes are of failures found so."""
     users = {file for file, node in nodes("open_evaluator") if calls(node, "open_evaluator")}
-    expected = {"fuzz/subjects.py", "fuzz/lane.py", "fuzz/own_outputs.py", "fuzz/causes.py"}
+    expected = {"fuzz/subjects.py", "fuzz/case_queue.py", "fuzz/own_outputs.py", "fuzz/causes.py"}
     assert users == expected
 
 
