@@ -114,7 +114,7 @@ def render(
     if program.kind in ("torch", "jax") or program.groups:
         what = "joins several tensors in one argument" if program.groups else "takes tensors"
         message = f"{program.function} {what}, which our runner makes"
-        hint = "mark a test with gpuemu_op, which gets the same inputs: see docs/pytest.md"
+        hint = "mark a test with pytest.mark.gpuemu, which gets such inputs: see docs/pytest.md"
         raise UsageError(Problem("export-framework", message, hint))
     if program.kind == "ptx":
         message = f"{Path(program.path).name} is a compiled kernel, which needs our emulator to run"
