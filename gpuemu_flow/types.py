@@ -352,7 +352,8 @@ class CheckResult:
     blank : bool
         All elements of all inputs are 0.
     size_only : bool
-        The values of the inputs make all outputs empty, so that only their sizes were compared.
+        The inputs, by a dim of size 0 or by their values, make all outputs empty, so that only the
+        sizes of these were compared.
 
     Raises
     ------

@@ -4,7 +4,9 @@ What a strategy means for integers: `negative` of an unsigned type draws from th
 half (negative if read as signed); `special` has the smallest and largest value and 0 in place of
 -Inf, +Inf and NaN; `extremes` the same in every second row, and magnitudes up to the root of the
 largest in the others. With a range every value lies in it under every strategy. Booleans are the
-signs of 8-bit integers: `negative` is all false, `offset` all true.
+signs of 8-bit integers: `negative` is all false, `offset` all true. But `sparse` and `special` have
+rows in which one element alone is true or false, since an op that reduces them (all, any) may stop
+reading early: elsewhere the first elements decide.
 """
 
 from __future__ import annotations
@@ -22,13 +24,25 @@ Array = NDArray[Any]
 
 INT64_END = 1 << 63
 TIES = (0, 1, 2, 3, 5, -1, -2, -3)
+_ALONE = {"sparse": True, "special": False}
+"""Strategies whose rows have one such boolean alone."""
 FEW = 17  # distinct values of `integers` in a range
 
 
 def draw_bools(strategy: str, rows: ManyRows) -> NDArray[np.bool_]:
     """Draw booleans of shape ``rows.shape``; `uniform` is drawn elsewhere."""
     signs: NDArray[np.bool_] = draw_integers(strategy, rows, np.dtype(np.int8)) > 0
+    if strategy in _ALONE:
+        _leave_alone(signs, rows, value=_ALONE[strategy])
     return signs
+
+
+def _leave_alone(signs: NDArray[np.bool_], rows: ManyRows, *, value: bool) -> None:
+    """Give one element of two rows in three, at a random place, a value that no other has."""
+    chosen = ~rows.every(3) if rows.number > 1 else np.ones((len(signs), 1), np.bool_)
+    tensors, numbers = np.nonzero(chosen)
+    signs[tensors, numbers] = not value
+    signs[tensors, numbers, rows.random_columns()[chosen]] = value
 
 
 def draw_integers(

@@ -235,7 +235,9 @@ def _extremes(rows: ManyRows, form: _Format) -> Array:
     """Draw alternating rows: limits of the dtype, and magnitudes up to the root of its largest.
 
     If the largest number overflows in float32 arithmetic when it is squared, it occurs only once: a
-    second one in a column would leave no finite element in a matrix product.
+    second one in a column would leave no finite element in a matrix product. In about every
+    second tensor, one number lies between the root and the largest: its square overflows where
+    the result need not, and that result is too far from Inf to pass for it.
     """
     limits = form.limits
     exponent = math.frexp(limits.max)[1] // 2 - 1
@@ -259,7 +261,18 @@ def _extremes(rows: ManyRows, form: _Format) -> Array:
         np.copyto(values, taken, where=raw[..., None] & ~largest)
     else:
         values[raw] = taken[raw]
+    _put_beyond_root(values, rows, exponent + 2, math.frexp(limits.max)[1] * 3 // 4)
     return values
+
+
+def _put_beyond_root(values: Array, rows: ManyRows, low: int, end: int) -> None:
+    """Put 2 to a power of [low, end) at a random place of about every second tensor."""
+    rngs = rows.rngs.derive("beyond root")
+    coins, places = rngs.gen_range(0, 2), rngs.gen_range(0, rows.count)
+    powers = rngs.gen_range(low, end)
+    flat = values.reshape(len(values), -1)
+    for one in np.flatnonzero(coins):
+        flat[one, places[one]] = np.ldexp(values.dtype.type(1.0), int(powers[one]))
 
 
 def _unmark_one(marks: NDArray[np.bool_], rngs: SeededStreams) -> None:
