@@ -22,7 +22,7 @@ from types import ModuleType
 import click
 
 from gpuemu_flow.cli.main import cli
-from gpuemu_flow.config.schema_export import schema_text
+from gpuemu_flow.config.tables import FILE
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROGRAM = "gpuemu-flow"
@@ -145,6 +145,17 @@ def cli_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def config_schema() -> str:
+    """``schemas/gpuemu.schema.json``: for editors, since our own checks are stricter."""
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "gpuemu.toml",
+        "description": "Configuration of a gpuemu-flow workspace.",
+        **FILE.schema(),
+    }
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
 def neighbour(name: str) -> ModuleType:
     """A module beside this one, wherever it is loaded from."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
@@ -185,7 +196,7 @@ def pages() -> dict[Path, str]:
         REPOSITORY / "docs" / "lint-rules.md": neighbour("rules_page").reference_page(),
         REPOSITORY / "docs" / "emulator.md": with_instructions(REPOSITORY / "docs" / "emulator.md"),
         REPOSITORY / "docs" / "gitlab-ci.yml": neighbour("gitlab_page").gitlab_to_include(),
-        schemas / "gpuemu.schema.json": schema_text(),
+        schemas / "gpuemu.schema.json": config_schema(),
         schemas / "report.schema.json": report_schema(schemas),
     }
 

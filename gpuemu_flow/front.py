@@ -123,7 +123,7 @@ def _kept_answer() -> "Answer | None":
     begin = perf_counter()
     from gpuemu_flow.inputs import answers, plan  # noqa: PLC0415
 
-    if "GPUEMU_CONFIG" in os.environ or not answers.may_be_kept(arguments, os.environ):
+    if "GPUEMU_CONFIG" in os.environ or not answers.may_be_cached(arguments, os.environ):
         return None
     root = plan.find_workspace(os.getcwd())  # noqa: PTH109
     if root is None:

@@ -12,7 +12,7 @@ ALL_VARIABLES = "*"
 
 
 @dataclass(frozen=True)
-class Given:
+class ConfiguredEnv:
     """A configuration's part in a program's environment.
 
     Attributes

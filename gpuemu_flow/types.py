@@ -352,7 +352,8 @@ class CheckResult:
     blank : bool
         All elements of all inputs are 0.
     size_only : bool
-        The values of the inputs make all outputs empty, so that only their sizes were compared.
+        The inputs, by a dim of size 0 or by their values, make all outputs empty, so that only the
+        sizes of these were compared.
 
     Raises
     ------
@@ -440,14 +441,14 @@ def weak_from_json(data: Mapping[str, Json]) -> WeakOutput:
 
 
 def number_to_json(value: Json) -> Json:
-    """Make a string of a float that JSON cannot hold; everything else is unchanged."""
+    """Return NaN or an infinity as a string, since JSON has none; all else unchanged."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
 
 
 def _numbers_to_json(values: Mapping[str, Json]) -> dict[str, Json]:
-    """Apply `number_to_json` to all values, of which nearly never one needs it."""
+    """Return the values, those that JSON cannot hold as strings."""
     out = dict(values)
     for name, value in values.items():
         if isinstance(value, float) and value - value != 0.0:

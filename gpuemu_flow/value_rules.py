@@ -173,7 +173,7 @@ GENERATOR_SLUGS = (GENERATE_FAILED_SLUG, GENERATE_RESULT_SLUG, GENERATE_DIFFERS_
 
 
 @dataclass(frozen=True)
-class GivenValues:
+class GeneratedValues:
     """Values that the user's function returned for one input, or the reason why there are none.
 
     Attributes
@@ -200,7 +200,7 @@ class GivenValues:
         return {name: value for name, value in vars(self).items() if value}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> GivenValues:
+    def from_json(cls, data: Mapping[str, Any]) -> GeneratedValues:
         """Rebuild from `to_json`'s form, or raise TypeError."""
         return cls(**data)
 
@@ -227,7 +227,7 @@ class InputSpec:
         Above 0: the ends of the range are put into the values, for the n-th time.
     rule : ValueRule or None
         Further rules of the schema for the values.
-    given : GivenValues or None
+    given : GeneratedValues or None
         The values, where the rule names a function that returns them and it was called.
     """
 
@@ -241,7 +241,7 @@ class InputSpec:
     high: float | None = None
     ends: int = 0
     rule: ValueRule | None = None
-    given: GivenValues | None = None
+    given: GeneratedValues | None = None
 
     @property
     def is_generated(self) -> bool:
@@ -271,5 +271,5 @@ class InputSpec:
         rule = data.get("rule")
         read = None if rule is None else ValueRule.from_json(rule)
         given = data.get("given")
-        values = None if given is None else GivenValues.from_json(given)
+        values = None if given is None else GeneratedValues.from_json(given)
         return cls(**{**data, "shape": tuple(data["shape"]), "rule": read, "given": values})

@@ -168,7 +168,7 @@ class Tally:
         True if the inputs of all cases so far were chosen by somebody instead of drawn.
     sizes : int
         Cases without a failure of which the sizes of the outputs were compared, and nothing else:
-        the values of the inputs make them empty.
+        a dim of size 0 or the values of the inputs make them empty.
     unjudged_code : str
         Names the code that none of the cases covers; empty if they cover all of it.
     """

@@ -129,7 +129,7 @@ class Search:
         Calls made.
     log : list of str
         One line for each step to a smaller case.
-    settle : callable
+    correct : callable
         Returns the nearest candidate that satisfies the op's schema; None if there is none.
     """
 
@@ -138,7 +138,7 @@ class Search:
     budget: int
     calls: int = 0
     log: list[str] = field(default_factory=list)
-    settle: Callable[[Candidate], Candidate | None] = lambda candidate: candidate
+    correct: Callable[[Candidate], Candidate | None] = lambda candidate: candidate
     _answers: dict[bytes, bool] = field(default_factory=dict)
     _taken: set[bytes] = field(default_factory=set)
 
@@ -169,14 +169,14 @@ class Search:
 
         An earlier best never becomes the best again, so that no order of steps can cycle.
         """
-        settled = self.settle(candidate)
-        if settled is None:
+        corrected = self.correct(candidate)
+        if corrected is None:
             return False
-        digest = settled.digest()
+        digest = corrected.digest()
         self._taken.add(self.best.digest())
-        if digest in self._taken or not self.fails(settled):
+        if digest in self._taken or not self.fails(corrected):
             return False
-        self.best = settled
+        self.best = corrected
         self.log.append(step)
         return True
 

@@ -105,9 +105,13 @@ class Coverage:
         self._unjudged: Counter[Cell] = Counter(dict(unjudged or {}))
 
     def add(self, op: str, case: Case, verdict: Verdict) -> None:
-        """Count a case as exercised if it was judged, else as one without a verdict."""
+        """Count a case as exercised if it was judged, else as one without a verdict.
+
+        Where a dim has size 0, the shapes of the outputs are all that there is to judge.
+        """
         cell = Cell(op, case.dtype, case.shape_class, case.layout, case.strategy)
-        if verdict in JUDGED:
+        empty = case.shape_class == "empty" and verdict is Verdict.INCONCLUSIVE
+        if verdict in JUDGED or empty:
             self.count(cell)
         else:
             self._unjudged[cell] += 1

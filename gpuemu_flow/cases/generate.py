@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.given import given_values
-from gpuemu_flow.cases.ruled import draw_ruled, setting_of
+from gpuemu_flow.cases.generated_values import decode_values
+from gpuemu_flow.cases.rule_values import draw_by_rule, setting_of
 from gpuemu_flow.cases.values import draw, draw_alike, put_ends
 from gpuemu_flow.numerics.layouts import LaidOut, lay_out, lay_out_guarded, reduced_shape
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
@@ -33,18 +33,18 @@ def input_values(case: Case, spec: InputSpec) -> Array:
 
     Raises
     ------
-    GivenError
+    GenerateError
         A function of the user's that should have returned the values did not.
     """
     if spec.is_generated:
-        return given_values(spec)
+        return decode_values(spec)
     seed = _seed_of(case, spec)
     if spec.rule is None:
         values = draw(spec.strategy, SeededRng(seed), _drawn_shape(spec), spec.dtype, *_range(spec))
         return _finished(values, spec, seed, *_range(spec))
     sizes, shapes = dict(case.dims), {each.name: each.shape for each in case.inputs}
     setting = setting_of(replace(spec, shape=_drawn_shape(spec)), SeededRng(seed), sizes, shapes)
-    values = draw_ruled(setting, spec.strategy, _compared(case, spec.rule))
+    values = draw_by_rule(setting, spec.strategy, _compared(case, spec.rule))
     return _finished(values, spec, seed, setting.low, setting.high)
 
 

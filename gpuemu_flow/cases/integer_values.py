@@ -4,7 +4,9 @@ What a strategy means for integers: `negative` of an unsigned type draws from th
 half (negative if read as signed); `special` has the smallest and largest value and 0 in place of
 -Inf, +Inf and NaN; `extremes` the same in every second row, and magnitudes up to the root of the
 largest in the others. With a range every value lies in it under every strategy. Booleans are the
-signs of 8-bit integers: `negative` is all false, `offset` all true.
+signs of 8-bit integers: `negative` is all false, `offset` all true. But `sparse` and `special` have
+rows in which one element alone is true or false, since an op that reduces them (all, any) may stop
+reading early: elsewhere the first elements decide.
 """
 
 from __future__ import annotations
@@ -16,24 +18,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.rows import Rows, pick
+from gpuemu_flow.cases.rows import ManyRows
 
 Array = NDArray[Any]
 
 INT64_END = 1 << 63
 TIES = (0, 1, 2, 3, 5, -1, -2, -3)
+_ALONE = {"sparse": True, "special": False}
+"""Strategies whose rows have one such boolean alone."""
 FEW = 17  # distinct values of `integers` in a range
 
 
-def draw_bools(strategy: str, rows: Rows) -> NDArray[np.bool_]:
+def draw_bools(strategy: str, rows: ManyRows) -> NDArray[np.bool_]:
     """Draw booleans of shape ``rows.shape``; `uniform` is drawn elsewhere."""
     signs: NDArray[np.bool_] = draw_integers(strategy, rows, np.dtype(np.int8)) > 0
+    if strategy in _ALONE:
+        _leave_alone(signs, rows, value=_ALONE[strategy])
     return signs
+
+
+def _leave_alone(signs: NDArray[np.bool_], rows: ManyRows, *, value: bool) -> None:
+    """Give one element of two rows in three, at a random place, a value that no other has."""
+    chosen = ~rows.every(3) if rows.number > 1 else np.ones((len(signs), 1), np.bool_)
+    tensors, numbers = np.nonzero(chosen)
+    signs[tensors, numbers] = not value
+    signs[tensors, numbers, rows.random_columns()[chosen]] = value
 
 
 def draw_integers(
     strategy: str,
-    rows: Rows,
+    rows: ManyRows,
     dtype: np.dtype[Any],
     low: float | None = None,
     high: float | None = None,
@@ -60,21 +74,21 @@ def _clipped(values: Array, dtype: np.dtype[Any]) -> Array:
     return np.clip(values, info.min, min(int(info.max), INT64_END - 1)).astype(dtype)
 
 
-def _signed(rows: Rows, info: np.iinfo[Any], low: int, end: int) -> Array:
+def _signed(rows: ManyRows, info: np.iinfo[Any], low: int, end: int) -> Array:
     """Return values of [low, end), moved up to 0 for unsigned types, within the type's range."""
     if info.min == 0:
         low, end = 0, end - low
     low, end = max(low, int(info.min)), min(end, int(info.max) + 1)
-    return rows.rng.ranges(rows.count, low, end).reshape(rows.shape)
+    return rows.rngs.ranges(rows.count, low, end).reshape(rows.shape)
 
 
-def _normal(rows: Rows, info: np.iinfo[Any]) -> Array:
-    values = np.rint(rows.rng.normal_f32(rows.count) * 16).astype(np.int64).reshape(rows.shape)
+def _normal(rows: ManyRows, info: np.iinfo[Any]) -> Array:
+    values = np.rint(rows.rngs.normal_f32(rows.count) * 16).astype(np.int64).reshape(rows.shape)
     return np.abs(values) if info.min == 0 else values
 
 
-def _negative(rows: Rows, info: np.iinfo[Any]) -> Array:
-    values = rows.rng.ranges(rows.count, -100, 0).reshape(rows.shape)
+def _negative(rows: ManyRows, info: np.iinfo[Any]) -> Array:
+    values = rows.rngs.ranges(rows.count, -100, 0).reshape(rows.shape)
     near = rows.every(3)
     values[near] = -100 - values[near] // 25
     if info.min == 0:
@@ -82,15 +96,15 @@ def _negative(rows: Rows, info: np.iinfo[Any]) -> Array:
     return values
 
 
-def _sparse(rows: Rows, info: np.iinfo[Any]) -> Array:
+def _sparse(rows: ManyRows, info: np.iinfo[Any]) -> Array:
     values = _normal(rows, info)
     values[rows.sparse_zeros()] = 0
     if rows.number > 1:
-        values[rows.some_row()] = 0
+        values[np.arange(len(values)), rows.some_row()] = 0
     return values
 
 
-def _ties(rows: Rows, info: np.iinfo[Any]) -> Array:
+def _ties(rows: ManyRows, info: np.iinfo[Any]) -> Array:
     return rows.few_values(np.array([abs(v) if info.min == 0 else v for v in TIES]))
 
 
@@ -99,26 +113,27 @@ def _limits(info: np.iinfo[Any]) -> Array:
     return np.array(limits, info.dtype)
 
 
-def _extremes(rows: Rows, info: np.iinfo[Any]) -> Array:
+def _extremes(rows: ManyRows, info: np.iinfo[Any]) -> Array:
     root = math.isqrt(int(info.max))
-    values = rows.rng.ranges(rows.count, -root if info.min else 0, root + 1)
+    values = rows.rngs.ranges(rows.count, -root if info.min else 0, root + 1)
     values = values.reshape(rows.shape).astype(info.dtype)
     raw = rows.every(2)
-    values[raw] = pick(rows.rng.derive("raw"), _limits(info), values[raw].shape)
+    values[raw] = rows.of_palette(_limits(info), raw)
     return values
 
 
-def _special(rows: Rows, info: np.iinfo[Any]) -> Array:
+def _special(rows: ManyRows, info: np.iinfo[Any]) -> Array:
     values = _clipped(_normal(rows, info), info.dtype)
     ends = np.array([int(info.min), int(info.max), 0], info.dtype)
     turns = rows.turns(4)
-    single = np.flatnonzero(turns < 3)
-    values[single, rows.random_columns()[single]] = ends[turns[single]]
+    single = turns < 3
+    tensors, numbers = np.nonzero(single)
+    values[tensors, numbers, rows.random_columns()[single]] = ends[turns[single]]
     values[turns == 3] = ends[0]
     return values
 
 
-_INTEGERS: dict[str, Callable[[Rows, np.iinfo[Any]], Array]] = {
+_INTEGERS: dict[str, Callable[[ManyRows, np.iinfo[Any]], Array]] = {
     "uniform": lambda rows, info: _signed(rows, info, -100, 100),
     "normal": _normal,
     "small": lambda rows, info: _signed(rows, info, -1, 2),
@@ -127,39 +142,40 @@ _INTEGERS: dict[str, Callable[[Rows, np.iinfo[Any]], Array]] = {
     "ties": _ties,
     "integers": lambda rows, info: _signed(rows, info, -8, 9),
     "wide": lambda rows, info: _signed(rows, info, -1000, 1001),
-    "offset": lambda rows, info: rows.rng.ranges(rows.count, 29, 32).reshape(rows.shape),
+    "offset": lambda rows, info: rows.rngs.ranges(rows.count, 29, 32).reshape(rows.shape),
     "extremes": _extremes,
     "special": _special,
 }
 
 
-def _ranged(strategy: str, rows: Rows, first: int, end: int) -> Array:
+def _ranged(strategy: str, rows: ManyRows, first: int, end: int) -> Array:
     """Draw values of [first, end), with the strategy's structure as far as the range allows."""
     span = end - first
     if strategy in ("extremes", "special"):
-        return pick(rows.rng, np.array([first, end - 1, first + span // 2]), rows.shape)
+        palette = np.array([first, end - 1, first + span // 2])
+        return palette[rows.rngs.ranges(rows.count, 0, palette.size)].reshape(rows.shape)
     if strategy == "ties":
         spread = [first + span * k // 8 for k in range(8)]
         return rows.few_values(np.array(list(dict.fromkeys(spread))))
     if strategy == "normal":
         return _near_the_first(rows, first, span)
     if strategy in ("small", "integers"):
-        return rows.rng.ranges(rows.count, first, first + min(span, FEW)).reshape(rows.shape)
-    values = rows.rng.ranges(rows.count, first, end).reshape(rows.shape)
+        return rows.rngs.ranges(rows.count, first, first + min(span, FEW)).reshape(rows.shape)
+    values = rows.rngs.ranges(rows.count, first, end).reshape(rows.shape)
     if strategy == "sparse":
         rest = 0 if first <= 0 < end else first
         values[rows.sparse_zeros()] = rest
         if rows.number > 1:
-            values[rows.some_row()] = rest
+            values[np.arange(len(values)), rows.some_row()] = rest
     return values
 
 
-def _near_the_first(rows: Rows, first: int, span: int) -> Array:
+def _near_the_first(rows: ManyRows, first: int, span: int) -> Array:
     """Draw values whose distances from `first` have a uniformly distributed number of bits.
 
     Short tensors are addressed by indices near the start, and limits lie there.
     """
-    bits = rows.rng.ranges(rows.count, 1, span.bit_length() + 1)
-    words = rows.rng.u64(rows.count) >> (64 - bits).astype(np.uint64)
+    bits = rows.rngs.ranges(rows.count, 1, span.bit_length() + 1)
+    words = rows.rngs.u64(rows.count) >> (64 - bits).astype(np.uint64)
     values: Array = (words % np.uint64(span)).astype(np.int64) + first
     return values.reshape(rows.shape)

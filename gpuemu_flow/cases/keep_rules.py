@@ -9,17 +9,17 @@ import numpy as np
 
 from gpuemu_flow.cases.candidates import Candidate, make_candidate
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
-from gpuemu_flow.cases.ruled import setting_of, settle_ruled
+from gpuemu_flow.cases.rule_values import fit_to_rule, setting_of
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.expressions import ExpressionError
 from gpuemu_flow.numerics.dtypes import dtype_name
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.types import InputSpec
 
-Settle = Callable[[Candidate], "Candidate | None"]
+Correct = Callable[[Candidate], "Candidate | None"]
 
 
-def settler(schema: OpSchema | None, start: Candidate) -> Settle:
+def corrector(schema: OpSchema | None, start: Candidate) -> Correct:
     """Return a function that changes a candidate so that it satisfies the schema, or gives None.
 
     Parameters
@@ -37,7 +37,7 @@ def settler(schema: OpSchema | None, start: Candidate) -> Settle:
     generated = any(tensor.rule and tensor.rule.generate for tensor in known.inputs)
     if generated:
         return lambda candidate: _as_returned(known, start, candidate)
-    return lambda candidate: _settled(known, candidate)
+    return lambda candidate: _corrected(known, candidate)
 
 
 def _as_returned(schema: OpSchema, start: Candidate, candidate: Candidate) -> Candidate | None:
@@ -53,7 +53,7 @@ def _as_returned(schema: OpSchema, start: Candidate, candidate: Candidate) -> Ca
             return None
         if tensor.rule and tensor.rule.generate and before.tobytes() != after.tobytes():
             return None
-    return _settled(schema, candidate)
+    return _corrected(schema, candidate)
 
 
 def _has_rules(schema: OpSchema) -> bool:
@@ -61,7 +61,7 @@ def _has_rules(schema: OpSchema) -> bool:
     return ruled or bool(schema.derived or schema.limits)
 
 
-def _settled(schema: OpSchema, candidate: Candidate) -> Candidate | None:
+def _corrected(schema: OpSchema, candidate: Candidate) -> Candidate | None:
     fitted = _fitted(schema, candidate) if schema.derived or schema.limits else candidate
     if fitted is None:
         return None
@@ -83,11 +83,11 @@ def _settled(schema: OpSchema, candidate: Candidate) -> Candidate | None:
             setting = setting_of(spec, SeededRng(0), fitted.dims, shapes)
         except UsageError:
             return None
-        settled = settle_ruled(values, setting, inputs)
-        if settled is None:
+        corrected = fit_to_rule(values, setting, inputs)
+        if corrected is None:
             return None
-        if settled.tobytes() != values.tobytes():
-            inputs[tensor.name] = settled
+        if corrected.tobytes() != values.tobytes():
+            inputs[tensor.name] = corrected
     return make_candidate(inputs, fitted.layouts, fitted.dims)
 
 

@@ -21,8 +21,8 @@ from gpuemu_flow.cases.candidates import (
     StopMinimising,
     make_candidate,
 )
-from gpuemu_flow.cases.given import to_given
-from gpuemu_flow.cases.keep_rules import settler
+from gpuemu_flow.cases.generated_values import encode_values
+from gpuemu_flow.cases.keep_rules import corrector
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.shrink_shapes import ShapeShrinker, failing_position, find_axes
 from gpuemu_flow.cases.shrink_values import ValueShrinker, find_domains
@@ -121,7 +121,7 @@ def minimise(
         Unknown strategy, layout or dtype, or a budget below 1.
     """
     start = _start(inputs, dims or {}, layouts or {}, strategy, budget)
-    search = Search(start, still_fails, budget, settle=settler(schema, start))
+    search = Search(start, still_fails, budget, correct=corrector(schema, start))
     one_minimal = reproduced = False
     try:
         reproduced = search.fails(start)
@@ -214,7 +214,7 @@ def minimised_case(case: Case, minimized: Minimized | Candidate) -> Case:
             spec,
             shape=minimized.inputs[spec.name].shape,
             layout=minimized.layouts[spec.name],
-            given=to_given(minimized.inputs[spec.name]) if spec.is_generated else None,
+            given=encode_values(minimized.inputs[spec.name]) if spec.is_generated else None,
         )
         for spec in case.inputs
     )

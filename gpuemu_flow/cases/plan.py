@@ -166,7 +166,7 @@ def _with_ends(
     found: tuple[Bound | None, ...],
     ended: Counter[tuple[Bound | None, ...]],
 ) -> InputSpec:
-    """Return the recipe; include the ends of the range in the first cases that have one.
+    """Return the recipe, in which the first cases have the ends of the input's range.
 
     A range that depends on dims differs from size to size: the last row of a table of one row says
     nothing about the last of 257 rows.
@@ -323,7 +323,7 @@ def inputs_of(
             rule=tensor.rule,
         )
         if tensor.rule is not None:
-            spec = _ruled(spec, tensor, turn, even=ragged)
+            spec = _with_rule(spec, tensor, turn, even=ragged)
         if spec.rule is not None and spec.rule.optional:
             none = (
                 absences.takes(spec, turn, alone=position == target)
@@ -355,7 +355,7 @@ def _even_turn_of(turn: int, position: int, count: int) -> int:
     return order[place]
 
 
-def _ruled(spec: InputSpec, tensor: TensorDef, turn: int, *, even: bool) -> InputSpec:
+def _with_rule(spec: InputSpec, tensor: TensorDef, turn: int, *, even: bool) -> InputSpec:
     """Return the recipe with a strategy of its kind, and a layout without repetition.
 
     With `even`, each value of a list of scalars comes equally often: beside ragged batches each

@@ -10,16 +10,9 @@ from numpy.typing import NDArray
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.rng_many import SeededStreams
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import Shape
 
 Array = NDArray[Any]
 Element = TypeVar("Element", bound=np.generic)
-
-
-def pick(rng: SeededRng, palette: Array, shape: Shape) -> Array:
-    """Pick elements of `palette` (1-d), each equally likely, as an array of `shape`."""
-    count = int(np.prod(shape))
-    return palette[rng.ranges(count, 0, palette.size)].reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,7 @@ class ManyRows:
         return (np.arange(self.number, dtype=np.int64) + start[:, None]) % kinds
 
     def every(self, kinds: int) -> NDArray[np.bool_]:
-        """Mark one row in `kinds`: of several rows at least one, but not all."""
+        """Return a mask of one row in `kinds`: of several rows at least one, but not all."""
         marked: NDArray[np.bool_] = self.turns(kinds) == 0
         if 1 < self.number < kinds:
             marked[~marked.any(axis=1), 0] = True
@@ -77,13 +70,13 @@ class ManyRows:
         return self.rngs.derive("columns").ranges(self.number, 0, self.width)
 
     def coin_flips(self) -> NDArray[np.bool_]:
-        """Mark about half of the elements at random."""
+        """Return a mask of about half of the elements, chosen at random."""
         words = self.rngs.derive("flips").u64(-(-self.count // 64))
         bits = np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, count=self.count)
         return bits.view(np.bool_).reshape(self.shape)
 
     def sparse_zeros(self) -> NDArray[np.bool_]:
-        """Mark about half of the elements, but in one row of eight all except a random one.
+        """Return a mask of half of the elements, but in one row of eight of all except one.
 
         A row whose only unmarked element lies in its last tile shows whether that tile is read. Of
         a single row the first element is marked and the last one is not: a bias that begins with 0
@@ -122,6 +115,15 @@ class ManyRows:
             values[some] = drawn
         return values
 
+    def of_palette(self, palette: Array, chosen: NDArray[np.bool_]) -> Array:
+        """Pick elements of a palette for the chosen rows of all tensors, shape (rows, width)."""
+        numbers = chosen.sum(axis=1)
+        most = int(numbers.max())
+        places = self.rngs.derive("raw").ranges(most * self.width, 0, palette.size)
+        drawn: Array = palette[places].reshape(len(numbers), most, self.width)
+        chosen_rows: Array = drawn[np.arange(most) < numbers[:, None]]
+        return chosen_rows
+
 
 def picked(rngs: SeededStreams, palettes: Array, count: int) -> Array:
     """Return `count` random elements of each stream's palette; all palettes have one size."""
@@ -159,29 +161,17 @@ class Rows:
     def _alone(self) -> ManyRows:
         return ManyRows(SeededStreams([self.rng.seed]), self.number, self.count)
 
-    def turns(self, kinds: int) -> NDArray[np.int64]:
-        """Return the kind of each row, in rotation; see `ManyRows.turns`."""
-        return _only(self._alone.turns(kinds))
-
     def every(self, kinds: int) -> NDArray[np.bool_]:
-        """Mark one row in `kinds`; see `ManyRows.every`."""
+        """Return a mask of one row in `kinds`; see `ManyRows.every`."""
         return _only(self._alone.every(kinds))
-
-    def some_row(self) -> int:
-        """Return the number of a random row; see `ManyRows.some_row`."""
-        return int(self._alone.some_row()[0])
 
     def random_columns(self) -> NDArray[np.int64]:
         """Return a random position in each row; see `ManyRows.random_columns`."""
         return _only(self._alone.random_columns())
 
     def coin_flips(self) -> NDArray[np.bool_]:
-        """Mark about half of the elements at random; see `ManyRows.coin_flips`."""
+        """Return a mask of half of the elements at random; see `ManyRows.coin_flips`."""
         return _only(self._alone.coin_flips())
-
-    def sparse_zeros(self) -> NDArray[np.bool_]:
-        """Mark about half of the elements for zeros; see `ManyRows.sparse_zeros`."""
-        return _only(self._alone.sparse_zeros())
 
     def few_values(self, palette: Array) -> Array:
         """Draw rows of one, two or four values; see `ManyRows.few_values`."""

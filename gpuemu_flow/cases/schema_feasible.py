@@ -126,7 +126,7 @@ class _Feasible:
         return None
 
     def _too_large(self, high: float | None) -> Fault | None:
-        """Report values that the dtype cannot hold."""
+        """Return the fault of a rule with values that the dtype cannot hold, or None."""
         dtype, kind = self._tensor.dtype, self._rule.kind
         if dtype is None or DTYPES[dtype].kind not in ("int", "uint"):
             return None

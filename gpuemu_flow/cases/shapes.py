@@ -463,7 +463,7 @@ class ShapePlanner:
     def _ranked(
         self, i: int, options: tuple[int, ...], taken: set[int], salt: int | None
     ) -> list[int]:
-        """Rank the options of a dim: first those unlike other dims' sizes and rarely used."""
+        """Rank the sizes of a dim, first those unlike other dims' sizes and rarely used."""
         if len(options) < 2:
             return list(options)
         if salt is not None:

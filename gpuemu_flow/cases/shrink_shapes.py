@@ -226,7 +226,7 @@ class ShapeShrinker:
         return False
 
     def _take_smallest(self, axis: Axis) -> bool:
-        """Accept the smallest failing size below the present one; False when there is none."""
+        """Accept the smallest size that still fails; return False if no smaller one does."""
         allowed = axis.smaller(axis.size(self._search.best))
         for size in allowed:
             for indices in self._many_slices(axis, size, every_run=size == allowed[-1]):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.integer_values import draw_bools, draw_integers
-from gpuemu_flow.cases.rows import ManyRows, Rows
+from gpuemu_flow.cases.rows import ManyRows
 from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.rng_many import SeededStreams
@@ -106,11 +106,11 @@ def draw_alike(
     if strategy == "uniform" and not ranged:
         return fill_uniform(SeededStreams(seeds), count, dtype).reshape(whole)
     number = count // max(shape[-1], 1) if shape else 1
-    if kind != "float":
-        rngs = [SeededRng(seed).derive(strategy) for seed in seeds]
-        ones = [_draw_others(strategy, Rows(rng, number, count), dtype, low, high) for rng in rngs]
-        return np.stack(ones).reshape(whole)
     rows = ManyRows(SeededStreams(seeds).derive(strategy), number, count)
+    if kind == "bool":
+        return draw_bools(strategy, rows).reshape(whole)
+    if kind != "float":
+        return draw_integers(strategy, rows, numpy_dtype(dtype), low, high).reshape(whole)
     drawn = _draw_floats(strategy, rows, dtype)
     values = _into_range(drawn, low, high, dtype) if ranged else drawn
     if nonfinite:
@@ -118,15 +118,6 @@ def draw_alike(
     elif nonfinite is False:
         values = _finite(values, dtype)
     return values.reshape(whole)
-
-
-def _draw_others(
-    strategy: str, rows: Rows, dtype: str, low: float | None, high: float | None
-) -> Array:
-    """Draw the integers or booleans of one tensor."""
-    if DTYPES[dtype].kind == "bool":
-        return draw_bools(strategy, rows)
-    return draw_integers(strategy, rows, numpy_dtype(dtype), low, high)
 
 
 @dataclass(frozen=True)
@@ -244,7 +235,9 @@ def _extremes(rows: ManyRows, form: _Format) -> Array:
     """Draw alternating rows: limits of the dtype, and magnitudes up to the root of its largest.
 
     If the largest number overflows in float32 arithmetic when it is squared, it occurs only once: a
-    second one in a column would leave no finite element in a matrix product.
+    second one in a column would leave no finite element in a matrix product. In about every
+    second tensor, one number lies between the root and the largest: its square overflows where
+    the result need not, and that result is too far from Inf to pass for it.
     """
     limits = form.limits
     exponent = math.frexp(limits.max)[1] // 2 - 1
@@ -260,7 +253,7 @@ def _extremes(rows: ManyRows, form: _Format) -> Array:
     palette = np.array([*positive, *(-x for x in positive), 0.0, -0.0], form.work)
     raw = rows.every(2)
     taken = np.zeros(rows.shape, form.work)
-    taken[raw] = _of_palette(rows, palette, raw)
+    taken[raw] = rows.of_palette(palette, raw)
     largest = np.abs(taken) == form.work(limits.max)
     if limits.max > OVERFLOWS_SQUARED:
         _unmark_one(largest.reshape(len(largest), -1), rows.rngs.derive("largest"))
@@ -268,17 +261,18 @@ def _extremes(rows: ManyRows, form: _Format) -> Array:
         np.copyto(values, taken, where=raw[..., None] & ~largest)
     else:
         values[raw] = taken[raw]
+    _put_beyond_root(values, rows, exponent + 2, math.frexp(limits.max)[1] * 3 // 4)
     return values
 
 
-def _of_palette(rows: ManyRows, palette: Array, chosen: NDArray[np.bool_]) -> Array:
-    """Pick elements of a palette for the chosen rows of all tensors, shape (rows, width)."""
-    numbers = chosen.sum(axis=1)
-    most = int(numbers.max())
-    places = rows.rngs.derive("raw").ranges(most * rows.width, 0, palette.size)
-    drawn: Array = palette[places].reshape(len(numbers), most, rows.width)
-    chosen_rows: Array = drawn[np.arange(most) < numbers[:, None]]
-    return chosen_rows
+def _put_beyond_root(values: Array, rows: ManyRows, low: int, end: int) -> None:
+    """Put 2 to a power of [low, end) at a random place of about every second tensor."""
+    rngs = rows.rngs.derive("beyond root")
+    coins, places = rngs.gen_range(0, 2), rngs.gen_range(0, rows.count)
+    powers = rngs.gen_range(low, end)
+    flat = values.reshape(len(values), -1)
+    for one in np.flatnonzero(coins):
+        flat[one, places[one]] = np.ldexp(values.dtype.type(1.0), int(powers[one]))
 
 
 def _unmark_one(marks: NDArray[np.bool_], rngs: SeededStreams) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpuemu_flow.cases.design import Combination
-from gpuemu_flow.cases.given import unmade
+from gpuemu_flow.cases.generated_values import unmade
 from gpuemu_flow.cases.op_schema import Dim, OpSchema
 from gpuemu_flow.cases.plan import companion_strategy, inputs_of
 from gpuemu_flow.cases.shapes import Sizes, listed_sizes

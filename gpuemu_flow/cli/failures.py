@@ -31,7 +31,7 @@ def failures(context: click.Context, op: str | None, limit: int, output_format: 
         return
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz.failures import inputs_dropped, list_failures  # noqa: PLC0415
-    from gpuemu_flow.fuzz.mended import mended_ids  # noqa: PLC0415
+    from gpuemu_flow.fuzz.fixed_failures import fixed_ids  # noqa: PLC0415
     from gpuemu_flow.reports import failure_text, json_writer  # noqa: PLC0415
 
     workspace = Workspace()
@@ -40,7 +40,7 @@ def failures(context: click.Context, op: str | None, limit: int, output_format: 
         lines = [failure_text.published_row(failure) for failure in found]
         say("\n".join(lines) if lines else "no failures are recorded")
         return
-    mended = mended_ids(workspace, found)
+    mended = fixed_ids(workspace, found)
     if output_format == "json":
         public = [{**one.to_public_json(), "mended": one.id in mended} for one in found]
         say(json_writer.dumps({"schema_version": 1, "failures": public}))

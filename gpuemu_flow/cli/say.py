@@ -12,5 +12,5 @@ def say(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print text, on standard error if `err`; `nl` ends it with a newline."""
     shown = inert(text)
     if answers.recording is not None:
-        answers.recording.hear(f"{shown}\n" if nl else shown, err=err)
+        answers.recording.record(f"{shown}\n" if nl else shown, err=err)
     click.echo(shown, err=err, nl=nl)

@@ -47,10 +47,10 @@ def status(profile: str, settings: tuple[str, ...], output_format: str) -> None:
 
 def _rest_on(answer: answers.Answer, workspace: Workspace, daemon: DaemonState) -> None:
     """Record the answer's conditions besides the plan: no daemon runs, and the cache's size."""
-    from gpuemu_flow.daemon.place import possible_places  # noqa: PLC0415
+    from gpuemu_flow.daemon.files import possible_places  # noqa: PLC0415
 
     if daemon.running:
-        answer.spoil()
+        answer.discard()
     cache = workspace.cache
     places = possible_places(workspace.root, os.environ)
     answer.rest_on_unlocked(str(place.lock) for place in places)
@@ -64,7 +64,7 @@ def _rest_on(answer: answers.Answer, workspace: Workspace, daemon: DaemonState) 
 
 def _daemon(root: Path) -> DaemonState:
     """Describe the daemon, without loading the transport when none lives."""
-    from gpuemu_flow.daemon.place import find_place, holder  # noqa: PLC0415
+    from gpuemu_flow.daemon.files import find_place, holder  # noqa: PLC0415
     from gpuemu_flow.daemon.state import DaemonState  # noqa: PLC0415
 
     place = find_place(root, os.environ)

@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Any
 
 from gpuemu_flow.client import calls
+from gpuemu_flow.client.arguments import one_per_case
 from gpuemu_flow.client.calling import Calling, OnProgress
 from gpuemu_flow.client.connection import Connection
 from gpuemu_flow.client.errors import ClientError
-from gpuemu_flow.client.given import one_per_case
 from gpuemu_flow.client.identity import about_me, code_of, code_of_caller
 from gpuemu_flow.client.issued import IssuedCases
 from gpuemu_flow.client.request_id import new_id

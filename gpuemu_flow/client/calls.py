@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.client.arguments import checked_arguments
 from gpuemu_flow.client.arrays import as_arrays, output_fields
 from gpuemu_flow.client.errors import ClientError
-from gpuemu_flow.client.given import checked_arguments
 from gpuemu_flow.client.results import (
     BaselineComparison,
     CiSummary,

@@ -29,7 +29,7 @@ _OF_OPS = {
 
 
 def _elsewhere() -> dict[str, list[OwningTable]]:
-    """Return keys whose loss weakens a check or a wall, each with the table it belongs into."""
+    """Return keys whose loss weakens a check or the sandbox, each with its right table."""
     found: dict[str, list[OwningTable]] = {}
     for table, section, names in (
         ("[sandbox]", SANDBOX, {key.name for key in SANDBOX.keys}),

@@ -89,7 +89,7 @@ def _is_template(table: Json) -> bool:
 
 
 def _variants(table: Table, where: KeyPath, out: Reporter, folders: Folders) -> list[_Variant]:
-    """Return the ops of one template; none once a problem is reported."""
+    """Return the ops of one template, or none after a problem was reported."""
     here = (*where, KEY)
     lists = _lists(table[KEY], here, out, folders)
     if lists is None:
@@ -132,7 +132,7 @@ def _variants(table: Table, where: KeyPath, out: Reporter, folders: Folders) -> 
 
 
 def _tell(out: Reporter, where: KeyPath, text: str, hint: str) -> None:
-    """Report a problem of a template itself; its ops have other places by then."""
+    """Report a problem of a template at the template, since its ops have other places."""
     out.problem_at("config-foreach", out.positions.line(where), text, hint)
 
 

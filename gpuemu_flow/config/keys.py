@@ -96,7 +96,7 @@ class Section(ValueType):
     """A table with known keys.
 
     An unknown key is an error if its loss could weaken a check or a limit: if it misspells a known
-    key, or belongs into another table (`Reporter.elsewhere`). Any other unknown key is only warned
+    key, or belongs to another table (`Reporter.elsewhere`). Any other unknown key is only warned
     of, since gpuemu 0.1.0 ignores what it does not know.
 
     Attributes

@@ -209,7 +209,7 @@ class _Scanner:
         self.skip(_REST_OF_LINE)
 
     def key_and_equals(self, parent: KeyPath, *, recorded: bool) -> bool:
-        """Scan ``a.b =``; leave its path in ``self.key_path``. False when that is not there."""
+        """Scan ``a.b =`` and store its path in `key_path`; return False if there is none."""
         line = self.line_at(self.pos)
         parts = self.dotted_key()
         path = parent
@@ -260,7 +260,7 @@ class _Scanner:
         self.open_or_skip(path, stack, recorded=recorded)
 
     def open_or_skip(self, path: KeyPath, stack: list[_Frame], *, recorded: bool) -> None:
-        """Push a frame for ``[`` or ``{``; pass over anything else."""
+        """Push a frame for ``[`` or ``{``; skip anything else."""
         start = self.pos
         char = self.peek()
         if char in ("[", "{"):
@@ -304,7 +304,7 @@ def _unescape(token: str) -> str:
 
 
 def scan(text: str) -> Positions:
-    """Scan a text; linear in its length, never fails, whatever the text holds.
+    """Return the positions in a text, valid or not, in a time linear in its length.
 
     Parameters
     ----------

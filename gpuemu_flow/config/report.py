@@ -49,7 +49,7 @@ def shown(value: object) -> str:
 
 @dataclass(frozen=True)
 class OwningTable:
-    """The table that a key belongs into.
+    """The table that a key belongs to.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pynng
 
-from gpuemu_flow.daemon.place import DaemonFiles, find_place, holder
+from gpuemu_flow.daemon.files import DaemonFiles, find_place, holder
 from gpuemu_flow.daemon.state import DaemonState
 from gpuemu_flow.errors import Problem, RunnerError, UsageError
 from gpuemu_flow.quick_dataclass import dataclass
@@ -25,7 +25,7 @@ STOP_SECONDS = 15.0
 KILL_SECONDS = 5.0
 PING_MILLISECONDS = 3000
 REFUSED_SECONDS = 1.0
-"""Within so long a daemon without a seat for a client hangs up."""
+"""Seconds within which a daemon that is full closes a new connection."""
 _GREETING = b"\x00SP\x00\x00\x30\x00\x00"  # of the transport: a requester
 _SLICE = 0.05
 _FOLLOW_SLICE = 0.2
@@ -99,7 +99,7 @@ def _ping(socket_path: str) -> dict[str, Json] | None:
 
 
 def _is_full(socket_path: str) -> bool:
-    """Tell whether a daemon accepts a connection and closes it at once, for lack of seats."""
+    """Tell whether a daemon accepts a connection and closes it at once, for lack of room."""
     with sockets.socket(sockets.AF_UNIX) as sock:
         sock.settimeout(REFUSED_SECONDS)
         try:

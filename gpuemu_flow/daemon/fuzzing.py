@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.cases.given import is_made
+from gpuemu_flow.cases.generated_values import is_made
 from gpuemu_flow.daemon.fields import Fields, invalid
 from gpuemu_flow.daemon.jobs import CancelledJobError, Job
 from gpuemu_flow.daemon.making import CaseMaker, case_bytes, wire_strides

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.cases.given import demand_made, is_made
+from gpuemu_flow.cases.generated_values import demand_made, is_made
 from gpuemu_flow.daemon.cases import Issued, digest_of
 from gpuemu_flow.daemon.fields import Fields
 from gpuemu_flow.daemon.jobs import Job
@@ -72,7 +72,7 @@ def _made(service: Service, name: str, case: Case, job: Job) -> Case:
 
     Raises
     ------
-    GivenError
+    GenerateError
         Such a function failed.
     """
     if is_made(case):

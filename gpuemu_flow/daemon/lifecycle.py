@@ -23,12 +23,12 @@ import pynng
 from gpuemu_flow import __version__
 from gpuemu_flow.config.load import environment
 from gpuemu_flow.config.model import Config
-from gpuemu_flow.daemon.place import (
+from gpuemu_flow.daemon.files import (
     PRIVATE_FILE,
     PRIVATE_FOLDER,
     DaemonFiles,
-    HeldLock,
-    hold,
+    FileLock,
+    acquire,
     holder,
     make_place,
     make_private,
@@ -37,7 +37,7 @@ from gpuemu_flow.daemon.place import (
 )
 from gpuemu_flow.daemon.references import References
 from gpuemu_flow.daemon.reload import Reloading
-from gpuemu_flow.daemon.requests import group_of, handle, handle_group, lane_of, lanes
+from gpuemu_flow.daemon.requests import group_of, handle, handle_group, pool_of, pool_sizes
 from gpuemu_flow.daemon.server import Server
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.engine.signals import handled
@@ -107,7 +107,7 @@ def serve(
     configured = Reloading(root, environ)
     config = configured.current().workspace.config
     place = make_place(configured.root, environ)
-    lock = hold(place.lock)
+    lock = acquire(place.lock)
     if lock is None:
         raise AlreadyRunningError(
             Problem(
@@ -144,8 +144,8 @@ def _serve(
         exchange = _make_exchange(place)
         service = Service(configured, pool, exchange)
         server = Server(
-            route=lane_of,
-            lanes=lanes(references),
+            route=pool_of,
+            pools=pool_sizes(references),
             ping=service.pong,
             handle=lambda envelope, job: handle(service, envelope, job),
             group_of=lambda envelope, size: group_of(service, envelope, size),
@@ -224,7 +224,7 @@ def _info(root: Path, place: DaemonFiles, sockets: list[Path]) -> dict[str, Json
 
 def _listen(
     server: Server, place: DaemonFiles, config: Config, environ: Mapping[str, str]
-) -> tuple[list[Path], list[HeldLock]]:
+) -> tuple[list[Path], list[FileLock]]:
     """Open the workspace's own socket, and the default one if no other daemon has it.
 
     Raises
@@ -246,7 +246,7 @@ def _listen(
         return [own], []
     with contextlib.suppress(OSError):
         # nng takes a socket over that seems stale: two that start at once would both think so.
-        lock = hold(default.with_suffix(".lock"))
+        lock = acquire(default.with_suffix(".lock"))
         if lock is None:
             log.info("another daemon has the default socket %s", default)
             return [own], []

@@ -140,7 +140,7 @@ def _error_stats(stats: ErrorStats, nonfinite: dict[str, str]) -> dict[str, Json
 
 
 def _reasons(result: CheckResult) -> Sequence[Failure]:
-    """List the failures; if a case did not pass without any, one made of its notes."""
+    """List the failures, or one made of the notes if a case did not pass without any."""
     if result.failures or result.verdict is Verdict.PASSED:
         return result.failures
     text = "; ".join(result.all_notes) or "no element has a verdict"

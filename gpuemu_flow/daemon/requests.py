@@ -1,4 +1,4 @@
-"""The requests of protocol v1, each with its handler and the lane that its work belongs to."""
+"""The requests of protocol v1, each with its handler and the pool that its work belongs to."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gpuemu_flow.wire.envelope import Encoded, ParsedMessage
 QUICK, TENSORS, REFERENCE, LONG = "quick", "tensors", "reference", "long"
 
 
-def lanes(references: int) -> dict[str, int]:
-    """Return the number of threads of each lane, for a number of references at once."""
+def pool_sizes(references: int) -> dict[str, int]:
+    """Return the number of threads of each pool, for a number of references at once."""
     return {QUICK: 2, TENSORS: 2, REFERENCE: max(4, 2 * references), LONG: 4}
 
 
@@ -31,13 +31,13 @@ class RequestKind:
 
     Attributes
     ----------
-    lane : str
+    pool : str
         ``quick``: answered from the stores. ``tensors``: makes or reads tensors. ``reference``:
         runs a reference once. ``long``: runs programs many times.
     handler : callable
     """
 
-    lane: str
+    pool: str
     handler: Handler
 
 
@@ -72,10 +72,10 @@ REQUESTS: dict[str, RequestKind] = {  # a ping is answered by the server itself
 }
 
 
-def lane_of(kind: str) -> str:
-    """Return the lane of a type; an unknown type goes to the quick one, which refuses it."""
+def pool_of(kind: str) -> str:
+    """Return the pool of a type; an unknown type goes to the quick one, which refuses it."""
     known = REQUESTS.get(kind)
-    return QUICK if known is None else known.lane
+    return QUICK if known is None else known.pool
 
 
 def handle(service: Service, envelope: ParsedMessage, job: Job) -> Reply:

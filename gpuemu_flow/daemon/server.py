@@ -1,4 +1,4 @@
-"""The listener: takes requests, has them processed in lanes, sends each answer back.
+"""The listener: takes requests, has them processed by thread pools, sends each answer back.
 
 One thread receives and does nothing else but answer pings, so that a ping never waits for work.
 Contexts are nng's: each holds one request until it is answered or received anew.
@@ -16,11 +16,11 @@ from typing import Any
 
 import pynng
 
+from gpuemu_flow.daemon.connections import ConnectionTable
 from gpuemu_flow.daemon.gathering import Gatherer
 from gpuemu_flow.daemon.jobs import CancelledJobError, Context, Job, JobTable, WorkerPool
 from gpuemu_flow.daemon.messages import Received, receive, send
 from gpuemu_flow.daemon.replies import RequestError, error_reply, flow_error_reply
-from gpuemu_flow.daemon.seats import Seats
 from gpuemu_flow.errors import CancelledRunError, FlowError
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES
@@ -59,13 +59,13 @@ class Server:
     Parameters
     ----------
     route : callable
-        ParsedMessage to the name of the lane that its work belongs to; must be quick.
-    lanes : mapping of str to int
-        Threads per lane.
+        ParsedMessage to the name of the pool that its work belongs to; must be quick.
+    pools : mapping of str to int
+        Threads per pool.
     ping : callable
         Answers a ping at once; gets the number of requests in progress.
     handle : callable
-        Answers everything else, in a lane's thread.
+        Answers everything else, in a pool's thread.
     group_of : callable
         Envelope and size of the message to the name of the group that it may be answered with;
         empty for none.
@@ -86,7 +86,7 @@ class Server:
         self,
         *,
         route: Callable[[str], str],
-        lanes: dict[str, int],
+        pools: dict[str, int],
         ping: Callable[[int], dict[str, Json]],
         handle: Handler,
         group_of: Callable[[ParsedMessage, int], str],
@@ -98,7 +98,7 @@ class Server:
         self._handle = handle
         self._group_of = group_of
         self._handle_group = handle_group
-        self._pools = {name: WorkerPool(name, threads) for name, threads in lanes.items()}
+        self._pools = {name: WorkerPool(name, threads) for name, threads in pools.items()}
         self._gatherers = {
             name: Gatherer(pool, self._work_together) for name, pool in self._pools.items()
         }
@@ -112,7 +112,7 @@ class Server:
         self._closing = False
         self.last_request = time.monotonic()
         self.requests = 0
-        self._seats = Seats(max_connections, os.geteuid())
+        self._connections = ConnectionTable(max_connections, os.geteuid())
         self._pipes: dict[int, Any] = {}
         self._tidy = threading.Event()
         self._alone = threading.Event()
@@ -158,7 +158,7 @@ class Server:
 
     def _let_in(self, pipe: Any) -> None:
         """Admit a new connection, or close it: later it could not be refused any more."""
-        allowed, evicted = self._seats.enter(pipe.id, _peer(pipe), time.monotonic())
+        allowed, evicted = self._connections.enter(pipe.id, _peer(pipe), time.monotonic())
         if allowed:
             self._alone.clear()
             with self._lock:
@@ -171,10 +171,10 @@ class Server:
     def _say_full(self) -> None:
         if time.monotonic() - self._refused > REFUSED_SECONDS:
             self._refused = time.monotonic()
-            log.warning("%d clients are connected; others wait", self._seats.most)
+            log.warning("%d clients are connected; others wait", self._connections.most)
 
     def _gone(self, pipe: int) -> None:
-        if self._seats.leave(pipe):
+        if self._connections.leave(pipe):
             self._alone.set()
         with self._lock:
             self._pipes.pop(pipe, None)
@@ -195,7 +195,7 @@ class Server:
         Requests that wait for a group of others that takes long are answered alone.
         """
         while not self._closing:
-            self._close_pipes(self._seats.overdue(time.monotonic(), self._jobs.has_of))
+            self._close_pipes(self._connections.overdue(time.monotonic(), self._jobs.has_of))
             for job, envelope in (r for g in self._gatherers.values() for r in g.take_late()):
                 self._queue(job, envelope)
             self._tidy.wait(TIDY_SECONDS)
@@ -241,7 +241,7 @@ class Server:
     def _take(self, context: Context, message: Received) -> None:
         self.last_request = time.monotonic()
         pipe = message.pipe
-        if not self._seats.heard(pipe, self.last_request):
+        if not self._connections.note_message(pipe, self.last_request):
             self._say_full()
             self._close_pipes([pipe])
             self._free_up(context)
@@ -254,7 +254,7 @@ class Server:
             self._admit(context, message.take(), pipe)
 
     def _admit(self, context: Context, data: bytes, pipe: int) -> None:
-        """Answer a ping, and pass any other request to its lane."""
+        """Answer a ping, and pass any other request to its pool."""
         try:
             envelope = parse(data)
         except WireError as error:
@@ -290,16 +290,16 @@ class Server:
             self._finish(job, error_reply("InternalError", text))
             return
         group = self._group_of(envelope, len(data))
-        if not group or not self._gatherers[self._lane(envelope)].add(group, (job, envelope)):
+        if not group or not self._gatherers[self._pool_name(envelope)].add(group, (job, envelope)):
             self._queue(job, envelope)
 
-    def _lane(self, envelope: ParsedMessage) -> str:
+    def _pool_name(self, envelope: ParsedMessage) -> str:
         kind = envelope.fields.get("type")
         return self._route(kind if isinstance(kind, str) else "")
 
     def _queue(self, job: Job, envelope: ParsedMessage) -> None:
-        """Have a request worked on alone in its lane."""
-        self._pools[self._lane(envelope)].submit(lambda: self._work(job, envelope))
+        """Have a request worked on alone in its pool."""
+        self._pools[self._pool_name(envelope)].submit(lambda: self._work(job, envelope))
 
     def _is_anothers(self, request_id: str, pipe: int) -> bool:
         """Tell whether a request with that id from another connection is in progress."""
@@ -314,7 +314,7 @@ class Server:
         does not exist.
         """
         job = self._jobs.named(request_id) if request_id else None
-        if job is None or self._seats.user_of(job.pipe) != self._seats.user_of(pipe):
+        if job is None or self._connections.user_of(job.pipe) != self._connections.user_of(pipe):
             return error_reply("NotFound", "no request of that id is at work")
         if kind == "Cancel":
             job.cancel()

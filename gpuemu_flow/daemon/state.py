@@ -24,7 +24,7 @@ class DaemonState:
     pong : mapping or None
         The daemon's answer to a ping, unchanged; None when it does not answer.
     full : bool
-        True if the daemon runs, but has no seat left for another client.
+        True if the daemon runs, but accepts no further client.
     """
 
     pid: int | None = None

@@ -50,7 +50,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Terms:
+class CommonFields:
     """The part of a request that holds for all of its cases.
 
     Attributes
@@ -75,8 +75,8 @@ class Terms:
     @classmethod
     def of(
         cls, service: Service, fields: Fields, name: str, found: tuple[Configured, OpConfig]
-    ) -> Terms:
-        """Read the terms from a request.
+    ) -> CommonFields:
+        """Read the common from a request.
 
         Parameters
         ----------
@@ -112,7 +112,7 @@ class Submission:
         The case that was handed out; None where the inputs are the client's own.
     """
 
-    terms: Terms
+    common: CommonFields
     given: GivenCase
     subject: WireSubject
     dtype: str
@@ -138,23 +138,23 @@ class Reader:
     _subjects: dict[tuple[object, ...], WireSubject] = field(default_factory=dict)
     _specs: dict[tuple[object, ...], tuple[InputSpec, ...]] = field(default_factory=dict)
 
-    def validated(self, terms: Terms, fields: Fields) -> Submission:
+    def validated(self, common: CommonFields, fields: Fields) -> Submission:
         """Read a client's own inputs and output."""
-        return self._read(terms, fields, self.service.results.time_ns(), None, "validate")
+        return self._read(common, fields, self.service.results.time_ns(), None, "validate")
 
-    def submitted(self, terms: Terms, fields: Fields, job: Job) -> Submission:
+    def submitted(self, common: CommonFields, fields: Fields, job: Job) -> Submission:
         """Read the output for a case that was handed out."""
         seed = fields.u64("seed")
         issued = None
         if seed in self.handed_out:
-            issued = issued_case(self.service, terms.name, seed, job)
-        return self._read(terms, fields, seed, issued, "submit")
+            issued = issued_case(self.service, common.name, seed, job)
+        return self._read(common, fields, seed, issued, "submit")
 
     def _read(
-        self, terms: Terms, fields: Fields, seed: int, issued: Issued | None, source: str
+        self, common: CommonFields, fields: Fields, seed: int, issued: Issued | None, source: str
     ) -> Submission:
         """Read one case, and find its subject."""
-        op = terms.op
+        op = common.op
         inputs = _ordered(fields.tensors("inputs"), op.input_names)
         demand_names(op, inputs)
         dtype = _leading_dtype(inputs.values())
@@ -177,10 +177,10 @@ class Reader:
             dtype = _leading_dtype(outputs.values())
         specs = self._specs_of(inputs, dtype)
         case = _case(issued, specs, dtype, seed)
-        subject = self._subject(terms, case, dtype, inputs)
+        subject = self._subject(common, case, dtype, inputs)
         outputs = {key or subject.output_name: array for key, array in outputs.items()}
         given = GivenCase(case, inputs, outputs)
-        return Submission(terms, given, subject, dtype, raised, issued, notes, source)
+        return Submission(common, given, subject, dtype, raised, issued, notes, source)
 
     def _specs_of(self, inputs: Arrays, dtype: str) -> tuple[InputSpec, ...]:
         """Return the inputs of a case without their values, as the same object for equal ones."""
@@ -193,16 +193,20 @@ class Reader:
             )
         return specs
 
-    def _subject(self, terms: Terms, case: Case, dtype: str, inputs: Iterable[str]) -> WireSubject:
+    def _subject(
+        self, common: CommonFields, case: Case, dtype: str, inputs: Iterable[str]
+    ) -> WireSubject:
         """Return the subject of a case; each is compared with its files only once."""
         own = tuple(inputs)
-        names = own if set(own) != set(terms.op.input_names) else ()
+        names = own if set(own) != set(common.op.input_names) else ()
         specs = tuple((spec.name, spec.shape, spec.dtype) for spec in case.inputs)
-        key = (terms.asked, dtype, names, specs)
+        key = (common.asked, dtype, names, specs)
         subject = self._subjects.get(key)
         if subject is None:
-            query = Query(terms.name, dtype, terms.kwargs, terms.tolerance, names, terms.precision)
-            subject = self._subjects[key] = terms.configured.subjects.make(query, case)
+            query = Query(
+                common.name, dtype, common.kwargs, common.tolerance, names, common.precision
+            )
+            subject = self._subjects[key] = common.configured.subjects.make(query, case)
         return subject
 
 

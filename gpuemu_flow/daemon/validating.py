@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from gpuemu_flow.daemon.fields import Fields
 from gpuemu_flow.daemon.jobs import CancelledJobError, Job, JobGroup
+from gpuemu_flow.daemon.judging import JudgedReplies, broken_reference, judged
 from gpuemu_flow.daemon.replies import RequestError
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.daemon.settling import Settlement, broken_reference, judged
-from gpuemu_flow.daemon.submissions import Reader, Submission, Terms, seeds_of
+from gpuemu_flow.daemon.submissions import CommonFields, Reader, Submission, seeds_of
 from gpuemu_flow.errors import CancelledRunError, FlowError, UsageError
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire.envelope import Encoded, ParsedMessage
@@ -29,12 +29,12 @@ def validate_op(service: Service, fields: Fields, job: Job) -> Encoded:
 
     Its inputs are the client's own, or those of a case that was handed out.
     """
-    settlement = Settlement(service)
+    replies = JudgedReplies(service)
     name = fields.name("op_name")
-    terms = Terms.of(service, fields, name, service.op(name))
-    one = _read(_reader(service, name, [fields]), terms, fields, job)
-    _settle(service, settlement, [one], job)
-    return _reply(fields, settlement.store()[0])
+    common = CommonFields.of(service, fields, name, service.op(name))
+    one = _read(_reader(service, name, [fields]), common, fields, job)
+    _judge_all(service, replies, [one], job)
+    return _reply(fields, replies.store()[0])
 
 
 def submit_outputs(service: Service, fields: Fields, job: Job) -> Encoded:
@@ -42,25 +42,25 @@ def submit_outputs(service: Service, fields: Fields, job: Job) -> Encoded:
 
     Where one of the cases cannot be read, or has no reference to compare with, none is stored.
     """
-    settlement = Settlement(service)
+    replies = JudgedReplies(service)
     name = fields.name("op_name")
-    terms = Terms.of(service, fields, name, service.op(name))
+    common = CommonFields.of(service, fields, name, service.op(name))
     cases = list(fields.objects("cases", MAX_CASES))
     reader = Reader(service, service.issued.handed_out(name, seeds_of(cases)))
-    _settle(service, settlement, _read_all(reader, terms, cases, job), job)
-    texts = settlement.store()
+    _judge_all(service, replies, _read_all(reader, common, cases, job), job)
+    texts = replies.store()
     joined = ",".join(texts[number] for number in range(len(cases)))
     return Encoded(f'{{"type":"Results","results":[{joined}]}}')
 
 
 def _read_all(
-    reader: Reader, terms: Terms, cases: Sequence[Fields], job: Job
+    reader: Reader, common: CommonFields, cases: Sequence[Fields], job: Job
 ) -> Iterator[Submission]:
     """Yield the cases of a request."""
     for number, case in enumerate(cases):
         job.check()
         try:
-            yield reader.submitted(terms, case, job)
+            yield reader.submitted(common, case, job)
         except RequestError as error:
             raise RequestError(error.code, f"cases[{number}]: {error}") from None
         except UsageError as error:
@@ -69,8 +69,8 @@ def _read_all(
             raise UsageError(*problems) from None
 
 
-def _settle(
-    service: Service, settlement: Settlement, submissions: Iterable[Submission], job: Job
+def _judge_all(
+    service: Service, replies: JudgedReplies, submissions: Iterable[Submission], job: Job
 ) -> None:
     """Judge the submissions of one request, and refuse it if one of them has no reference."""
     refusals: dict[int, RequestError] = {}
@@ -79,7 +79,7 @@ def _settle(
             raise RuntimeError("each case of a request has a verdict")
         refusal = broken_reference(result)
         if refusal is None:
-            settlement.put(number, one, result)
+            replies.put(number, one, result)
         else:
             refusals[number] = refusal
     job.check()
@@ -121,7 +121,7 @@ def judge_group(
         Per request its reply, or the error that refuses it. None if the request must be answered
         alone: it had no verdict in time, or an error may be due to another request.
     """
-    settlement = Settlement(service)
+    replies = JudgedReplies(service)
     answers: list[Encoded | Exception | None] = [None] * len(requests)
     read: list[tuple[int, Submission]] = []
     try:
@@ -133,7 +133,7 @@ def judge_group(
         try:
             job.check()
             read.append(
-                (number, _read(reader, Terms.of(service, fields, name, found), fields, job))
+                (number, _read(reader, CommonFields.of(service, fields, name, found), fields, job))
             )
         except (CancelledJobError, RequestError, FlowError) as error:
             answers[number] = error
@@ -149,14 +149,14 @@ def judge_group(
                 continue
             answers[number] = broken_reference(result)
             if answers[number] is None:
-                settlement.put(number, one, result)
+                replies.put(number, one, result)
     except (CancelledJobError, CancelledRunError):
         return answers
     try:
-        for number, text in settlement.store().items():
+        for number, text in replies.store().items():
             answers[number] = _reply(requests[number][0], text)
     except FlowError as error:
-        for number in settlement.numbers():
+        for number in replies.numbers():
             answers[number] = error
     return answers
 
@@ -168,11 +168,11 @@ def _reader(service: Service, name: str, requests: Sequence[Fields]) -> Reader:
     return Reader(service, service.issued.handed_out(name, seeds) if seeds else ())
 
 
-def _read(reader: Reader, terms: Terms, fields: Fields, job: Job) -> Submission:
+def _read(reader: Reader, common: CommonFields, fields: Fields, job: Job) -> Submission:
     """Read the case of a request that has only one."""
     if fields.type == VALIDATE:
-        return reader.validated(terms, fields)
-    return reader.submitted(terms, fields, job)
+        return reader.validated(common, fields)
+    return reader.submitted(common, fields, job)
 
 
 def _reply(fields: Fields, text: str) -> Encoded:

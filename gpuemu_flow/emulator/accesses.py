@@ -68,7 +68,7 @@ class Accesses(SharedMemory):
             self._mark(self.local_written, lanes, size, good, 1)
 
     def windows(self, address: Array, mask: Array | None) -> list[tuple[str, int, Array | None]]:
-        """Sort lanes by the space that their generic address lies in."""
+        """Return each space that generic addresses lie in, with its base and its lanes."""
         found: list[tuple[str, int, Array | None]] = []
         rest = mask
         for space, base in (("shared", SHARED_BASE), ("local", LOCAL_BASE)):

@@ -159,7 +159,7 @@ class Bulk(Mbarriers):
                                        given=given))  # fmt: skip
 
     def _may_copy(self, copy: BulkCopy, near: int, other: int, count: int) -> bool:
-        """Check alignment, and that the bytes lie in shared memory."""
+        """Tell whether a copy is aligned and lies in shared memory; report it if not."""
         if (near | other | count) % _ALIGNMENT:
             self.blame(copy, "misaligned", f"copies {count:,} bytes: addresses and size must "
                        f"be multiples of {_ALIGNMENT}")  # fmt: skip
@@ -208,7 +208,7 @@ class Bulk(Mbarriers):
         return [row for rank, row in enumerate(rows) if bits >> rank & 1]
 
     def _may_target(self, copy: BulkCopy, row: int, barrier_row: int) -> bool:
-        """Check the block whose shared memory a copy accesses."""
+        """Tell whether a copy may access the shared memory of a block; report it if not."""
         own = copy.lane // self.width
         if not copy.into_shared and row != own:
             self.blame(copy, "other-block", "reads shared memory of block "

@@ -30,7 +30,7 @@ class Code:
         self._known: dict[tuple[object, ...], str] = {}
 
     def __call__(self, block: int, masked: bool) -> BlockFunction:
-        """Return the function of a block; if `masked`, it keeps other lanes' values."""
+        """Return the function of a block, which if `masked` changes no inactive lane."""
         key = (block, masked)
         found = self._functions.get(key)
         if found is None:
@@ -121,7 +121,7 @@ def check_program(program: KernelProgram) -> None:
 
 
 def why_not(step: Step) -> str:
-    """Return the reason why a step cannot be run; an empty string when it can."""
+    """Return the reason why a step cannot be run, or an empty string."""
     opcode, operands = step.opcode, step.operands
     if opcode.is_branch or opcode.base in ENDS_THREADS:
         return ""

@@ -8,7 +8,6 @@ import numpy as np
 
 from gpuemu_flow.emulator.bytes import Bytes
 from gpuemu_flow.emulator.lanes import ActiveLanes
-from gpuemu_flow.emulator.meetings import may_meet, report_meetings
 from gpuemu_flow.emulator.memory import (
     GLOBAL_BASE,
     READ_ONLY,
@@ -16,6 +15,7 @@ from gpuemu_flow.emulator.memory import (
     UNINITIALISED,
     WRITTEN,
 )
+from gpuemu_flow.emulator.store_conflicts import may_conflict, report_conflicts
 from gpuemu_flow.emulator.types import Array
 
 _G = np.uint64(GLOBAL_BASE)
@@ -122,11 +122,11 @@ class GlobalMemory(Bytes):
             self, lanes, good, size, step, write=True, strong=strong, same=unchanged
         )
         self._put(arena.data, lanes, values, width, good)
-        if self.check_race and (collided or may_meet(lanes.offsets)):
+        if self.check_race and (collided or may_conflict(lanes.offsets)):
             lost = self._lost(arena.data, lanes, values, width, good)
             if races is not None and collided:
                 races.collide(self, lanes, lost, step)
-            report_meetings(
+            report_conflicts(
                 self, lanes, [self.active(v, lanes.mask) for v in values], lost, step,
                 strong=strong, within_blocks=True, describe=arena.describe,
             )  # fmt: skip

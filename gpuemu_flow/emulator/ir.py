@@ -192,8 +192,8 @@ class KernelProgram:
     shared, local : list of MemoryRegion
     globals : list of GlobalVariable
         ``Symbol("global", n)`` means the n-th.
-    dynamic_shared : bool
-        True if the kernel names shared memory whose size the launch gives.
+    dynamic_offset : int
+        Offset of the shared memory whose size the launch gives; -1 if the kernel names none.
     required_cluster : tuple of int or None
         Blocks per cluster that it was compiled for; None if the launch says.
     largest_cluster : int

@@ -82,7 +82,7 @@ class BlockMachine(Printing):
             self.shared_races.barrier(released, arrived)
 
     def barrier_arrived(self, group: Array) -> Array | None:
-        """Record that threads arrived at a barrier without waiting."""
+        """Record that threads arrived at a barrier; return their clocks if races are checked."""
         return None if self.shared_races is None else self.shared_races.arrive(group)
 
     def warp_barrier(self, members: Array, mask: Array | None, group: Array, step: int) -> None:

@@ -150,7 +150,7 @@ class SharedRaces:
         return f"thread {show_index(self._s.thread_index(flat % self._s.width))}"
 
     def _did(self, step: int, verb: str) -> str:
-        """Name an access that stands among the loads: a store may have kept what was there."""
+        """Return the verb for an access: ``written`` for a store that is recorded as a load."""
         return "written" if step in self._keeping else verb
 
     def report(

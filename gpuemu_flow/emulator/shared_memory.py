@@ -9,10 +9,10 @@ import numpy as np
 
 from gpuemu_flow.emulator.cluster_memory import ClusterMemory
 from gpuemu_flow.emulator.lanes import ActiveLanes
-from gpuemu_flow.emulator.meetings import may_meet, report_meetings
 from gpuemu_flow.emulator.memory import (
     GLOBAL_BASE,
 )
+from gpuemu_flow.emulator.store_conflicts import may_conflict, report_conflicts
 from gpuemu_flow.emulator.types import Array
 
 _G = np.uint64(GLOBAL_BASE)
@@ -130,8 +130,8 @@ class SharedMemory(ClusterMemory):
             if kept.any():
                 races(good=kept, write=False, kept=True)
         self._put(self.shared, lanes, values, width, good)
-        if self.shared_races is not None and may_meet(lanes.offsets):
-            report_meetings(
+        if self.shared_races is not None and may_conflict(lanes.offsets):
+            report_conflicts(
                 self, lanes, [self.active(v, lanes.mask) for v in values],
                 self._lost(self.shared, lanes, values, width, good), step, strong=strong,
                 within_blocks=False,

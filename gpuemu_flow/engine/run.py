@@ -33,7 +33,7 @@ from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import Interrupted, NotKept, StageContext, StageResult, TaskSpec
+from gpuemu_flow.tasks.base import Interrupted, NotCached, StageContext, StageResult, TaskSpec
 from gpuemu_flow.types import Json, Verdict
 
 _ATTEMPTS = 3
@@ -361,7 +361,7 @@ class Executor:
             if spec.stage == stages.COMPARE:
                 self._run_again_if_revealed(spec)
             result = self._act_on_one_state(spec)
-        except NotKept:
+        except NotCached:
             self._dependency.left.add(spec.name)
             return _Failed(spec.name, ())
         except Interrupted:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.inputs.links import has_link
-from gpuemu_flow.observed import Given, Observation
+from gpuemu_flow.observed import ConfiguredEnv, Observation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.tasks import stages
@@ -103,7 +103,7 @@ class RuleOutputs:
     def refuse_seen(self, observed: Mapping[str, Observation], lookup: Lookup) -> None:
         """Do as `refuse` with what running programs of the op were seen to use until now."""
         for seen in observed.values() if self.producers else ():
-            self.refuse(lookup.discover(seen, Given()))
+            self.refuse(lookup.discover(seen, ConfiguredEnv()))
 
     def not_waited_for(
         self,

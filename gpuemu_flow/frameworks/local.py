@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.client.arguments import check_tolerances
 from gpuemu_flow.client.arrays import as_array
 from gpuemu_flow.client.context import failed
-from gpuemu_flow.client.given import check_tolerances
 from gpuemu_flow.client.results import FailureInfo, ValidationResult
 from gpuemu_flow.frameworks.local_auto import LocalReference, local_envelope
 from gpuemu_flow.frameworks.local_shadow import Versions
@@ -45,7 +45,7 @@ def reference_of(
     function: Callable[..., Any] | Versions,
     call: Callable[[Callable[..., Any], Arrays], Any],
 ) -> LocalReference:
-    """Wrap a function as a `LocalReference`; `call` passes arrays to a version of it."""
+    """Wrap a function as a `LocalReference`, which passes arrays to it by `call`."""
     return LocalReference(function, lambda version, arrays: outputs_by_name(call(version, arrays)))
 
 

@@ -88,7 +88,7 @@ def validate_model(
     if dtype is not None:
         model.to(getattr(torch, dtype))
 
-    def hook(name: str, twin: _Twin) -> Callable[..., None]:
+    def hook(name: str, twin: _LayerCopy) -> Callable[..., None]:
         def judge(_: Any, args: Any, kwargs: Any, output: Any) -> None:
             given = {**dict(enumerate(args)), **kwargs}
             tensors = {
@@ -120,7 +120,7 @@ def validate_model(
     handles = []
     try:
         for name, layer in layers.items():
-            twin = _Twin(copy.deepcopy(layer).to(device=device, dtype=wide), device, wide)
+            twin = _LayerCopy(copy.deepcopy(layer).to(device=device, dtype=wide), device, wide)
             handles.append(layer.register_forward_hook(hook(name, twin), with_kwargs=True))
         yield context
     finally:
@@ -143,7 +143,7 @@ def _floating(model: Any) -> list[tuple[str, Any]]:
 
 
 @dataclass(frozen=True)
-class _Twin:
+class _LayerCopy:
     """A copy of a layer in a dtype of its own."""
 
     layer: Any
@@ -188,7 +188,7 @@ class _Versions(Versions):
             if name != SHADOW:
                 raise NotImplementedError("a layer has no source to round in")
             twin: Any = self._made[PLAIN]
-            narrow: Any = _Twin(copy.deepcopy(twin.layer).float(), twin.device, _float32())
+            narrow: Any = _LayerCopy(copy.deepcopy(twin.layer).float(), twin.device, _float32())
             self._made[name] = narrow
         return self._made[name]
 

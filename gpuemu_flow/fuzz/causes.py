@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gpuemu_flow.cases.cause import Cause
     from gpuemu_flow.fuzz.budget import Budget
-    from gpuemu_flow.fuzz.relating import Tried
+    from gpuemu_flow.fuzz.relation_search import Tried
     from gpuemu_flow.fuzz.subjects import OpSubject
     from gpuemu_flow.judging.case_evaluator import CaseEvaluator
     from gpuemu_flow.runners.pool import Pool
@@ -285,8 +285,8 @@ def _key(
 
 def _with_members(cause: Cause, failing: Sequence[Case]) -> Cause:
     """Return the cause with the failing cases that it explains."""
-    from gpuemu_flow.cases.beliefs import holds  # noqa: PLC0415
     from gpuemu_flow.cases.cause import case_id  # noqa: PLC0415
+    from gpuemu_flow.cases.hypotheses import holds  # noqa: PLC0415
     from gpuemu_flow.cases.measured import facts_of  # noqa: PLC0415
 
     if not cause.predicates:
@@ -308,7 +308,7 @@ def _found(
 ) -> list[Cause]:
     from gpuemu_flow.cases.variants import Variants  # noqa: PLC0415
     from gpuemu_flow.fuzz.experiment import Experiment  # noqa: PLC0415
-    from gpuemu_flow.fuzz.relating import Relater  # noqa: PLC0415
+    from gpuemu_flow.fuzz.relation_search import RelationSearch  # noqa: PLC0415
     from gpuemu_flow.judging.case_evaluator import open_evaluator  # noqa: PLC0415
 
     smallest = min(_largest(case) for case in failing)
@@ -323,8 +323,8 @@ def _found(
     watched = any(r.failures[0].kind not in WRONG_VALUES for _, r in members)
     with open_evaluator(pool, subject.subject, cancel) as evaluator:
         judge = _Judge(evaluator, kind, watched=watched)
-        relater = Relater(subject.schema, _Reference(evaluator, budget).ask)
-        experiment = Experiment(variants, judge.run, relater, budget, failing, passing)
+        relations = RelationSearch(subject.schema, _Reference(evaluator, budget).ask)
+        experiment = Experiment(variants, judge.run, relations, budget, failing, passing)
         cause = experiment.cause()
         return [cause] if cause is not None else experiment.seen_with()
 
@@ -351,7 +351,7 @@ class _Judge:
 
     def run(self, case: Case, inputs: Mapping[str, NDArray[Any]] | None = None) -> Tried:
         """Judge one case, on inputs of its own or on given ones."""
-        from gpuemu_flow.fuzz.relating import Tried  # noqa: PLC0415
+        from gpuemu_flow.fuzz.relation_search import Tried  # noqa: PLC0415
 
         evaluated = (
             self._evaluator.judge(case, self._checks)

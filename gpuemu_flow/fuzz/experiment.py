@@ -6,30 +6,30 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from gpuemu_flow.cases.beliefs import (
-    ALMOST_SURE,
-    TELLING,
-    Belief,
-    beliefs,
-    chance_of,
-    fisher,
-    holds,
-    most_divided,
-    sentence_of,
-)
 from gpuemu_flow.cases.cause import Cause, Counts, RelationName
 from gpuemu_flow.cases.facts import ELEMENTS, CaseFacts
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.cases.given import is_made
+from gpuemu_flow.cases.generated_values import is_made
+from gpuemu_flow.cases.hypotheses import (
+    ALMOST_SURE,
+    TELLING,
+    Hypothesis,
+    chance_of,
+    fisher,
+    holds,
+    hypotheses,
+    most_divided,
+    sentence_of,
+)
 from gpuemu_flow.cases.measured import facts_of
 from gpuemu_flow.cases.predicates import TINY, Predicate
 from gpuemu_flow.cases.variants import Variants
 from gpuemu_flow.fuzz.budget import Budget
-from gpuemu_flow.fuzz.claiming import Arrays, Claimant
+from gpuemu_flow.fuzz.claim_search import Arrays, ClaimSearch
 from gpuemu_flow.fuzz.fillings import fillings
 from gpuemu_flow.fuzz.quadrants import Waiting
-from gpuemu_flow.fuzz.relating import CONTRADICTED, PLAIN, Relater, Tried
-from gpuemu_flow.fuzz.settling import settled
+from gpuemu_flow.fuzz.relation_search import CONTRADICTED, PLAIN, RelationSearch, Tried
+from gpuemu_flow.fuzz.thresholds import with_exact_numbers
 from gpuemu_flow.types import Case
 
 POOL = 48
@@ -85,7 +85,7 @@ class Experiment:
     variants : Variants
     run : callable
         Judges a case, on inputs of its own or on given ones.
-    relater : Relater
+    relations : RelationSearch
         Tests relations between the outputs.
     budget : Budget
     failing, passing : sequence of Case
@@ -96,22 +96,22 @@ class Experiment:
         self,
         variants: Variants,
         run: Try,
-        relater: Relater,
+        relations: RelationSearch,
         budget: Budget,
         failing: Sequence[Case],
         passing: Sequence[Case],
     ) -> None:
         self._variants = variants
         self._run = run
-        self._relater = relater
+        self._relations = relations
         self._budget = budget
         self._failing = list(failing)
         self._passing = list(passing)
         self._facts: list[CaseFacts] = []
         self._fails: list[bool] = []
         self._tested = 0
-        self._run_already: set[int] = set()
-        self._claimant = Claimant(relater, self._try_on)
+        self._already_run: set[int] = set()
+        self._claims = ClaimSearch(relations, self._try_on)
         for case, failed in ((c, f) for cs, f in ((failing, True), (passing, False)) for c in cs):
             self._learn(facts_of(case), failed)
         self._given = len(self._facts)
@@ -126,7 +126,7 @@ class Experiment:
         begin = time.monotonic()
         tried = self._run(case, None)
         self._budget.took(time.monotonic() - begin)
-        self._run_already.add(case.seed)
+        self._already_run.add(case.seed)
         if tried.failed is not None:
             self._learn(facts or facts_of(case), tried.failed)
             if tried.failed:
@@ -146,10 +146,10 @@ class Experiment:
     def _claim(self) -> Cause | None:
         """Find a claim about the wrong elements of all failing cases."""
         failing, passing = (
-            [case for case in cases if case.seed not in self._run_already]
+            [case for case in cases if case.seed not in self._already_run]
             for cases in (self._failing, self._passing)
         )
-        return self._claimant.cause(failing, passing, self._variants.like(self._failing[:8]))
+        return self._claims.cause(failing, passing, self._variants.like(self._failing[:8]))
 
     def _try_on(self, case: Case, inputs: Arrays | None) -> Tried | None:
         if inputs is None:
@@ -165,28 +165,28 @@ class Experiment:
 
     def _relation(self) -> Cause | None:
         """Find a relation that all failing cases with plain values share."""
-        chosen = self._relater.candidates(self._failing)
+        chosen = self._relations.candidates(self._failing)
         for case in chosen:
             tried = self._try(case)
             if tried is None:
                 return None
-            self._claimant.observe(tried)
+            self._claims.observe(tried)
             if tried.failed:
-                self._relater.observe(tried)
-        self._relater.weigh(self._passing)
-        spared = self._relater.candidates(self._passing)[:1] + self._largest(self._passing)
+                self._relations.observe(tried)
+        self._relations.weigh(self._passing)
+        spared = self._relations.candidates(self._passing)[:1] + self._largest(self._passing)
         for case in spared[:CONTRADICTED]:
-            tried = self._try(case) if self._relater.left else None
+            tried = self._try(case) if self._relations.left else None
             if tried is None:
                 break
-            self._claimant.observe(tried)
-            self._relater.spared(tried)
-        if not self._relater.left:
+            self._claims.observe(tried)
+            self._relations.spared(tried)
+        if not self._relations.left:
             return None
         counts = self._confirm_relation(self._of_each_strategy(chosen))
         self._contradict_by_large_ones()
-        relation = self._relater.best()
-        enough = counts.inside >= self._relater.enough
+        relation = self._relations.best()
+        enough = counts.inside >= self._relations.enough
         if relation is None or not enough or counts.inside_failed < RELATED * counts.inside:
             return None
         named = RelationName(relation.kind, relation.subject, relation.formula)
@@ -195,21 +195,23 @@ class Experiment:
     def _contradict_by_large_ones(self) -> None:
         """Run the largest known failing cases: small ones agree with more relations."""
         for case in self._largest(self._failing)[:LARGE]:
-            tried = self._try(case) if self._relater.left else None
+            tried = self._try(case) if self._relations.left else None
             if tried is None:
                 return
             if tried.failed:
-                self._relater.observe(tried)
+                self._relations.observe(tried)
 
     def _largest(self, known: Sequence[Case]) -> list[Case]:
         """List cases with plain values that were not run yet, largest first."""
-        plain = [c for c in known if c.seed not in self._run_already and self._relater.is_plain(c)]
+        plain = [
+            c for c in known if c.seed not in self._already_run and self._relations.is_plain(c)
+        ]
         return sorted(plain, key=lambda case: -case.numel)
 
     def _of_each_strategy(self, chosen: Sequence[Case]) -> list[Case]:
         """Return chosen cases, and a failing one of each other combination of strategies."""
         found = {tuple(spec.strategy for spec in case.inputs): case for case in chosen}
-        for case in filter(self._relater.is_plain, self._failing):
+        for case in filter(self._relations.is_plain, self._failing):
             found.setdefault(tuple(spec.strategy for spec in case.inputs), case)
         others = [case for case in found.values() if case not in chosen]
         return [*chosen, *others[:STRATEGIES_MORE]]
@@ -218,25 +220,25 @@ class Experiment:
         """Run new cases with plain values until enough have failed, or no relation is left."""
         fitted = failed = passed = 0
         for case in islice(self._variants.like(chosen), 4 * POOL):
-            settled = failed >= self._relater.enough and self._relater.best() is not None
-            if settled or max(failed, passed // 2) > 2 * self._relater.enough:
+            settled = failed >= self._relations.enough and self._relations.best() is not None
+            if settled or max(failed, passed // 2) > 2 * self._relations.enough:
                 break
-            if not self._relater.is_plain(case):
+            if not self._relations.is_plain(case):
                 continue
             tried = self._try(case)
             if tried is None:
                 break
             if tried.failed is None:
                 continue
-            self._claimant.observe(tried)
-            fits = self._relater.observe(tried)
+            self._claims.observe(tried)
+            fits = self._relations.observe(tried)
             if tried.failed and fits is None:
                 continue
             if tried.failed:
                 failed, fitted = failed + 1, fitted + bool(fits)
             else:
                 passed += 1
-            if not self._relater.left:
+            if not self._relations.left:
                 break
         return Counts(fitted, failed, 0, passed)
 
@@ -246,7 +248,7 @@ class Experiment:
         explore = int(EXPLORED * self._budget.left)
         most = explore
         while explore > 0:
-            found = beliefs(self._facts, self._fails)
+            found = hypotheses(self._facts, self._fails)
             if found and found[0].weight > ALMOST_SURE and explore < most - 3:
                 break
             picked = self._divided(found)
@@ -254,7 +256,7 @@ class Experiment:
                 break
             explore -= 1
         while self._budget.left >= 2 * FEWEST:
-            found = beliefs(self._facts, self._fails)
+            found = hypotheses(self._facts, self._fails)
             if not found:
                 return None
             if self._is_trivial(found[0]) or _is_vague(found[0]):
@@ -269,7 +271,7 @@ class Experiment:
             if exact is None:
                 return None
             known = list(zip(self._facts, self._fails, strict=True))
-            precise = settled(exact, known, self._probe)
+            precise = with_exact_numbers(exact, known, self._probe)
             if precise != exact:
                 counts = self._counted(precise)
             return Cause(True, sentence_of(precise), precise, counts=counts)
@@ -283,7 +285,7 @@ class Experiment:
         passed = inside = 0
         bases = [c for c in self._failing if is_made(c) and 0 < c.numel <= MOST_FILLED]
         bases = [case for case in bases if holds(predicates, facts_of(case))]
-        bases.sort(key=lambda case: (not self._relater.is_plain(case), -min(case.numel, 256)))
+        bases.sort(key=lambda case: (not self._relations.is_plain(case), -min(case.numel, 256)))
         for case in bases[:CHALLENGED]:
             inputs = materialise(case)
             for predicate in predicates:
@@ -358,7 +360,7 @@ class Experiment:
         """
         found = None
         bases = [case for case in self._failing if is_made(case)]
-        bases.sort(key=lambda case: (not self._relater.is_plain(case), -min(case.numel, 256)))
+        bases.sort(key=lambda case: (not self._relations.is_plain(case), -min(case.numel, 256)))
         for base in bases[:CHALLENGED]:
             case = self._variants.resized(base, name, size)
             if case is None or case.numel > MOST_FILLED or self._budget.late():
@@ -384,16 +386,16 @@ class Experiment:
             failed[side] += bad
         return Counts(failed[True], number[True], failed[False], number[False])
 
-    def _is_trivial(self, belief: Belief) -> bool:
+    def _is_trivial(self, hypothesis: Hypothesis) -> bool:
         """Tell whether nearly all cases meet a condition; the others may be too small to fail."""
-        return belief.outside < TELLING * (belief.inside + belief.outside)
+        return hypothesis.outside < TELLING * (hypothesis.inside + hypothesis.outside)
 
     def _pool(self) -> Iterator[tuple[Case, CaseFacts]]:
         known = self._failing[-40:] if self._failing else []
         for case in islice(self._variants.draw(known), POOL):
             yield case, facts_of(case)
 
-    def _divided(self, found: list[Belief]) -> tuple[Case, CaseFacts] | None:
+    def _divided(self, found: list[Hypothesis]) -> tuple[Case, CaseFacts] | None:
         for _ in range(2):
             pool = list(self._pool())
             if not found:
@@ -403,7 +405,7 @@ class Experiment:
                 return pool[place]
         return None
 
-    def _confirm(self, belief: Belief) -> Counts | None:
+    def _confirm(self, hypothesis: Hypothesis) -> Counts | None:
         """Run new cases that meet a condition and others in turn; return None once they refute it.
 
         Of two conditions each quadrant is tried: where the first holds alone, the second alone, and
@@ -413,7 +415,7 @@ class Experiment:
         failed = {True: 0, False: 0}
         most = self._budget.left // 2
         side = True
-        waiting = Waiting(belief.predicates)
+        waiting = Waiting(hypothesis.predicates)
         for _ in range(2 * most):
             picked = self._inside(side, waiting)
             if picked is None:
@@ -430,7 +432,7 @@ class Experiment:
             side = not side
         counts = Counts(failed[True], number[True], failed[False], number[False])
         fresh = fisher(failed[True], number[True], 0, number[False]) * self._tested
-        overall = chance_of(belief.predicates, self._facts, self._fails, belief.tried)
+        overall = chance_of(hypothesis.predicates, self._facts, self._fails, hypothesis.tried)
         enough = min(number.values()) >= FEWEST and max(fresh, overall) <= MOST_CHANCE
         enough = enough and waiting.each_tried(QUADRANT)
         return counts if enough and failed[True] >= INSIDE_FAILED * number[True] else None
@@ -451,15 +453,18 @@ class Experiment:
         """
         found: list[Cause] = []
         subjects: set[tuple[str, ...]] = set()
-        for belief in beliefs(self._facts, self._fails):
-            about = tuple(predicate.subject for predicate in belief.predicates)
-            if len(found) == MOST_SEEN or belief.chance >= 1.0 or about in subjects:
+        for hypothesis in hypotheses(self._facts, self._fails):
+            about = tuple(predicate.subject for predicate in hypothesis.predicates)
+            if len(found) == MOST_SEEN or hypothesis.chance >= 1.0 or about in subjects:
                 continue
             subjects.add(about)
             counts = Counts(
-                belief.inside_failed, belief.inside, belief.outside_failed, belief.outside
+                hypothesis.inside_failed,
+                hypothesis.inside,
+                hypothesis.outside_failed,
+                hypothesis.outside,
             )
-            found.append(Cause(False, belief.sentence, belief.predicates, counts=counts))
+            found.append(Cause(False, hypothesis.sentence, hypothesis.predicates, counts=counts))
         return found
 
 
@@ -468,12 +473,12 @@ def _is_plain(facts: CaseFacts) -> bool:
     return set(facts.strategies.values()) <= set(PLAIN)
 
 
-def _is_vague(belief: Belief) -> bool:
+def _is_vague(hypothesis: Hypothesis) -> bool:
     """Tell whether a condition is a list of nearly all strategies, or a bound beyond zero.
 
     Nearly every input holds an element below a positive bound, or above a negative one.
     """
-    return any(_is_long(each) or _is_beyond_zero(each) for each in belief.predicates)
+    return any(_is_long(each) or _is_beyond_zero(each) for each in hypothesis.predicates)
 
 
 def _is_long(each: Predicate) -> bool:

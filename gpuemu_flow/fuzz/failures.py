@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.cause import case_id
 from gpuemu_flow.cases.generate import input_values, materialise
-from gpuemu_flow.cases.given import is_made
+from gpuemu_flow.cases.generated_values import is_made
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, StoreError, UsageError
 from gpuemu_flow.fuzz.named_case import records_from_words
-from gpuemu_flow.fuzz.retrial import FailureSetting, judge_in, shows_all
+from gpuemu_flow.fuzz.rejudging import FailureSetting, judge_in, shows_all
 from gpuemu_flow.fuzz.subjects import (
     dtypes_of,
     op_names,

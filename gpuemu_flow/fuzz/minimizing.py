@@ -7,7 +7,7 @@ from functools import partial
 from threading import Event
 from typing import Any
 
-from gpuemu_flow.cases.given import case_fault
+from gpuemu_flow.cases.generated_values import case_fault
 from gpuemu_flow.cases.minimize import (
     Candidate,
     Minimized,
@@ -19,7 +19,7 @@ from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.fuzz.failures import FailureLog, stored_inputs, subject_for
-from gpuemu_flow.fuzz.retrial import (
+from gpuemu_flow.fuzz.rejudging import (
     FailureSetting,
     fails_alike,
     judge_in,

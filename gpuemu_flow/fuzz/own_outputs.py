@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.cases.given import demand_made, is_made
+from gpuemu_flow.cases.generated_values import demand_made, is_made
 from gpuemu_flow.cases.samples import op_samples
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.engine.workspace import Workspace
@@ -73,7 +73,7 @@ class OwnOutputs:
 
         Raises
         ------
-        GivenError
+        GenerateError
             A function that returns values of an input failed.
         """
         case = self._planned.case(self.op(op), sequence, index)

@@ -19,7 +19,7 @@ from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.graph.overrides import Overrides
 from gpuemu_flow.inputs.files import FileTable, Stamp, stamp_of
 from gpuemu_flow.judging.subject import Subject
-from gpuemu_flow.observed import Given, Observation
+from gpuemu_flow.observed import ConfiguredEnv, Observation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
 from gpuemu_flow.runners.codec import kwarg_text
@@ -106,7 +106,7 @@ class WireInputs:
         self.names = names
         self.parts = lookup.parts(names)
 
-    def learn(self, who: str, seen: Observation, given: Given) -> None:
+    def learn(self, who: str, seen: Observation, given: ConfiguredEnv) -> None:
         """Add the inputs that one program was seen to use so far.
 
         Raises

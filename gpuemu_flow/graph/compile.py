@@ -17,8 +17,8 @@ from gpuemu_flow.graph.graph import STAGES, Graph, Skip
 from gpuemu_flow.graph.overrides import Overrides
 from gpuemu_flow.graph.sampling import Sampling, samplings
 from gpuemu_flow.graph.snapshot import KernelBasis
+from gpuemu_flow.inputs.forbidden_files import ForbiddenFiles
 from gpuemu_flow.inputs.globs import glob_files
-from gpuemu_flow.inputs.kept_from import KeptFrom
 from gpuemu_flow.inputs.links import links_of
 from gpuemu_flow.inputs.sources import Closure, SourceIndex
 from gpuemu_flow.judging.params import CompareParams
@@ -79,7 +79,7 @@ class Compiler:
             wanted.apart,
             self._outputs_apart(config),
         )
-        self._kept_from = KeptFrom(config.root, cache.folder, config.files, self.sources)
+        self._forbidden = ForbiddenFiles(config.root, cache.folder, config.files, self.sources)
         self._tasks: dict[str, TaskSpec] = {}
         self._skips: list[Skip] = []
         self.kernel_basis: KernelBasis | None = None
@@ -201,9 +201,9 @@ class Compiler:
                 },
             )
             cases = _reads(stages.GENERATE, made)
-            kept_away = self._kept_from.off_limits(op, program)
+            off_limits = self._forbidden.off_limits(op, program)
             fence: dict[str, Any] = {
-                "sandbox": self._kept_from.key(self.fence, op, program, kept_away)
+                "sandbox": self._forbidden.key(self.fence, op, program, off_limits)
             }
             judge = "" if self._is_one(op, program) else f"{stages.REFERENCE}:{op.name}:{dtype}"
             known = self._known(op, program) if judge else ()
@@ -225,13 +225,13 @@ class Compiler:
                         **extra,
                     ),
                     settings=self._program(
-                        op, ref, kept_from, builds[ref.kernel], fenced=stage == stages.OP
+                        op, ref, off_limits, builds[ref.kernel], fenced=stage == stages.OP
                     ),
                     judge=judge if stage == stages.OP else "",
                     known=known if stage == stages.OP else (),
                 )
-                for stage, kind, ref, kept_from, extra in (
-                    (stages.OP, OpParams, program, kept_away, fence),
+                for stage, kind, ref, off_limits, extra in (
+                    (stages.OP, OpParams, program, off_limits, fence),
                     (stages.REFERENCE, ReferenceParams, op.reference, NOTHING, {}),
                 )
             )
@@ -327,10 +327,10 @@ class Compiler:
         return program.kind in EMULATED or bool({*program.files} & {*op.reference.files})
 
     def _known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
-        """Return `KeptFrom.known`, with what rules will have made of it."""
+        """Return `ForbiddenFiles.known`, with what rules will have made of it."""
         patterns = (*op.depends, *op.shared)
         made = {name for pattern in patterns for name in self._rules_made(pattern)}
-        return tuple(sorted(made.union(self._kept_from.known(op, program))))
+        return tuple(sorted(made.union(self._forbidden.known(op, program))))
 
     def _rules_made(self, pattern: str) -> list[str]:
         return [] if self._rules is None else self._rules.made(pattern)
@@ -366,7 +366,7 @@ class Compiler:
         self,
         op: OpConfig,
         ref: ProgramRef,
-        kept_from: OffLimits,
+        off_limits: OffLimits,
         code: TaskSpec | None,
         *,
         fenced: bool,
@@ -382,10 +382,10 @@ class Compiler:
         emulated = ref.kind in EMULATED
         sandbox = None
         if fenced:
-            own = self._kept_from.own(op, ref)
-            sandbox = self.fence.around(kept_from, path, emulated=emulated, own=own)
+            own = self._forbidden.own(op, ref)
+            sandbox = self.fence.around(off_limits, path, emulated=emulated, own=own)
         if emulated:
-            kept_from = NOTHING  # nothing of the user's runs in that process
+            off_limits = NOTHING  # nothing of the user's runs in that process
             arguments.append(json.dumps({t.name: t.dims for t in op.schema.inputs}))
         return Program(
             ref.kind,
@@ -424,7 +424,7 @@ class Compiler:
             forbid=op.forbid if fenced else (),
             framework=self._framework(ref),
             sandbox=sandbox,
-            **kept_from,
+            **off_limits,
         ).to_json()
 
     def _framework(self, ref: ProgramRef) -> str:
@@ -439,10 +439,10 @@ class Compiler:
         """Return the functions that generate inputs, with the op's own restrictions."""
         if not op.generators:
             return {}
-        kept_away = self._kept_from.off_limits(op, program, *op.generators.values())
+        off_limits = self._forbidden.off_limits(op, program, *op.generators.values())
         made = {
             label: self._program(
-                replace(op, kwargs={}, outputs=(), gradients=()), ref, kept_away, None, fenced=True
+                replace(op, kwargs={}, outputs=(), gradients=()), ref, off_limits, None, fenced=True
             )
             for label, ref in op.generators.items()
         }

@@ -322,7 +322,7 @@ class _KernelCompiler:
 
     @staticmethod
     def _given_paths(kernel: KernelConfig) -> tuple[Path | None, Path | None]:
-        """Return a kernel's PTX and cubin; a source may be one of them itself."""
+        """Return a kernel's PTX and cubin, one of which may be its source."""
         ptx, cubin = kernel.ptx, kernel.cubin
         if kernel.source is not None and not kernel.build.command:
             ptx = kernel.source if ptx is None and kernel.source.suffix == ".ptx" else ptx

@@ -58,7 +58,7 @@ class Answer:
         self._plan = self._holding()
         self._said: list[str] = []
         self._conditions: list[str] = []
-        self._spoilt = not self._plan
+        self._discarded = not self._plan
         self.text = self._kept() if self._plan else ""
 
     def _holding(self) -> str:
@@ -86,14 +86,14 @@ class Answer:
         kind, _, path = line.partition(" ")
         return _is_unlocked(path) if kind == "unlocked" else plan.holds(line, self._environ)
 
-    def hear(self, text: str, *, err: bool) -> None:
+    def record(self, text: str, *, err: bool) -> None:
         """Record a text that is printed."""
         self._said.append(text)
-        self._spoilt |= err
+        self._discarded |= err
 
-    def spoil(self) -> None:
+    def discard(self) -> None:
         """Do not cache this answer: it depends on something that no condition covers."""
-        self._spoilt = True
+        self._discarded = True
 
     def rest_on(self, folders: Iterable[str] = (), files: Iterable[str] = ()) -> None:
         """Make the answer depend on some files, and on the listings of some folders."""
@@ -120,7 +120,7 @@ class Answer:
 
         text = "".join(self._said)
         lines = [f"plan {self._plan}", f"key {self._key}", *self._conditions]
-        if self._spoilt or not text or any("\n" in line for line in lines):
+        if self._discarded or not text or any("\n" in line for line in lines):
             return
         try:
             body = "\n".join(lines).encode() + b"\n\n" + text.encode()
@@ -140,7 +140,7 @@ recording: Answer | None = None
 """The present command's answer, if it may be kept."""
 
 
-def may_be_kept(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
+def may_be_cached(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Tell whether a command only reads when nothing has changed, so that it may be cached."""
     words = tuple(arguments)
     if words[:1] == ("ci",) and any(environ.get(name) for name in _OF_SERVICES):

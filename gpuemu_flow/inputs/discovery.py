@@ -22,7 +22,7 @@ from gpuemu_flow.inputs.plan import ALL_VARIABLES, look_of, variable_digest
 from gpuemu_flow.inputs.settled import SettledFacts
 from gpuemu_flow.inputs.unchanged import Unchanged, raw
 from gpuemu_flow.let_through import is_general, is_named
-from gpuemu_flow.observed import Given, Observation
+from gpuemu_flow.observed import ConfiguredEnv, Observation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
@@ -100,12 +100,12 @@ class Discovery:
         self._memo: dict[str, str] | None = None
         self._looks: dict[Discovered, _Looked] = {}
 
-    def discover(self, seen: Observation, given: Given) -> Discovered:
+    def discover(self, seen: Observation, given: ConfiguredEnv) -> Discovered:
         """Convert an observation into a set of names.
 
         Parameters
         ----------
-        given : Given
+        given : ConfiguredEnv
             The configuration's rules for the environment. Variables that it sets are already part
             of the key. Variables that it lets through are inputs even if unread, since reads by
             machine code are not seen.
@@ -437,7 +437,7 @@ _STATES = {
 }
 
 
-def _variables(seen: Observation, given: Given) -> frozenset[str]:
+def _variables(seen: Observation, given: ConfiguredEnv) -> frozenset[str]:
     """Return the variables that a program can see and depends on."""
     read = {
         name

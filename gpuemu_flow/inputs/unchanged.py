@@ -36,7 +36,7 @@ def _mode(path: str) -> int:
 
 
 def raw(variables: Mapping[str, str]) -> dict[Any, Any]:
-    """Return a copy of an environment; that of this process stays bytes, not decoded.
+    """Return a copy of an environment; that of this process is copied as bytes.
 
     `os.environ` decodes every variable each time it is read.
     """

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.cases.given import is_made, unmade
+from gpuemu_flow.cases.generated_values import is_made, unmade
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.judging.checks import PLAIN
 from gpuemu_flow.judging.evaluated import BatchSize, EvaluatedCase, Prepared

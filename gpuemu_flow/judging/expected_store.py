@@ -21,7 +21,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gpuemu_flow.errors import StoreError
-from gpuemu_flow.observed import Given, Observation
+from gpuemu_flow.observed import ConfiguredEnv, Observation
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.store.discovered import SeenInputs
 from gpuemu_flow.store.keys import digest_json
@@ -160,7 +160,7 @@ class ExpectedStore:
         self._lock = threading.Lock()
         self.found = self.kept = 0
 
-    def learn(self, seen: Observation, given: Given) -> None:
+    def learn(self, seen: Observation, given: ConfiguredEnv) -> None:
         """Add inputs that the reference was seen to use to the key of later outputs."""
         if self.inputs is not None:
             self.inputs.learn("reference", seen, given)

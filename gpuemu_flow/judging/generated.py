@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from threading import Event
 
-from gpuemu_flow.cases.given import case_fault, given_values, wanted_of, with_given
+from gpuemu_flow.cases.generated_values import case_fault, decode_values, wanted_of, with_values
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.judging.generators import MOST_ANSWERED, TARGET, GeneratorCall
 from gpuemu_flow.observed import Observation
@@ -20,7 +20,7 @@ from gpuemu_flow.runners.attempt import JobFailedError
 from gpuemu_flow.runners.pool import OnObserved, Pool
 from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS
 from gpuemu_flow.types import Case, InputSpec, Json
-from gpuemu_flow.value_rules import GENERATE_FAILED_SLUG, GivenValues
+from gpuemu_flow.value_rules import GENERATE_FAILED_SLUG, GeneratedValues
 
 Generators = Mapping[str, Program]
 """Programs by the text that stands in the schema."""
@@ -49,7 +49,7 @@ def with_generated(
     ------
     CancelledRunError
     """
-    found: list[dict[str, GivenValues]] = [{} for _ in cases]
+    found: list[dict[str, GeneratedValues]] = [{} for _ in cases]
     wanted: dict[str, list[tuple[int, InputSpec]]] = {}
     for number, case in enumerate(cases):
         for spec in wanted_of(case):
@@ -58,11 +58,11 @@ def with_generated(
     for label, places in wanted.items():
         if label not in generators:
             continue  # the case says that nobody called it
-        asker = _Asker(pool, generators[label], label, cancel, on_observed)
+        asker = _GeneratorCaller(pool, generators[label], label, cancel, on_observed)
         calls = [_call_of(cases[number], spec) for number, spec in places]
         for (number, spec), given in zip(places, asker.ask_all(calls), strict=True):
             found[number][spec.name] = _checked(spec, given)
-    return [with_given(case, given) for case, given in zip(cases, found, strict=True)]
+    return [with_values(case, given) for case, given in zip(cases, found, strict=True)]
 
 
 def input_error(case: Case) -> RunError | None:
@@ -97,18 +97,18 @@ def _call_of(case: Case, spec: InputSpec) -> GeneratorCall:
     )
 
 
-def _checked(spec: InputSpec, given: GivenValues) -> GivenValues:
+def _checked(spec: InputSpec, given: GeneratedValues) -> GeneratedValues:
     """Check that values from the user's process can be read, and return them."""
     if given.slug:
         return given
     try:
-        given_values(replace(spec, given=given))
+        decode_values(replace(spec, given=given))
     except UsageError as error:
-        return GivenValues(slug=GENERATE_FAILED_SLUG, message=error.problems[0].message)
+        return GeneratedValues(slug=GENERATE_FAILED_SLUG, message=error.problems[0].message)
     return given
 
 
-class _Asker:
+class _GeneratorCaller:
     """Calls one function for values, so that a broken worker costs only one case."""
 
     def __init__(
@@ -126,9 +126,9 @@ class _Asker:
         self._seen = Observation()
         self._tell = on_observed
 
-    def ask_all(self, calls: Sequence[GeneratorCall]) -> list[GivenValues]:
+    def ask_all(self, calls: Sequence[GeneratorCall]) -> list[GeneratedValues]:
         """Return one answer for each call, in their order."""
-        answers: list[GivenValues] = []
+        answers: list[GeneratedValues] = []
         slow = 0
         alone = False
         while len(answers) < len(calls):
@@ -152,7 +152,7 @@ class _Asker:
                 alone = True
         return answers
 
-    def _ask(self, calls: Sequence[GeneratorCall]) -> list[GivenValues]:
+    def _ask(self, calls: Sequence[GeneratorCall]) -> list[GeneratedValues]:
         payload = {"label": self._label, "calls": [call.to_json() for call in calls]}
         answer = self._pool.call(
             self._program,
@@ -167,14 +167,14 @@ class _Asker:
             raise JobFailedError(RunError("op-broke-runner", "its worker gave no usable answer"))
         return found
 
-    def _failed(self, call: GeneratorCall, error: RunError) -> GivenValues:
+    def _failed(self, call: GeneratorCall, error: RunError) -> GeneratedValues:
         text = f"{call.name}: {self._label}: {error.message}"
-        return GivenValues("", GENERATE_FAILED_SLUG, text, error.hint, error.file, error.line)
+        return GeneratedValues("", GENERATE_FAILED_SLUG, text, error.hint, error.file, error.line)
 
 
-def _read(answer: Json) -> list[GivenValues]:
+def _read(answer: Json) -> list[GeneratedValues]:
     """Parse the answers of a worker; return none if they are malformed."""
-    kinds = {name: type(value) for name, value in vars(GivenValues()).items()}
+    kinds = {name: type(value) for name, value in vars(GeneratedValues()).items()}
     if not isinstance(answer, list):
         return []
     found = []
@@ -183,5 +183,5 @@ def _read(answer: Json) -> list[GivenValues]:
             type(value) is not kinds.get(name) for name, value in each.items()
         ):
             return []
-        found.append(GivenValues.from_json(each))
+        found.append(GeneratedValues.from_json(each))
     return found

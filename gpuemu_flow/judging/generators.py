@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.cases.given import MOST_BYTES, to_given
+from gpuemu_flow.cases.generated_values import MOST_BYTES, encode_values
 from gpuemu_flow.numerics.dtypes import element_name
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.quick_dataclass import dataclass
@@ -28,7 +28,7 @@ from gpuemu_flow.value_rules import (
     GENERATE_DIFFERS_SLUG,
     GENERATE_FAILED_SLUG,
     GENERATE_RESULT_SLUG,
-    GivenValues,
+    GeneratedValues,
 )
 
 TARGET = "gpuemu_flow.judging.generators:generate_all"
@@ -119,7 +119,7 @@ def generate_all(payload: Json, evaluator: Evaluator) -> Json:
 
 def _answer(
     function: Callable[..., Any], program: Program, label: str, call: GeneratorCall
-) -> GivenValues:
+) -> GeneratedValues:
     """Call the function twice; return its values or their error."""
     try:
         names = _names(function)
@@ -127,18 +127,20 @@ def _answer(
     except OpError as error:
         failed = error.error
         text = f"{call.name}: {label}: {failed.message}"
-        return GivenValues(slug=failed.slug, message=text, hint=failed.hint)
+        return GeneratedValues(slug=failed.slug, message=text, hint=failed.hint)
     except BaseException as error:  # functions of the user's may raise anything
         failed = explain(error, program)
         text = f"{call.name}: {label}: {failed.message}"
-        return GivenValues("", GENERATE_FAILED_SLUG, text, failed.hint, failed.file, failed.line)
+        return GeneratedValues(
+            "", GENERATE_FAILED_SLUG, text, failed.hint, failed.file, failed.line
+        )
     if not (_fits(first, call) and first.nbytes <= MOST_BYTES):
         return _refused(label, call, first)
     if not _fits(second, call) or first.tobytes() != second.tobytes():
         text = f"{call.name}: {label} returned different values for equal arguments"
         hint = "draw from `rng` or `seed` alone, and keep nothing between calls"
-        return GivenValues(slug=GENERATE_DIFFERS_SLUG, message=text, hint=hint)
-    return to_given(first)
+        return GeneratedValues(slug=GENERATE_DIFFERS_SLUG, message=text, hint=hint)
+    return encode_values(first)
 
 
 def _names(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -181,12 +183,12 @@ def _fits(array: np.ndarray, call: GeneratorCall) -> bool:
     return array.shape == call.shape and element_name(array.dtype) == call.dtype
 
 
-def _refused(label: str, call: GeneratorCall, array: np.ndarray) -> GivenValues:
+def _refused(label: str, call: GeneratorCall, array: np.ndarray) -> GeneratedValues:
     asked = f"{call.dtype} {list(call.shape)}"
     if _fits(array, call):
         text = f"{call.name}: {label} returned {array.nbytes} bytes; {MOST_BYTES} are possible"
         hint = "smaller dims in the schema, or a kind of values in place of a function"
-        return GivenValues(slug=GENERATE_RESULT_SLUG, message=text, hint=hint)
+        return GeneratedValues(slug=GENERATE_RESULT_SLUG, message=text, hint=hint)
     text = f"{call.name}: {label} returned {array.dtype} {list(array.shape)}; {asked} is asked for"
     hint = "return an array of the `shape` and `dtype` that it is given"
-    return GivenValues(slug=GENERATE_RESULT_SLUG, message=text, hint=hint)
+    return GeneratedValues(slug=GENERATE_RESULT_SLUG, message=text, hint=hint)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.gradients import (
-    Bends,
     Excused,
+    Kinks,
     input_of,
     is_gradient,
     is_of_parameter,
@@ -35,7 +35,7 @@ def as_submitted(actual: Arrays, expected: Arrays) -> Arrays:
 
 
 def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckResult:
-    """Return the result of a submission; without a verdict if gradients are missing.
+    """Return the result of a submission, in which missing gradients make passed inconclusive.
 
     Parameters
     ----------
@@ -78,10 +78,10 @@ def with_parameters(actual: Arrays, expected: Arrays, dtypes: Mapping[str, list[
     return {**kept, **missing}
 
 
-def excused(result: CheckResult, actual: Arrays, bends: Bends) -> dict[str, Excused]:
+def excused(result: CheckResult, actual: Arrays, kinks: Kinks) -> dict[str, Excused]:
     """Find elements of failed gradients where a kink of the reference allows several values."""
     failed = {failure.output for failure in result.failures if is_gradient(failure.output)}
-    found = {name: bends.excuse(name, actual[name]) for name in sorted(failed & actual.keys())}
+    found = {name: kinks.excuse(name, actual[name]) for name in sorted(failed & actual.keys())}
     return {name: excuse for name, excuse in found.items() if excuse}
 
 

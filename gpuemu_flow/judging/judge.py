@@ -33,7 +33,7 @@ from gpuemu_flow.numerics.envelope import (
     is_exact_op,
     shadow_is_faithful,
 )
-from gpuemu_flow.numerics.gradients import Bends, MovedCotangents, unit_of
+from gpuemu_flow.numerics.gradients import Kinks, MovedCotangents, unit_of
 from gpuemu_flow.numerics.judge import BoolArray, Bound
 from gpuemu_flow.numerics.operand import Rounding, rounding_for
 from gpuemu_flow.numerics.tolerances import default_tolerance
@@ -109,7 +109,7 @@ class _Measured:
     inputs: Arrays
     expected: Arrays
     contracts: CaseContracts
-    bends: Bends
+    kinks: Kinks
     envelopes: dict[tuple[tuple[str, str], ...], Envelope] = field(default_factory=dict)
 
 
@@ -221,7 +221,7 @@ class Judge:
                 return early
         result = self._compared(actual, expected, inputs, criteria)
         if criteria.policy.gradients and result.verdict is Verdict.FAILED:
-            found = gradients.excused(result, actual, self._measured(case, inputs, expected).bends)
+            found = gradients.excused(result, actual, self._measured(case, inputs, expected).kinks)
             if found:
                 left_out = {name: excuse.unjudged for name, excuse in found.items()}
                 mended = gradients.corrected(actual, expected, found)
@@ -422,8 +422,8 @@ class Judge:
             settings = self._settings
             contracts = CaseContracts(settings.outputs, settings.input_dims, case, inputs, expected)
             unit = unit_of(case.dtype)
-            bends = Bends(self._evaluate, inputs, expected, case.seed, unit)
-            last = self._last = _Measured(inputs, expected, contracts, bends)
+            kinks = Kinks(self._evaluate, inputs, expected, case.seed, unit)
+            last = self._last = _Measured(inputs, expected, contracts, kinks)
         return last
 
     def _envelope(

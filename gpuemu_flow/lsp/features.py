@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 
 from lsprotocol import types
 
-from gpuemu_flow.lsp import cards, commands, offers
+from gpuemu_flow.lsp import cards, commands, completions
 from gpuemu_flow.lsp.documents import Document, to_range
 from gpuemu_flow.lsp.findings import Diagnosis
 from gpuemu_flow.lsp.outline import Outline
@@ -16,7 +16,7 @@ from gpuemu_flow.lsp.server import WATCHED, ConfigServer
 MAX_OPS = 2_000
 """Tables with lenses; more than an editor can show, and few enough to be sent at once."""
 
-_OFFER_KINDS = {
+_COMPLETION_KINDS = {
     "table": types.CompletionItemKind.Module,
     "key": types.CompletionItemKind.Property,
     "word": types.CompletionItemKind.EnumMember,
@@ -158,10 +158,10 @@ def _answer_places(server: ConfigServer) -> None:
         column = server.column(params.position, outlined)
         return [
             types.CompletionItem(
-                offer.text, kind=_OFFER_KINDS[offer.kind], detail=offer.detail or None,
-                documentation=offer.doc or None,
+                each.text, kind=_COMPLETION_KINDS[each.kind], detail=each.detail or None,
+                documentation=each.doc or None,
             )
-            for offer in offers.offers(outlined, params.position.line, column)
+            for each in completions.completions_at(outlined, params.position.line, column)
         ]  # fmt: skip
 
 

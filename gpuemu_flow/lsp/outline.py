@@ -108,7 +108,7 @@ class Outline:
 
 
 def outline(text: str) -> Outline:
-    """Parse a text; never fails, whatever it holds."""
+    """Parse a text, valid or not."""
     found = Outline(text, [line.removesuffix("\r") for line in text.split("\n")])
     if len(text) > MAX_BYTES:
         return found

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gpuemu_flow.numerics.elements import ELEMENT, GRAVELY, ROW, Feature, Sighting
+from gpuemu_flow.numerics.elements import ELEMENT, ROW, SEVERELY, Feature, LabelledUnits
 from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.ulp import Float64Array
 from gpuemu_flow.quick_dataclass import dataclass
@@ -49,7 +49,7 @@ CLOSE = 1.2
 """Ratio of a border's two ends up to which one number between them is named."""
 
 FADING = 1.3
-"""Ratio of the ends of the wrong and of the gravely wrong up to which an error does not fade."""
+"""Ratio of the ends of the wrong and of the severely wrong up to which an error does not fade."""
 
 NEAR_ZERO = 0.05
 TINY = 2.0**-100
@@ -97,7 +97,7 @@ class Claim:
         exact = self.low if self.kind in ("equal", "residue", "tail") else ()
         return self.feature, self.kind, exact, self.also.about if self.also else None
 
-    def inside(self, seen: Sighting) -> tuple[BoolArray, BoolArray]:
+    def inside(self, seen: LabelledUnits) -> tuple[BoolArray, BoolArray]:
         """Mark the units that the claim calls wrong, and those of which it says nothing."""
         values = seen.values[self.feature]
         with np.errstate(invalid="ignore"):
@@ -107,7 +107,7 @@ class Claim:
             inside, free = inside & other, (free & (other | unknown)) | (unknown & (inside | free))
         return inside, free
 
-    def agrees(self, seen: Sighting) -> bool | None:
+    def agrees(self, seen: LabelledUnits) -> bool | None:
         """Tell whether the claim predicts a case correctly; None if it predicts nothing."""
         if self.feature not in seen.values or self.feature.level not in seen.wrong:
             return None
@@ -175,12 +175,12 @@ class _Pool:
     right: Float64Array
 
 
-def claims(seen: Sequence[Sighting]) -> list[Claim]:
+def claims(seen: Sequence[LabelledUnits]) -> list[Claim]:
     """List the claims that agree with the cases seen, likeliest first.
 
     Parameters
     ----------
-    seen : sequence of Sighting
+    seen : sequence of LabelledUnits
         At least one of them is of a failing case.
     """
     failing = [each for each in seen if not each.passed]
@@ -223,18 +223,18 @@ def is_known(claim: Claim, ends: tuple[float, ...]) -> bool:
     return claim.whole and abs(ends[0] - ends[1]) <= 1.0
 
 
-def is_firm(claim: Claim, seen: Sequence[Sighting]) -> bool:
-    """Tell whether each border between values stays in place when only grave errors count.
+def is_firm(claim: Claim, seen: Sequence[LabelledUnits]) -> bool:
+    """Tell whether each border between values stays in place when only severe errors count.
 
     An error that fades has no border: only the tolerance decides where it ends.
     """
     if claim.kind not in STRETCHES or claim.feature.of_place:
         return True
     least, number = 1, 0
-    for degree in range(len(GRAVELY)):
-        values = _gravely_wrong(claim, seen, degree)
+    for degree in range(len(SEVERELY)):
+        values = _severely_wrong(claim, seen, degree)
         if values.size < least:
-            # Errors that are all about as small cannot tell, unless none is grave at all.
+            # Errors that are all about as small cannot tell, unless none is severe at all.
             return number > 0
         number = values.size
         least = number // 2
@@ -246,11 +246,11 @@ def is_firm(claim: Claim, seen: Sequence[Sighting]) -> bool:
     return True
 
 
-def _gravely_wrong(claim: Claim, seen: Sequence[Sighting], degree: int) -> Float64Array:
-    """Return the feature's values of the gravely wrong units, in order."""
+def _severely_wrong(claim: Claim, seen: Sequence[LabelledUnits], degree: int) -> Float64Array:
+    """Return the feature's values of the severely wrong units, in order."""
     level = claim.feature.level
     found = [
-        each.values[claim.feature][each.grave[level][degree]]
+        each.values[claim.feature][each.severe[level][degree]]
         for each in seen
         if claim.feature in each.values
     ]
@@ -259,14 +259,14 @@ def _gravely_wrong(claim: Claim, seen: Sequence[Sighting], degree: int) -> Float
     return ordered
 
 
-def _is_there(border: float, grave: float, side: float) -> bool:
-    """Tell whether gravely wrong units begin near a border."""
-    if (grave - border) * side <= 0.0 or is_close(border, grave):
+def _is_there(border: float, severe: float, side: float) -> bool:
+    """Tell whether severely wrong units begin near a border."""
+    if (severe - border) * side <= 0.0 or is_close(border, severe):
         return True
-    if border * grave <= 0.0 or math.isinf(border) or math.isinf(grave):
+    if border * severe <= 0.0 or math.isinf(border) or math.isinf(severe):
         return False
-    ratio = abs(border / grave)
-    return max(ratio, 1.0 / ratio) <= FADING or max(abs(border), abs(grave)) <= NEAR_ZERO
+    ratio = abs(border / severe)
+    return max(ratio, 1.0 / ratio) <= FADING or max(abs(border), abs(severe)) <= NEAR_ZERO
 
 
 def has_moved(before: Claim, after: Claim) -> bool:
@@ -323,7 +323,7 @@ def is_zero(right: float, wrong: float) -> bool:
     return abs(right) <= abs(wrong) <= TINY
 
 
-def density(claim: Claim, seen: Sequence[Sighting]) -> float:
+def density(claim: Claim, seen: Sequence[LabelledUnits]) -> float:
     """Return the share of wrong units among those that the claim calls wrong."""
     wrong = count = 0
     for each in seen:
@@ -343,7 +343,7 @@ def _likely(feature: Feature) -> tuple[bool, int, str]:
     return feature.level == ROW, _KINDS.index(feature.kind), feature.subject
 
 
-def _holds(claim: Claim, seen: Sequence[Sighting]) -> bool:
+def _holds(claim: Claim, seen: Sequence[LabelledUnits]) -> bool:
     """Tell whether a claim agrees with the cases it was learned from and is not empty."""
     told = [claim.agrees(each) for each in seen]
     if any(
@@ -366,13 +366,13 @@ def _holds(claim: Claim, seen: Sequence[Sighting]) -> bool:
     return outside >= max(fewest, SHARE_OUTSIDE * number)
 
 
-def _shows(claim: Claim, seen: Sighting) -> bool:
+def _shows(claim: Claim, seen: LabelledUnits) -> bool:
     """Tell whether a case has wrong units that the claim covers."""
     _, free = claim.inside(seen)
     return bool((seen.wrong[claim.feature.level] & ~free).any())
 
 
-def _of_value(feature: Feature, pool: _Pool, seen: Sequence[Sighting]) -> Iterator[Claim]:
+def _of_value(feature: Feature, pool: _Pool, seen: Sequence[LabelledUnits]) -> Iterator[Claim]:
     wrong, right = pool.wrong[~np.isnan(pool.wrong)], pool.right[~np.isnan(pool.right)]
     if wrong.size < 1 or right.size < 1 or np.count_nonzero(np.isnan(pool.wrong)):
         return
@@ -410,7 +410,7 @@ def _stretches(
         yield Claim(feature, "between", lower, upper, whole=whole)
 
 
-def _of_place(feature: Feature, pool: _Pool, seen: Sequence[Sighting]) -> Iterator[Claim]:
+def _of_place(feature: Feature, pool: _Pool, seen: Sequence[LabelledUnits]) -> Iterator[Claim]:
     wrong, right = pool.wrong, pool.right
     if not wrong.size or not right.size:
         return
@@ -433,7 +433,7 @@ def _of_place(feature: Feature, pool: _Pool, seen: Sequence[Sighting]) -> Iterat
             break
 
 
-def _both(axes: Sequence[Feature], seen: Sequence[Sighting]) -> Iterator[Claim]:
+def _both(axes: Sequence[Feature], seen: Sequence[LabelledUnits]) -> Iterator[Claim]:
     """Yield claims about corners: indices from a border on along each of two axes."""
     for place, first in enumerate(axes):
         for second in axes[place + 1 :]:
@@ -446,6 +446,6 @@ def _both(axes: Sequence[Feature], seen: Sequence[Sighting]) -> Iterator[Claim]:
                 yield Claim(first, "above", one.low, also=two)
 
 
-def _corner(feature: Feature, seen: Sequence[Sighting]) -> float:
+def _corner(feature: Feature, seen: Sequence[LabelledUnits]) -> float:
     wrong = np.concatenate([s.values[feature][s.wrong[ELEMENT]] for s in seen])
     return float(wrong.min()) if wrong.size else 0.0

@@ -159,7 +159,10 @@ def check_outputs(
     empty = tuple(extent.name for extent in extents if not extent.count)
     weak = tuple(found for output in compared if (found := weakness(output)) is not None)
     blank = only_zeros(inputs)
-    sized = contracts is not None and not stats.count and contracts.empty_by_values
+    sized = not stats.count and (
+        (contracts is not None and contracts.empty_by_values)
+        or any(0 in array.shape for array in (inputs or {}).values())
+    )
     return CheckResult(
         verdict, tuple(failures), stats, notes, empty, weak, blank=blank, size_only=sized
     )

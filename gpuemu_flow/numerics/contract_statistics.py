@@ -68,7 +68,9 @@ def tested(name: str, values: Array, means: Array, told: Statistics) -> Tested:
     broken = int(np.count_nonzero(telling & ~np.isfinite(drawn)))
     if broken:
         return Tested(count, (f"{broken} of {count} elements of {name!r} are NaN or infinite",))
-    tests = 1 + by_element + (told.std is not None) + (told.zeros is not None) + values.ndim
+    lags = _lags(values.size)
+    tests = 1 + by_element + (told.std is not None) + (told.zeros is not None)
+    tests += values.ndim + len(lags)
     at_least = math.log(2.0 * tests / told.false_alarms)  # -log of each test's share
     failures = []
     with np.errstate(all="ignore"):
@@ -109,6 +111,11 @@ def tested(name: str, values: Array, means: Array, told: Statistics) -> Tested:
             for axis in range(values.ndim)
             if not _is_centred(_neighbours(residual, axis), None, at_least)
         ]
+        lag = next((n for n in lags if _is_repeated(_pairs(residual, n), at_least)), None)
+        if lag is not None and not failures:
+            failures.append(
+                f"elements of {name!r} that lie {lag} apart are not drawn independently"
+            )
     return Tested(count, tuple(failures))
 
 
@@ -145,6 +152,30 @@ def _neighbours(residual: Wide, axis: int) -> Wide:
     scaled = residual / (float(np.abs(residual).max(initial=0.0)) or 1.0)
     moved = np.moveaxis(scaled, axis, 0)
     products: Wide = moved[1::2] * moved[: len(moved) - 1 : 2]
+    return products
+
+
+def _lags(size: int) -> list[int]:
+    """Return 2^k and 3 · 2^k up to half of a size: lengths after which tiles repeat their draws."""
+    powers = [2**k for k in range(1, max(size, 2).bit_length())]
+    return sorted(lag for power in powers for lag in (power, 3 * power // 2) if 2 * lag <= size)
+
+
+def _is_repeated(products: Wide, at_least: float) -> bool:
+    """Tell whether products are positive more often than those of independent terms.
+
+    Draws that are repeated are alike. Of products below 0 nothing is concluded: where few terms are
+    large, as of a mask that is nearly always 0, no two of them may meet by chance.
+    """
+    return float(products.sum()) > 0.0 and not _is_centred(products, None, at_least)
+
+
+def _pairs(residual: Wide, lag: int) -> Wide:
+    """Return the products of elements that lie so far apart in memory, each in one pair."""
+    whole = residual.size // (2 * lag) * 2 * lag
+    scaled = residual.reshape(-1)[:whole] / (float(np.abs(residual).max(initial=0.0)) or 1.0)
+    halves = scaled.reshape(-1, 2, lag)
+    products: Wide = halves[:, 0] * halves[:, 1]
     return products
 
 

@@ -21,8 +21,8 @@ from gpuemu_flow.numerics.ulp import Float64Array
 from gpuemu_flow.quick_dataclass import dataclass
 
 ELEMENT, ROW = "element", "row"
-GRAVELY = (8.0, 100.0)
-"""Times the error of a wrong element beyond which it is gravely wrong, and most gravely."""
+SEVERELY = (8.0, 100.0)
+"""Times the error of a wrong element beyond which it is severely wrong, and most severely."""
 
 CLEARLY = 5.0
 """Times the error up to which an element is right, above which it is wrong; between, neither."""
@@ -57,7 +57,7 @@ class Feature(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sighting:
+class LabelledUnits:
     """The units of one case, with their features and which are wrong.
 
     Attributes
@@ -69,7 +69,7 @@ class Sighting:
     values : mapping of Feature to ndarray
     sizes : mapping of Feature to int
         The number of possible indices, for features that are places.
-    grave : mapping of str to tuple of ndarray of bool
+    severe : mapping of str to tuple of ndarray of bool
         Masks of units, by level, whose error is several times, and many times, the least error that
         counts as wrong.
     integers : frozenset of str
@@ -85,7 +85,7 @@ class Sighting:
     dull: Mapping[str, BoolArray]
     values: Mapping[Feature, Float64Array]
     sizes: Mapping[Feature, int]
-    grave: Mapping[str, tuple[BoolArray, ...]]
+    severe: Mapping[str, tuple[BoolArray, ...]]
     integers: frozenset[str] = frozenset()
     chosen: bool = False
 
@@ -99,9 +99,9 @@ def _unseen(expected: Float64Array) -> float:
     return UNSEEN * float(np.median(sizes)) if sizes.size else 0.0
 
 
-def sighting(
+def label_units(
     seen: ObservedCase, integers: frozenset[str] = frozenset(), *, chosen: bool = False
-) -> Sighting | None:
+) -> LabelledUnits | None:
     """Return the units of a case; None if its output is not a single tensor, or is empty."""
     if len(seen.actual) != 1:
         return None
@@ -113,7 +113,7 @@ def sighting(
         wrong &= _beyond_rounding(seen, name)
     if seen.passed:
         wrong, right = np.zeros_like(wrong), np.ones_like(right)
-    grave = tuple(wrong & _is_grave(seen, name, times) for times in GRAVELY)
+    severe = tuple(wrong & _is_severe(seen, name, times) for times in SEVERELY)
     expected = seen.expected[name]
     dull = right & ((np.abs(expected) <= _unseen(expected)) | ~np.isfinite(expected))
     values: dict[Feature, Float64Array] = {}
@@ -136,7 +136,7 @@ def sighting(
             np.logical_or.reduce(wrong.reshape(count, -1), axis=1),
             np.logical_and.reduce(right.reshape(count, -1), axis=1),
             np.logical_and.reduce(dull.reshape(count, -1), axis=1),
-            *(np.logical_or.reduce(mask.reshape(count, -1), axis=1) for mask in grave),
+            *(np.logical_or.reduce(mask.reshape(count, -1), axis=1) for mask in severe),
         )
         flat = array.reshape(count, -1)
         with np.errstate(all="ignore"):
@@ -144,22 +144,22 @@ def sighting(
             values[Feature(ROW, "low", given)] = flat.min(axis=1)
             values[Feature(ROW, "magnitude", given)] = np.abs(flat).max(axis=1)
     marks: dict[str, tuple[BoolArray, ...]] = {
-        ELEMENT: tuple(mask.reshape(-1) for mask in (wrong, right, dull, *grave))
+        ELEMENT: tuple(mask.reshape(-1) for mask in (wrong, right, dull, *severe))
     }
     if rows:
         marks[ROW] = rows
     wrong_at, right_at, dull_at = (
         {level: each[kind] for level, each in marks.items()} for kind in range(3)
     )
-    grave_at = {level: each[3:] for level, each in marks.items()}
-    return Sighting(
+    severe_at = {level: each[3:] for level, each in marks.items()}
+    return LabelledUnits(
         seen.passed,
         wrong_at,
         right_at,
         dull_at,
         values,
         sizes,
-        grave_at,
+        severe_at,
         integers,
         chosen,
     )
@@ -187,14 +187,14 @@ def _marks(seen: ObservedCase, name: str) -> tuple[BoolArray, BoolArray]:
     return wrong | mixed, right & ~mixed
 
 
-def _is_grave(seen: ObservedCase, name: str, times: float) -> BoolArray:
+def _is_severe(seen: ObservedCase, name: str, times: float) -> BoolArray:
     """Mark the elements whose error is many times that of an ordinary wrong element."""
     actual, expected = seen.actual[name], seen.expected[name]
     relative = times * CLEARLY * WRONG.get(seen.dtypes[name], 0.0)
     mixed = np.isfinite(actual) != np.isfinite(expected)
     with np.errstate(all="ignore"):
-        grave: BoolArray = ~is_near(actual, expected, relative) | mixed
-    return grave
+        severe: BoolArray = ~is_near(actual, expected, relative) | mixed
+    return severe
 
 
 def _beyond_rounding(seen: ObservedCase, name: str) -> BoolArray:

@@ -152,7 +152,7 @@ class Excused:
         return bool(self.right.any() or self.unjudged.any())
 
 
-class Bends:
+class Kinks:
     """Elements of a case's gradients that jump if the inputs move by a few roundings.
 
     There, several values are right: all from 0 to 1 as the derivative of relu at 0, or any share of

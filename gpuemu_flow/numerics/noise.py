@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.numerics.perturb import FLOAT32_SMALLEST_NORMAL, Arrays
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.single import (
+    PRODUCTS,
     Single,
     bare,
     float32_quotient,
@@ -119,3 +120,82 @@ def _wide(value: Any) -> Any:
     if value is np.float32 or (isinstance(value, np.dtype) and value == np.float32):
         return np.float64
     return value.astype(np.float64) if getattr(value, "dtype", None) == np.float32 else value
+
+
+class _Noisy64(np.ndarray[Any, np.dtype[Any]]):
+    """A float64 array whose float64 results in numpy are perturbed where they were rounded."""
+
+    rng: SeededRng
+    unit: float
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
+    ) -> Any:
+        plain = [_bare64(value) for value in inputs]
+        options = {name: _bare64(value) for name, value in options.items()}
+        if out:
+            options["out"] = tuple(map(_bare64, out))
+        result = getattr(ufunc, method)(*plain, **options)
+        if ufunc.nout > 1 or getattr(result, "dtype", None) != np.float64:
+            return result
+        if options.get("where", True) is not True:
+            return out[0] if out else np.asarray(result).view(type(self))
+        # A product of matrices in long doubles takes too long.
+        exact = None if ufunc is np.matmul else _in_long_double(ufunc, method, plain, options)
+        summed = ufunc in (np.add, np.subtract) and method != "__call__" and not out
+        if summed and exact is not None and not np.array_equal(result, exact, equal_nan=True):
+            result = getattr(ufunc, method)(self._moved(plain[0], None), *plain[1:], **options)
+        moved = self._moved(result, exact)
+        if not out:
+            return moved.view(type(self))
+        np.copyto(_bare64(out[0]), moved)
+        return out[0]
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        result = super().__array_function__(func, types, args, kwargs)
+        if func not in PRODUCTS or getattr(result, "dtype", None) != np.float64:
+            return result
+        return self._moved(_bare64(result), None).view(type(self))
+
+    def _moved(self, values: Any, exact: Any) -> NDArray[Any]:
+        """Multiply values by ``1 + d``, d within ± one unit, except values equal to `exact`."""
+        plain = np.asarray(values)
+        deltas = (2.0 * self.rng.f64(plain.size) - 1.0).reshape(plain.shape) * self.unit
+        with np.errstate(all="ignore"):
+            moved: NDArray[Any] = plain * (1.0 + deltas)
+        return moved if exact is None else np.where(plain == exact, plain, moved)
+
+
+def noisy64(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
+    """Return the inputs, float64 arrays wrapped so that `unit` perturbs each of their roundings.
+
+    Notes
+    -----
+    As `noisy`, for references whose outputs are float64. A rounding is recognised by the same
+    operation on numpy's long doubles. Where these are no wider than float64, as on ARM, nothing is
+    moved but matrix products.
+    """
+    kind = type("_Noisy64", (_Noisy64,), {"rng": rng, "unit": unit})
+    return {
+        name: array.view(kind) if array.dtype == np.float64 else array
+        for name, array in inputs.items()
+    }
+
+
+def _bare64(value: Any) -> Any:
+    return value.view(np.ndarray) if isinstance(value, _Noisy64) else value
+
+
+def _in_long_double(
+    ufunc: np.ufunc, method: str, operands: list[Any], options: dict[str, Any]
+) -> Any:
+    """Return the result in long double; None where the operation has none."""
+    wide = [
+        value.astype(np.longdouble) if getattr(value, "dtype", None) == np.float64 else value
+        for value in operands
+    ]
+    rest = {name: value for name, value in options.items() if name not in ("out", "dtype")}
+    try:
+        return getattr(ufunc, method)(*wide, **rest)
+    except TypeError:
+        return None

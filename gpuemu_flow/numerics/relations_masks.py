@@ -104,7 +104,7 @@ def _compared(seen: ObservedCase, prediction: Prediction, fewest: int) -> bool |
 
 
 def _hypotheses(seen: ObservedCase, *, new: bool = False) -> Iterator[Hypothesis]:
-    """Make every hypothesis; with `new`, only those that apply to this case."""
+    """Make every hypothesis, or with `new` those that apply to this case."""
     yield from unwritten(seen, new=new)
     for dim, size in seen.dims.items():
         places = [

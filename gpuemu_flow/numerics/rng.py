@@ -49,7 +49,49 @@ def _arrays() -> ModuleType:
     return rng_draws
 
 
-class SeededRng:
+class ArrayDraws:
+    """Arrays drawn from a generator's next words: 1-d, or a row for each of several streams."""
+
+    __slots__ = ()
+
+    def _draw(self, kind: str, count: int) -> NDArray[Any]:
+        raise NotImplementedError
+
+    def u64(self, n: int) -> NDArray[np.uint64]:
+        """Return the next `n` words, uint64."""
+        return self._draw("u64", n)
+
+    def f64(self, n: int) -> NDArray[np.float64]:
+        """Return `n` values of `gen_f64`, float64."""
+        return self._draw("f64", n)
+
+    def f32(self, n: int) -> NDArray[np.float32]:
+        """Return `n` values of `gen_f32`, float32."""
+        return self._draw("f32", n)
+
+    def uniform10_f64(self, n: int) -> NDArray[np.float64]:
+        """Return `n` values of ``(2 * gen_f64() - 1) * 10``, float64 in [-10, 10)."""
+        return self._draw("uniform10_f64", n)
+
+    def uniform10_f32(self, n: int) -> NDArray[np.float32]:
+        """Return `uniform10_f64` rounded to nearest even float32, in [-10, 10]."""
+        return self._draw("uniform10_f32", n)
+
+    def ranges(self, n: int, low: int, high: int) -> NDArray[np.int64]:
+        """Return `n` values of `gen_range`, int64.
+
+        Raises
+        ------
+        ValueError
+            Unless -2**63 <= low < high <= 2**63.
+        """
+        if not -(1 << 63) <= low < high <= 1 << 63:
+            raise ValueError(f"[{low}, {high}) is empty or exceeds int64")
+        folded: NDArray[np.int64] = _arrays().fold_into_range(self.u64(n), low, high)
+        return folded
+
+
+class SeededRng(ArrayDraws):
     """A deterministic stream of 64-bit words, and the values drawn from them.
 
     Array methods draw the next `n` values of the same stream and leave the generator exactly where
@@ -144,39 +186,6 @@ class SeededRng:
         values: NDArray[Any]
         values, (self._older, self._newer) = _arrays().draw(kind, self.state, count)
         return values
-
-    def u64(self, n: int) -> NDArray[np.uint64]:
-        """Return the next `n` words, uint64."""
-        return self._draw("u64", n)
-
-    def f64(self, n: int) -> NDArray[np.float64]:
-        """Return `n` values of `gen_f64`, float64."""
-        return self._draw("f64", n)
-
-    def f32(self, n: int) -> NDArray[np.float32]:
-        """Return `n` values of `gen_f32`, float32."""
-        return self._draw("f32", n)
-
-    def uniform10_f64(self, n: int) -> NDArray[np.float64]:
-        """Return `n` values of ``(2 * gen_f64() - 1) * 10``, float64 in [-10, 10)."""
-        return self._draw("uniform10_f64", n)
-
-    def uniform10_f32(self, n: int) -> NDArray[np.float32]:
-        """Return `uniform10_f64` rounded to nearest even float32, in [-10, 10]."""
-        return self._draw("uniform10_f32", n)
-
-    def ranges(self, n: int, low: int, high: int) -> NDArray[np.int64]:
-        """Return `n` values of `gen_range`, int64.
-
-        Raises
-        ------
-        ValueError
-            Unless -2**63 <= low < high <= 2**63.
-        """
-        if not -(1 << 63) <= low < high <= 1 << 63:
-            raise ValueError(f"[{low}, {high}) is empty or exceeds int64")
-        folded: NDArray[np.int64] = _arrays().fold_into_range(self.u64(n), low, high)
-        return folded
 
     def _uniform_pairs(self, n: int) -> NDArray[np.float64]:
         if n < 0:

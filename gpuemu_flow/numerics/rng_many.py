@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics import rng_draws
+from gpuemu_flow.numerics.rng import ArrayDraws
 from gpuemu_flow.numerics.rng_jump import step_through
 from gpuemu_flow.numerics.rng_normal import normals_f32
 from gpuemu_flow.numerics.rng_words import (
@@ -36,7 +37,7 @@ FEWEST_ARRAY = 12
 """Streams from which on one word of each costs less with numpy than without it."""
 
 
-class SeededStreams:
+class SeededStreams(ArrayDraws):
     """The streams of several seeds, each of which draws what `SeededRng` draws for its seed.
 
     Parameters
@@ -76,32 +77,6 @@ class SeededStreams:
         self._states = [state for _, state in drawn]
         rows = [row for row, _ in drawn]
         return rows[0].reshape(1, count) if len(rows) == 1 else np.stack(rows)
-
-    def u64(self, n: int) -> NDArray[np.uint64]:
-        """Return the next `n` words of each stream, uint64."""
-        return self._draw("u64", n)
-
-    def f64(self, n: int) -> NDArray[np.float64]:
-        """Return `n` values of `SeededRng.gen_f64` of each stream."""
-        return self._draw("f64", n)
-
-    def f32(self, n: int) -> NDArray[np.float32]:
-        """Return `n` values of `SeededRng.gen_f32` of each stream."""
-        return self._draw("f32", n)
-
-    def uniform10_f64(self, n: int) -> NDArray[np.float64]:
-        """Return `n` values of `SeededRng.uniform10_f64` of each stream."""
-        return self._draw("uniform10_f64", n)
-
-    def uniform10_f32(self, n: int) -> NDArray[np.float32]:
-        """Return `n` values of `SeededRng.uniform10_f32` of each stream."""
-        return self._draw("uniform10_f32", n)
-
-    def ranges(self, n: int, low: int, high: int) -> NDArray[np.int64]:
-        """Return `n` integers in [low, high) of each stream; see `SeededRng.ranges`."""
-        if not -(1 << 63) <= low < high <= 1 << 63:
-            raise ValueError(f"[{low}, {high}) is empty or exceeds int64")
-        return rng_draws.fold_into_range(self.u64(n), low, high)
 
     def gen_range(self, low: int, high: int) -> NDArray[np.int64]:
         """Return one integer in [low, high) of each stream; see `SeededRng.gen_range`."""

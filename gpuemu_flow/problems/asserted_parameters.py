@@ -61,8 +61,6 @@ class Parameters:
     ----------
     test : Test
     all : dict of str to ParameterOfTest
-    rows : dict of str to (list of int)
-        Sizes by dim, in the combinations that the rows of a ``parametrize`` give.
     """
 
     test: Test

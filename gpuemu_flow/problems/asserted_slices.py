@@ -247,7 +247,7 @@ class ModuleText:
         return set()
 
     def source(self, node: ast.stmt, names: AbstractSet[str]) -> str:
-        """Return the text of a statement; of an import only the names that are used."""
+        """Return the text of a statement, without the unused names of an import."""
         if isinstance(node, ast.ImportFrom):
             used = [one for one in node.names if (one.asname or one.name) in names]
             kept = ast.ImportFrom(node.module, used or node.names, node.level)

@@ -96,7 +96,7 @@ def _state(spec: TaskSpec, status: str) -> TaskState:
 
 
 def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
-    """List all cases of a report's ops, in its order; of submitted results only failing ones."""
+    """List all cases of a report's ops in its order, but only failing submitted ones."""
     tasks, relocate = workspace.graph.tasks, Relocator(workspace)
     found = []
     for result in run.results:

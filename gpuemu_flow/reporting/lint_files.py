@@ -37,7 +37,7 @@ from gpuemu_flow.tasks.lint import (
     save_measurement,
 )
 from gpuemu_flow.tasks.parts.assemble import Assembled, assemble, disassemble
-from gpuemu_flow.tasks.parts.compilers import Wall
+from gpuemu_flow.tasks.parts.compilers import ToolSandbox
 from gpuemu_flow.types import Json, Verdict
 
 MAX_FILE_BYTES = 1 << 30
@@ -221,10 +221,10 @@ class _Measurer:
                 save_measurement(self._store, key, found)
         return found
 
-    def _wall(self, folder: Path) -> Wall | None:
+    def _tool_sandbox(self, folder: Path) -> ToolSandbox | None:
         """Return the sandbox of tools that read untrusted files: it allows no other writes."""
-        wall = self._fence.around(NOTHING, "", emulated=False)
-        return None if wall is None else Wall(folder, asdict(wall))
+        tool_sandbox = self._fence.around(NOTHING, "", emulated=False)
+        return None if tool_sandbox is None else ToolSandbox(folder, asdict(tool_sandbox))
 
     def _make(self, name: str, ptx: bytes | None, cubin: bytes | None) -> tuple[Measurement, bool]:
         """Measure with the available tools; tell also whether the result may be stored."""
@@ -233,12 +233,14 @@ class _Measurer:
         sass: MachineCode | Problem | None = None
         with tempfile.TemporaryDirectory(prefix="gpuemu-lint-") as temporary:
             folder = Path(temporary)
-            wall = self._wall(folder)
+            tool_sandbox = self._tool_sandbox(folder)
             if ptx is not None and cubin is None:
-                made = assemble(ptx, name, "", tools.get("ptxas", []), folder, never, wall)
+                made = assemble(ptx, name, "", tools.get("ptxas", []), folder, never, tool_sandbox)
                 cubin = None if made is None else made.cubin
             if cubin is not None:
-                sass = disassemble(cubin, name, tools.get("nvdisasm", []), folder, never, wall)
+                sass = disassemble(
+                    cubin, name, tools.get("nvdisasm", []), folder, never, tool_sandbox
+                )
         artifact = Artifact(
             name,
             ptx=ptx,

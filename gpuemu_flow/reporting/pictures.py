@@ -17,7 +17,7 @@ from gpuemu_flow.fuzz.subjects import op_subject, open_ordered
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.reporting.drawing import draw, values_text
 from gpuemu_flow.reporting.gather import known_failures
-from gpuemu_flow.reporting.kept_pictures import keep_picture, kept_picture
+from gpuemu_flow.reporting.stored_pictures import store_picture, stored_picture
 from gpuemu_flow.results.document import Picture, Report
 from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.runners.pool import Pool
@@ -52,15 +52,15 @@ def with_pictures(workspace: Workspace, report: Report, seconds: float = SECONDS
         minimise_some(workspace, report, chosen, cancel)
         known = known_failures(workspace, report.run)
     for failure in chosen:
-        keep_picture(workspace.cache, failure, pictures[report.key(failure)])
+        store_picture(workspace.cache, failure, pictures[report.key(failure)])
     return _complete(workspace, replace(report, known=known), chosen, pictures)
 
 
-def with_kept_pictures(workspace: Workspace, report: Report) -> Report:
+def with_stored_pictures(workspace: Workspace, report: Report) -> Report:
     """Return the report with the drawings that an earlier `ci` made; nothing is run."""
     chosen = report.representatives()
     pictures = {
-        report.key(failure): kept_picture(workspace.cache, failure) or Picture(note=NOT_KEPT)
+        report.key(failure): stored_picture(workspace.cache, failure) or Picture(note=NOT_KEPT)
         for failure in chosen
     }
     return _complete(workspace, report, chosen, pictures)

@@ -75,9 +75,9 @@ def current(workspace: Workspace, query: ReportQuery) -> Report:
     report = gather(workspace, run, extras, status)
     report = replace(report, recorded=tuple(_recorded(workspace, report, query.since_hours)))
     if query.pictures:
-        from gpuemu_flow.reporting.pictures import with_kept_pictures  # noqa: PLC0415 - brings numpy
+        from gpuemu_flow.reporting.pictures import with_stored_pictures  # noqa: PLC0415 - brings numpy
 
-        report = with_kept_pictures(workspace, report)
+        report = with_stored_pictures(workspace, report)
     workspace.cache.close()
     return report
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.reports import charts, leads
+from gpuemu_flow.reports import case_lines, charts
 from gpuemu_flow.reports.text import note_lines
 from gpuemu_flow.results.document import CaseVerdict, Picture, Report, kind_of
 from gpuemu_flow.results.model import CaseFailure
@@ -66,18 +66,18 @@ def cards(report: Report, most: int, drawn: int) -> tuple[list[FailureCard], lis
     most, drawn : int
         Largest number of cards, and of cards with pictures.
     """
-    alike = leads.alike(report)
+    counts = case_lines.count_causes(report)
     chosen = report.representatives()[:most]
     found = []
     for n, failure in enumerate(chosen, 1):
-        same = alike[leads.like(failure)]
+        same = counts[case_lines.kind_key(failure)]
         found.append(_card(report, failure, f"failure-{n}", n <= drawn, same))
     shown = {id(failure) for failure in chosen}
     return found, [f for f in report.worst_first() if id(f) not in shown]
 
 
 def _card(
-    report: Report, failure: CaseFailure, anchor: str, has_picture: bool, alike: Counter[str]
+    report: Report, failure: CaseFailure, anchor: str, has_picture: bool, counts: Counter[str]
 ) -> FailureCard:
     """Make the card of one failing case that represents its op, dtype and kind."""
     key = report.key(failure)
@@ -92,12 +92,12 @@ def _card(
     found = report.explained.get(key)
     return FailureCard(
         anchor=anchor,
-        lead=leads.lead(report, failure, alike),
+        lead=case_lines.describe_failure(report, failure, counts),
         failure=failure,
         kind=kind_of(failure),
         name=CaseVerdict(failure.op, failure.case, failure.result).name,
-        count=alike.total(),
-        common=leads.is_common(cause, alike),
+        count=counts.total(),
+        common=case_lines.is_common(cause, counts),
         messages=tuple(f.message[:MAX_MESSAGE] for f in failure.result.failures[:MAX_MESSAGES]),
         cause=cause,
         seen_with="; ".join(found.seen_with) if found is not None else "",

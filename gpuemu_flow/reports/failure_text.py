@@ -65,7 +65,7 @@ def render_list(failures: Sequence[FailureRecord], mended: Collection[str]) -> l
 
 
 def _listed(failures: Sequence[FailureRecord]) -> list[str]:
-    """Align the rows; without a heading, so that the first word of the first line is an id."""
+    """Align the rows. A heading is left out so that each line begins with an id."""
     rows = [_cells(failure) for failure in failures]
     return table(rows[0], rows[1:], range(5))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuemu_flow.reports import leads
+from gpuemu_flow.reports import case_lines
 from gpuemu_flow.reports.report_text import headline
 from gpuemu_flow.results.document import FileLine, Report
 from gpuemu_flow.results.model import CaseFailure
@@ -32,7 +32,7 @@ def workflow_commands(report: Report) -> list[str]:
 
 def _all(report: Report) -> Iterator[str]:
     """Yield one annotation per op, dtype and kind, since their cases share a line."""
-    alike = leads.alike(report)
+    counts = case_lines.count_causes(report)
     seen: dict[tuple[str, str], int] = {}
     firsts: dict[tuple[str, str], CaseFailure] = {}
     for failure in report.worst_first():
@@ -48,8 +48,8 @@ def _all(report: Report) -> Iterator[str]:
         text = first.message if first is not None else failure.result.verdict.value
         cases = f"{seen[key]} cases" if seen[key] > 1 else "1 case"
         lines = [f"{op}: {kind} in {cases}: {_short(text)}"]
-        what = leads.lead(report, failure, alike[leads.like(failure)])
-        lines += [what] if what not in ("", leads.one_line(text)) else []
+        what = case_lines.describe_failure(report, failure, counts[case_lines.kind_key(failure)])
+        lines += [what] if what not in ("", case_lines.one_line(text)) else []
         message = "\n".join([*lines, failure.reproduce])
         yield _command(report.place_of(failure), f"{op}: {kind}", message)
     for result in report.run.results:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.kernel_record import KernelRecord
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.reports import leads
+from gpuemu_flow.reports import case_lines
 from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.report_text import counts, headline
 from gpuemu_flow.reports.text import (
@@ -130,7 +130,7 @@ def _head(report: Report) -> Iterator[str]:
 
 
 def _sections(report: Report) -> Iterator[_Section]:
-    alike = leads.alike(report)
+    counts = case_lines.count_causes(report)
     yield _Section(
         "Failing cases",
         (
@@ -138,7 +138,10 @@ def _sections(report: Report) -> Iterator[_Section]:
             "|---|---|---|---|---:|---:|---|",
         ),
         [
-            _failure_row(failure, leads.lead(report, failure, alike[leads.like(failure)]))
+            _failure_row(
+                failure,
+                case_lines.describe_failure(report, failure, counts[case_lines.kind_key(failure)]),
+            )
             for failure in report.representatives()
         ],
     )

@@ -49,7 +49,7 @@ class ResultChange:
         return cls(op, data["dtype"], data["kind"], data["what"], data["old"], data["new"])
 
     def errors(self) -> tuple[float, float]:
-        """Return the largest errors before and now; only for ``max_abs``."""
+        """Return the largest errors before and now of a change of ``max_abs``."""
         return number_from_json(self.old), number_from_json(self.new)
 
 

@@ -316,7 +316,7 @@ class Report:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Count cases and lints by verdict; an op or kernel that was skipped counts as one."""
+        """Count cases and lints by verdict, and a skipped op or kernel as one."""
         found = dict.fromkeys(("passed", "failed", "errors", "inconclusive", "skipped"), 0)
         plural = {Verdict.ERROR: "errors"}
         for result in self.run.results:

@@ -58,8 +58,8 @@ class ReportBuilder:
     tasks : mapping of name to TaskSpec
     status : mapping of name to str
         The run's action for each task, such as ``ran``.
-    values : callable
-        Stored facts of a task (durations), by name.
+    records : mapping of name to mapping
+        Stored facts of each task, such as its ``duration_s``.
     relocate : callable
         Returns a case's result in a comparison with the present lines of its findings.
     """

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, field
 
 from gpuemu_flow.errors import FlowError
-from gpuemu_flow.observed import Given
+from gpuemu_flow.observed import ConfiguredEnv
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.types import Case, Failure, Json, Shape, failure_from_json, failure_to_json
@@ -177,9 +177,9 @@ class Program:
     sandbox: Sandbox | None = None
 
     @property
-    def given(self) -> Given:
+    def given(self) -> ConfiguredEnv:
         """Return the part of the program's environment that the configuration sets."""
-        return Given(self.env, self.env_names)
+        return ConfiguredEnv(self.env, self.env_names)
 
     def patience(self, nbytes: int) -> float:
         """Return the time limit, in seconds, for a case whose inputs have so many bytes."""

@@ -131,7 +131,7 @@ class EarlyServer:
             os.kill(self.pid, number)
 
     def drop(self) -> None:
-        """End the process, which was not needed; it has no workers yet."""
+        """End the process, which was not needed and has no workers."""
         import signal  # noqa: PLC0415
 
         os.close(self.control)

@@ -271,7 +271,7 @@ def _child(given: worker.Descriptors, *, server: int, fresh: bool) -> NoReturn:
 
 
 def _preload(package: str, control: socket.socket) -> None:
-    """Import a package; if that cannot be done, start over without it: each worker will try."""
+    """Import a package, or start over without it, so that each worker imports it itself."""
     try:
         preload.preload(package)
     except preload.PreloadError as refused:

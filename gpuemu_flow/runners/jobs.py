@@ -60,7 +60,7 @@ class Evaluator:
         Loads a program in this process.
     watch : Watch
     loaded : Runner, optional
-        The program as written, when this process has loaded it for good.
+        The program as written, if this process has loaded it already.
     """
 
     def __init__(

@@ -47,9 +47,14 @@ NO_FILL = 0xFF
 
 
 def perturb(fill: int) -> bool:
-    """Fill every block that malloc hands out from now on with this byte; 0xFF turns it off.
+    """Have malloc fill every block with this byte from now on; 0xFF turns it off.
 
     Small blocks from per-thread caches keep their old contents.
+
+    Returns
+    -------
+    bool
+        False if this C library cannot do it.
     """
     libc = _libc()
     # glibc stores the complement, and takes a stored zero for "off" (mallopt(3)).

@@ -169,7 +169,10 @@ def _exit_code(error: SystemExit) -> int:
 def _leave(streams: tuple[Any, ...]) -> bool:
     """Do what an interpreter does at its end: wait for threads, run exit functions, flush.
 
-    False when something printed could not be written.
+    Returns
+    -------
+    bool
+        False if printed text could not be written.
     """
     if os.getpid() != _OWN_PID:
         return True  # a fork that the script made; it is ended by the worker

@@ -115,7 +115,7 @@ def with_arrays(value: Any, convert: Callable[[np.ndarray], Any]) -> Any:
 
 
 def seed_of_call() -> int:
-    """Return the seed of the global generator for this call; reading it draws nothing."""
+    """Return the global generator's seed for this call, without drawing from it."""
     state: Any = np.random.get_state()
     return int(state[1][0])
 

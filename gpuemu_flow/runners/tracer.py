@@ -128,7 +128,7 @@ class Tracer:
         return self._take_path(notice, self._path(notice, call.folder, call.path))
 
     def _take_path(self, notice: Notice, path: bytes) -> bool:
-        """Record the path that a system call names."""
+        """Record the path that a system call names; return True if the call is to be refused."""
         call = notice.call
         if is_environment(os.fsdecode(path)):
             self._put(b"v*")

@@ -176,7 +176,7 @@ def _reader(depth: int) -> str:
 def watch(
     tell: Callable[[str], None], tell_asked: Callable[[str], None], own: Iterable[str]
 ) -> None:
-    """Report every name that is read from now on, once; `ALL_VARIABLES` for an iteration.
+    """Report once every name that is read from now on, or `ALL_VARIABLES` for an iteration.
 
     Parameters
     ----------

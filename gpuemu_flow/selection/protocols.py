@@ -15,7 +15,7 @@ from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 
 
-class TaskRecord(Protocol):
+class SelectableRecord(Protocol):
     """The record of a task's last success.
 
     Attributes
@@ -28,10 +28,10 @@ class TaskRecord(Protocol):
     def parts(self) -> Mapping[str, Json]: ...
 
 
-class TaskStates(Protocol):
+class SelectableStates(Protocol):
     """The states of a workspace's tasks."""
 
-    def record(self, name: str) -> TaskRecord | None:
+    def record(self, name: str) -> SelectableRecord | None:
         """Return the record of a task; None for one that made nothing."""
 
     def has_failed(self, name: str) -> bool:
@@ -41,7 +41,7 @@ class TaskStates(Protocol):
         """Return the parts of a task's key that are known before it runs."""
 
 
-class Workspace(Protocol):
+class SelectableWorkspace(Protocol):
     """A workspace whose tasks can be selected.
 
     Attributes
@@ -65,11 +65,11 @@ class Workspace(Protocol):
     @property
     def inputs(self) -> Discovery: ...
 
-    def states(self) -> TaskStates:
+    def states(self) -> SelectableStates:
         """Return the states of the tasks."""
 
     def stale(self, names: set[str]) -> set[str]:
         """Return the members of `names` that may have to run."""
 
-    def in_copy(self, folder: Path) -> Workspace:
+    def in_copy(self, folder: Path) -> SelectableWorkspace:
         """Return the workspace as its copy in another folder has it."""

@@ -16,13 +16,13 @@ from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 
 if TYPE_CHECKING:
-    from gpuemu_flow.selection.protocols import Workspace
+    from gpuemu_flow.selection.protocols import SelectableWorkspace
 
 _SECONDS = 300.0
 _PLAIN = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 
 
-def touched_since(workspace: Workspace, ref: str) -> set[str]:
+def touched_since(workspace: SelectableWorkspace, ref: str) -> set[str]:
     """Return the tasks that changed since the working tree left `ref`, and what follows them.
 
     The commit where the two histories parted is laid out beside the workspace and compiled; a task
@@ -55,7 +55,7 @@ def touched_since(workspace: Workspace, ref: str) -> set[str]:
     return workspace.graph.downstream(differ | seen & set(workspace.graph.tasks))
 
 
-def _unobserved(workspace: Workspace) -> tuple[set[str], set[str]]:
+def _unobserved(workspace: SelectableWorkspace) -> tuple[set[str], set[str]]:
     """Return the tasks whose programs were never run, and those that ran as another version."""
     states = workspace.states()
     never_run, as_another = set[str](), set[str]()
@@ -72,7 +72,7 @@ def _unobserved(workspace: Workspace) -> tuple[set[str], set[str]]:
     return never_run, as_another
 
 
-def _named_files(workspace: Workspace) -> set[str]:
+def _named_files(workspace: SelectableWorkspace) -> set[str]:
     """Return the files that the tasks and the configuration consist of."""
     tasks = workspace.graph.tasks.values()
     own = {path for spec in tasks for path in (*spec.sources, *spec.outputs)}
@@ -80,7 +80,7 @@ def _named_files(workspace: Workspace) -> set[str]:
     return {os.path.realpath(workspace.root / path) for path in own}
 
 
-def _unknown_to_git(workspace: Workspace, top: Path, change: Change) -> Unknown:
+def _unknown_to_git(workspace: SelectableWorkspace, top: Path, change: Change) -> Unknown:
     """Return the files of the repository that git does not track and that no rule makes."""
     listed = _git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     known = {f"{top}/{name}" for name in listed.split("\0") if name}
@@ -89,7 +89,7 @@ def _unknown_to_git(workspace: Workspace, top: Path, change: Change) -> Unknown:
     return Unknown(str(top), known | change.before() | made, str(workspace.cache.folder))
 
 
-def _ignored(workspace: Workspace, top: Path) -> bool:
+def _ignored(workspace: SelectableWorkspace, top: Path) -> bool:
     """Tell whether git ignores a file that a program may read: no cache of ours or of Python's."""
     listed = _git(
         top, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"
@@ -97,7 +97,7 @@ def _ignored(workspace: Workspace, top: Path) -> bool:
     return bool(_inputs(workspace, (f"{top}/{name}" for name in listed.split("\0") if name)))
 
 
-def _inputs(workspace: Workspace, paths: Iterable[str]) -> set[str]:
+def _inputs(workspace: SelectableWorkspace, paths: Iterable[str]) -> set[str]:
     """Resolve paths, and leave out what is no input: our cache, and Python's of modules."""
     cache = os.path.realpath(workspace.cache.folder)
     found = {os.path.realpath(path) for path in paths}
@@ -128,7 +128,7 @@ def _change(top: Path, base: str) -> Change:
     return read_change(str(top), raw, others, before)
 
 
-def _different(workspace: Workspace, top: Path, base: str) -> tuple[set[str], set[str]]:
+def _different(workspace: SelectableWorkspace, top: Path, base: str) -> tuple[set[str], set[str]]:
     """Compare the tasks with those of a commit.
 
     Returns
@@ -163,7 +163,7 @@ def _different(workspace: Workspace, top: Path, base: str) -> tuple[set[str], se
         return differ, {os.path.realpath(workspace.root / path) for path in named}
 
 
-def _parts(workspace: Workspace, spec: TaskSpec) -> Json:
+def _parts(workspace: SelectableWorkspace, spec: TaskSpec) -> Json:
     """Return the parts of a task, without the outputs of others, which have parts of their own."""
     parts = workspace.states().static_parts(spec)
     inputs = [[source.role, source.task] for source in spec.inputs]

@@ -119,7 +119,7 @@ class Change:
 
 @dataclass
 class Unknown:
-    """The files of a repository that git does not track, so that nobody knows how they were.
+    """The files of a repository that git does not track, so that their changes are unknown.
 
     Attributes
     ----------

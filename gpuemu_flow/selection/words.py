@@ -11,10 +11,12 @@ from gpuemu_flow.tasks.base import TaskSpec, read_manifest
 from gpuemu_flow.types import BAD
 
 if TYPE_CHECKING:
-    from gpuemu_flow.selection.protocols import Workspace
+    from gpuemu_flow.selection.protocols import SelectableWorkspace
 
 
-def select(workspace: Workspace, words: Iterable[str], dtypes: Iterable[str] = ()) -> set[str]:
+def select(
+    workspace: SelectableWorkspace, words: Iterable[str], dtypes: Iterable[str] = ()
+) -> set[str]:
     """Return the tasks that words name, without their dependencies.
 
     Parameters
@@ -52,12 +54,12 @@ def _unknown(word: str) -> Problem:
     return Problem("unknown-set", f"there is no set {word!r}", did_you_mean(word, list(SETS)))
 
 
-def _changed(workspace: Workspace) -> set[str]:
+def _changed(workspace: SelectableWorkspace) -> set[str]:
     """Return the tasks that something changed for, or that never finished, and what follows."""
     return workspace.stale(set(workspace.graph.tasks))
 
 
-def _new(workspace: Workspace) -> set[str]:
+def _new(workspace: SelectableWorkspace) -> set[str]:
     """Return the tasks that were never tried."""
     states = workspace.states()
     return {
@@ -67,7 +69,7 @@ def _new(workspace: Workspace) -> set[str]:
     }
 
 
-def _failed(workspace: Workspace) -> set[str]:
+def _failed(workspace: SelectableWorkspace) -> set[str]:
     """Return the tasks whose last verdict was failed or error, and those that made nothing."""
     states, graph = workspace.states(), workspace.graph
     broken = {
@@ -84,7 +86,7 @@ def _failed(workspace: Workspace) -> set[str]:
 _BAD = frozenset(verdict.value for verdict in BAD)
 
 
-def _verdict(workspace: Workspace, spec: TaskSpec) -> str:
+def _verdict(workspace: SelectableWorkspace, spec: TaskSpec) -> str:
     """Return the verdict in the manifest of a comparison or a lint; empty if there is none."""
     if spec.stage not in (stages.COMPARE, stages.LINT):
         return ""
@@ -96,7 +98,7 @@ def _verdict(workspace: Workspace, spec: TaskSpec) -> str:
     return str(found["verdict"])
 
 
-SETS: dict[str, Callable[[Workspace], set[str]]] = {
+SETS: dict[str, Callable[[SelectableWorkspace], set[str]]] = {
     "@changed": _changed,
     "@failed": _failed,
     "@new": _new,

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Protocol, TypeVar
 
 from gpuemu_flow.let_through import ANY, is_general, is_named
-from gpuemu_flow.observed import Given, Observation
+from gpuemu_flow.observed import ConfiguredEnv, Observation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_json
@@ -110,7 +110,7 @@ def visible(name: str, names: Iterable[str]) -> bool:
 class Lookup(Protocol):
     """A lookup of the present states of the inputs that a set names."""
 
-    def discover(self, seen: Observation, given: Given) -> Discovered:
+    def discover(self, seen: Observation, given: ConfiguredEnv) -> Discovered:
         """Convert an observation to a set; `given` variables belong to the configuration."""
 
     def parts(self, names: Discovered) -> dict[str, str]:
@@ -251,7 +251,7 @@ class SeenInputs:
         with self._lock:
             self._known.add(names)
 
-    def learn(self, who: str, seen: Observation, given: Given) -> None:
+    def learn(self, who: str, seen: Observation, given: ConfiguredEnv) -> None:
         """Add the inputs that a program was seen to use so far; known inputs change nothing."""
         with self._lock:
             if self._last.get(who) is seen:

@@ -18,7 +18,7 @@ a client or a test sent cannot; a shrunk case is the result of much work, and sm
 
 
 @dataclass(frozen=True)
-class Held:
+class StoredInputs:
     """The stored inputs of one failure.
 
     Attributes
@@ -58,12 +58,14 @@ class Excess:
     left: int = 0
 
 
-def excess(held: Iterable[Held], sizes: Mapping[str, int], limit: int, newest: str) -> Excess:
+def excess(
+    held: Iterable[StoredInputs], sizes: Mapping[str, int], limit: int, newest: str
+) -> Excess:
     """Choose the failures whose inputs are dropped so that the rest fits.
 
     Parameters
     ----------
-    held : iterable of Held
+    held : iterable of StoredInputs
     sizes : mapping of str to int
         Bytes of each blob.
     limit : int
@@ -83,7 +85,7 @@ def excess(held: Iterable[Held], sizes: Mapping[str, int], limit: int, newest: s
     total = sum(sizes[digest] for digest in users)
     if total <= limit:
         return Excess(left=total)
-    chosen: list[Held] = []
+    chosen: list[StoredInputs] = []
     blobs = []
     for one in sorted(held, key=lambda h: (h.rank, h.time, h.failure)):
         if total <= FREED_TO * limit:
@@ -114,7 +116,7 @@ class InputsBudget:
     """
 
     def __init__(
-        self, limit: int, scan: Callable[[], Iterable[Held]], size_of: Callable[[str], int]
+        self, limit: int, scan: Callable[[], Iterable[StoredInputs]], size_of: Callable[[str], int]
     ) -> None:
         self.limit = limit
         self._scan = scan

@@ -12,8 +12,8 @@ from gpuemu_flow.store.failure_limit import (
     MADE_AGAIN,
     SHRUNK,
     Excess,
-    Held,
     InputsBudget,
+    StoredInputs,
 )
 from gpuemu_flow.store.failure_record import GENERATED, FailureRecord
 from gpuemu_flow.store.keys import digest_bytes
@@ -61,7 +61,7 @@ class FailureStore:
         self._cache = cache
         self._blobs = cache.blobs
         self._records = cache.failures_db
-        self._budget = InputsBudget(inputs_limit, self._held, self._blobs.size)
+        self._budget = InputsBudget(inputs_limit, self._stored_inputs, self._blobs.size)
         self._dropped = 0
 
     def add(self, record: FailureRecord, input_tensors: bytes) -> str:
@@ -99,13 +99,13 @@ class FailureStore:
         self._drop_inputs(self._budget.added(record.id, len(input_tensors)))
         return record.id
 
-    def _held(self) -> Iterator[Held]:
+    def _stored_inputs(self) -> Iterator[StoredInputs]:
         """Yield the stored inputs of every failure."""
         for record in self:
             if record.inputs and not record.inputs_dropped:
                 shrunk = SHRUNK if record.minimized_from is not None else GIVEN
                 rank = MADE_AGAIN if record.source in GENERATED else shrunk
-                yield Held(record.id, record.inputs, rank, record.time)
+                yield StoredInputs(record.id, record.inputs, rank, record.time)
 
     def _drop_inputs(self, excess: Excess) -> None:
         for failure in excess.failures:
@@ -249,4 +249,4 @@ class FailureStore:
 
     def pinned(self) -> frozenset[str]:
         """Return the digests of the blobs that collection must keep."""
-        return frozenset(held.digest for held in self._held())
+        return frozenset(held.digest for held in self._stored_inputs())

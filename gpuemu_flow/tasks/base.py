@@ -183,9 +183,9 @@ class StageContext:
     only_restore: bool = False
 
     def about_to_run(self) -> None:
-        """Raise NotKept where no program may run; stages call it before they run one."""
+        """Raise NotCached where no program may run; stages call it before they run one."""
         if self.only_restore:
-            raise NotKept
+            raise NotCached
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def resolved(program: Program) -> Program:
     return replace(program, path=os.path.realpath(program.path))
 
 
-class NotKept(Exception):  # noqa: N818 - an event, not an error
+class NotCached(Exception):  # noqa: N818 - an event, not an error
     """Raised when a result is in no cache and no program may run."""
 
 

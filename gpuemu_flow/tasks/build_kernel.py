@@ -280,7 +280,7 @@ def _assemble(spec: TaskSpec, context: StageContext, folder: Path, built: Built)
         tools(spec, "ptxas"),
         folder,
         context.cancel,
-        _wall(spec, folder, "tool_sandbox"),
+        _tool_sandbox(spec, folder, "tool_sandbox"),
     )
     if found is None:
         return
@@ -297,8 +297,10 @@ def _list_instructions(spec: TaskSpec, context: StageContext, folder: Path, buil
     if built.cubin is None:
         return
     name = built.cubin_name or built.ptx_name
-    wall = _wall(spec, folder, "tool_sandbox")
-    found = disassemble(built.cubin, name, tools(spec, "nvdisasm"), folder, context.cancel, wall)
+    tool_sandbox = _tool_sandbox(spec, folder, "tool_sandbox")
+    found = disassemble(
+        built.cubin, name, tools(spec, "nvdisasm"), folder, context.cancel, tool_sandbox
+    )
     if isinstance(found, Problem):
         built.problems.append(found)
     else:
@@ -320,7 +322,7 @@ def _cuda(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
         folder,
         root=context.root,
         cancel=context.cancel,
-        wall=_wall(spec, folder),
+        tool_sandbox=_tool_sandbox(spec, folder),
     )
     if result.output is None:
         # Tried again by the next run: a header that was missing may be there then.
@@ -350,11 +352,11 @@ def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
     """Run the user's own command, and take its promised files."""
     params = params_of(BuildParams, spec.params)
     built = Built()
-    wall = _wall(spec, folder)
+    tool_sandbox = _tool_sandbox(spec, folder)
     outputs = [context.root / name for name in (params.ptx, params.cubin) if name]
-    with placeholders(outputs, wall):
+    with placeholders(outputs, tool_sandbox):
         failure = compilers.command(
-            params.command or (), context.root, cancel=context.cancel, wall=wall
+            params.command or (), context.root, cancel=context.cancel, tool_sandbox=tool_sandbox
         )
     if failure is not None:
         built.problems.append(failure)
@@ -364,12 +366,18 @@ def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 
 
 @contextmanager
-def placeholders(outputs: Iterable[Path], wall: compilers.Wall | None) -> Iterator[None]:
+def placeholders(
+    outputs: Iterable[Path], tool_sandbox: compilers.ToolSandbox | None
+) -> Iterator[None]:
     """Make placeholders for a command's outputs beside protected files; remove unused ones."""
     made = []
-    for path in outputs if wall is not None else ():
+    for path in outputs if tool_sandbox is not None else ():
         path.parent.mkdir(parents=True, exist_ok=True)
-        if wall is not None and str(path) in wall.sandbox["writable"] and not path.exists():
+        if (
+            tool_sandbox is not None
+            and str(path) in tool_sandbox.sandbox["writable"]
+            and not path.exists()
+        ):
             path.touch()
             os.utime(path, (0, 0))  # make shall not take it for newer than its source
             made.append(path)
@@ -393,7 +401,7 @@ def _triton(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
         root=context.root,
         python=spec.settings["python"],
         cancel=context.cancel,
-        wall=_wall(spec, folder),
+        tool_sandbox=_tool_sandbox(spec, folder),
     )
     if result.skipped:
         return Built(skipped=result.skipped)
@@ -403,10 +411,12 @@ def _triton(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
     return Built(ptx=ptx, cubin=result.output, launch=result.launch, assembly={params.arch: ""})
 
 
-def _wall(spec: TaskSpec, folder: Path, key: str = "sandbox") -> compilers.Wall | None:
+def _tool_sandbox(
+    spec: TaskSpec, folder: Path, key: str = "sandbox"
+) -> compilers.ToolSandbox | None:
     """Return a process's sandbox: ``tool_sandbox`` if it writes nothing to the workspace."""
     sandbox = spec.settings[key]
-    return None if sandbox is None else compilers.Wall(folder, sandbox)
+    return None if sandbox is None else compilers.ToolSandbox(folder, sandbox)
 
 
 _MAKERS = {"cuda": _cuda, "given": _given, "command": _command, "triton": _triton}

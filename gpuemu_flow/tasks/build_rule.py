@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import ANY, let_through
-from gpuemu_flow.observed import ALL_VARIABLES, Given, Observation
+from gpuemu_flow.observed import ALL_VARIABLES, ConfiguredEnv, Observation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.spec import landlock_version
 from gpuemu_flow.store.discovered import KnownInputs
@@ -125,7 +125,7 @@ def _run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
         "HOME": os.environ.get("HOME", ""),
     }
     used = context.inputs.discover(
-        _uses(spec, context.root, environment), Given(names=tuple(params.env_names))
+        _uses(spec, context.root, environment), ConfiguredEnv(names=tuple(params.env_names))
     )
     known = KnownInputs(context.cache.actions, parts.key(), context.inputs)
     begun = context.inputs.now()
@@ -290,13 +290,13 @@ def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, st
     closed = _is_closed(spec)
     with context.cache.files.temporary(context.cache.staging, prefix="rule-") as folder:
         sandbox = spec.settings["sandbox"]
-        wall = None if sandbox is None else compilers.Wall(folder, sandbox)
-        with placeholders(paths, wall):
+        tool_sandbox = None if sandbox is None else compilers.ToolSandbox(folder, sandbox)
+        with placeholders(paths, tool_sandbox):
             failure = compilers.command(
                 arguments,
                 context.root,
                 cancel=context.cancel,
-                wall=wall,
+                tool_sandbox=tool_sandbox,
                 environment=environment,
                 timeout=spec.settings["timeout"],
                 if_slow="make it faster, or raise the rule's timeout",

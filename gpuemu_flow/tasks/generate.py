@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpuemu_flow.cases.given import case_fault
+from gpuemu_flow.cases.generated_values import case_fault
 from gpuemu_flow.cases.op_schema import schema_from_json
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.samples import op_samples

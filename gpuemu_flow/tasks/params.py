@@ -29,7 +29,7 @@ class _Plain:
     STAGE: ClassVar[str]
 
     def to_json(self) -> dict[str, Json]:
-        """See `StageParams`."""
+        """Return the fields that are not None; see `StageParams`."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 

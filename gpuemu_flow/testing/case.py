@@ -147,15 +147,15 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
     ) -> CheckResult:
         """Judge the op's output, and return the verdict when it passed.
 
+        Threads may call it; they take turns. The test fails with the exception that is raised here,
+        or is skipped, even if the thread or the test catches it.
+
         Parameters
         ----------
         output : tensor, mapping of name to tensor, or a tuple of them in the order of the outputs
             Arrays of numpy, PyTorch, JAX or TensorFlow.
         atol, rtol : float, optional
             Tolerance of this case instead of the configured one; one alone makes the other 0.
-
-        Threads may call it; they take turns. The test fails with the exception that is raised here,
-        or is skipped, even if the thread or the test catches it.
 
         Raises
         ------
@@ -174,8 +174,8 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 
     def _checked(self, output: Any, atol: float | None, rtol: float | None) -> CheckResult:
         __tracebackhide__ = True
+        from gpuemu_flow.client.arguments import check_tolerances  # noqa: PLC0415
         from gpuemu_flow.client.errors import ValidationError  # noqa: PLC0415
-        from gpuemu_flow.client.given import check_tolerances  # noqa: PLC0415
 
         check_tolerances(atol, rtol)
         if atol is not None or rtol is not None:
@@ -214,7 +214,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
                 raise self.error
 
     def _judged(self, output: Any) -> CheckResult:
-        """Judge the output that a test passed to `check`; the verdict is error for other values."""
+        """Judge the value that a test passed to `check`: an error unless it is an output."""
         __tracebackhide__ = True
         from gpuemu_flow.client.errors import ClientError  # noqa: PLC0415
         from gpuemu_flow.runners.api import OpError  # noqa: PLC0415

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini
 
-from gpuemu_flow.daemon.place import possible_places
+from gpuemu_flow.daemon.files import possible_places
 from gpuemu_flow.inputs import plan
 
 STATUS, LIST, EXPLAIN = ("status",), ("list", "--status"), ("explain",)

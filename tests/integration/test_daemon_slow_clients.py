@@ -1,4 +1,4 @@
-"""Connections that say nothing, or half of something, take no seat from those who ask.
+"""Connections that say nothing, or half of something, keep nobody out who asks.
 
 ``GPUEMU_SLOW_CLIENTS=1000`` makes the small form of the load test the whole one.
 """
@@ -21,9 +21,14 @@ import pytest
 from daemon_workspace import Served
 from runner_workspace import wait_until
 
-from gpuemu_flow.daemon import seats
+from gpuemu_flow.daemon import connections
+from gpuemu_flow.daemon.connections import (
+    HALF_OPEN_SECONDS,
+    IDLE_SECONDS,
+    MOST_HALF_OPEN,
+    ConnectionTable,
+)
 from gpuemu_flow.daemon.control import describe
-from gpuemu_flow.daemon.seats import HALF_OPEN_SECONDS, IDLE_SECONDS, MOST_HALF_OPEN, Seats
 
 GREETING = b"\x00SP\x00\x00\x30\x00\x00"
 SLOW = int(os.environ.get("GPUEMU_SLOW_CLIENTS", "120"))
@@ -55,7 +60,7 @@ KINDS = {
 
 @pytest.fixture
 def narrow(unserved: Served) -> Iterator[Served]:
-    """A daemon with 16 seats, as many as it has where nobody says otherwise."""
+    """A daemon with room for 16 connections, as many as it has where nobody says otherwise."""
     config = (unserved.root / "gpuemu.toml").read_text()
     unserved.write("gpuemu.toml", config.replace("max_connections = 200", "max_connections = 16"))
     unserved.start()
@@ -168,27 +173,27 @@ def test_files_of_a_daemon_are_private_whatever_the_umask(unserved: Served) -> N
 
 
 class TestSeats:
-    """The rule on seats, without a daemon."""
+    """The limit of connections, without a daemon."""
 
-    def test_half_open_ones_have_no_seat_and_go(self) -> None:
-        found = Seats(2, OWNER)
+    def test_half_open_ones_do_not_count_and_go(self) -> None:
+        found = ConnectionTable(2, OWNER)
         for pipe in range(10):
             assert found.enter(pipe, OWNER, 0.0) == (True, [])
-        assert found.heard(9, 1.0)
+        assert found.note_message(9, 1.0)
         assert found.overdue(HALF_OPEN_SECONDS - 0.1, lambda _: False) == []
         assert sorted(found.overdue(HALF_OPEN_SECONDS, lambda _: False)) == list(range(9))
 
     def test_too_many_half_open_ones_push_out_their_oldest(self) -> None:
-        found = Seats(2, OWNER)
+        found = ConnectionTable(2, OWNER)
         for pipe in range(MOST_HALF_OPEN):
             found.enter(pipe, OWNER, float(pipe))
         assert found.enter(MOST_HALF_OPEN, OWNER, 300.0) == (True, [0])
 
     def test_idle_ones_give_way_to_those_who_wait_unless_at_work(self) -> None:
-        found = Seats(2, OWNER)
+        found = ConnectionTable(2, OWNER)
         for pipe in (1, 2):
             found.enter(pipe, OWNER, 0.0)
-            assert found.heard(pipe, float(pipe))
+            assert found.note_message(pipe, float(pipe))
         late = IDLE_SECONDS + 5
         assert found.overdue(late, lambda _: False) == []  # nobody waits
         assert found.enter(3, OWNER, late) == (False, [])
@@ -196,29 +201,29 @@ class TestSeats:
         assert found.overdue(late, lambda _: False) == [1]
 
     def test_each_other_user_has_a_share(self) -> None:
-        found = Seats(8, OWNER)
-        seated = 0
+        found = ConnectionTable(8, OWNER)
+        counted = 0
         for pipe in range(8):
             allowed, _ = found.enter(pipe, OTHER, 0.0)
-            seated += allowed and found.heard(pipe, 0.0)
-        assert seated == 8 // seats.OTHERS_SHARE
+            counted += allowed and found.note_message(pipe, 0.0)
+        assert counted == 8 // connections.OTHERS_SHARE
         for pipe in range(10, 16):
             assert found.enter(pipe, OWNER, 0.0)[0]
-            assert found.heard(pipe, 0.0)
+            assert found.note_message(pipe, 0.0)
         assert not found.enter(20, OWNER, 0.0)[0]
 
-    def test_seats_hold_under_threads(self) -> None:
-        found = Seats(8, OWNER)
-        seated: list[int] = []
+    def test_the_limit_holds_under_threads(self) -> None:
+        found = ConnectionTable(8, OWNER)
+        counted: list[int] = []
 
         def work(start: int) -> None:
             for pipe in range(start, start + 50):
-                if found.enter(pipe, OWNER, 0.0)[0] and found.heard(pipe, 0.0):
-                    seated.append(pipe)
+                if found.enter(pipe, OWNER, 0.0)[0] and found.note_message(pipe, 0.0):
+                    counted.append(pipe)
 
         threads = [threading.Thread(target=work, args=(1000 * n,)) for n in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(seated) == 8
+        assert len(counted) == 8

@@ -19,7 +19,7 @@ from report_samples import passed, recorded, report_of, sample
 
 from gpuemu_flow.engine.trust import remembered
 from gpuemu_flow.errors import UsageError
-from gpuemu_flow.reporting import kept_pictures
+from gpuemu_flow.reporting import stored_pictures
 from gpuemu_flow.results.document import Picture
 from gpuemu_flow.store.baselines import read_file
 from gpuemu_flow.store.failure_record import FailureRecord
@@ -53,7 +53,7 @@ def spoilt(value: Any, rng: random.Random) -> Any:
 
 
 def _picture(data: Any) -> Picture:
-    return kept_pictures._from_json(data)
+    return stored_pictures._from_json(data)
 
 
 def _documents() -> dict[str, tuple[Any, Callable[[Any], Any]]]:
@@ -64,7 +64,7 @@ def _documents() -> dict[str, tuple[Any, Callable[[Any], Any]]]:
         "case": (failure.case.to_json(), Case.from_json),
         "result": (failure.result.to_json(), CheckResult.from_json),
         "record": (recorded("one").to_json(), FailureRecord.from_json),
-        "picture": (kept_pictures._to_json(picture), _picture),
+        "picture": (stored_pictures._to_json(picture), _picture),
         "passed": (report_of([passed("op", 1)]).cases[0].result.to_json(), CheckResult.from_json),
     }
 

@@ -11,7 +11,7 @@ from gpuemu_flow.cases.facts import INFINITE, CaseFacts
 from gpuemu_flow.cases.predicates import Predicate, candidates
 from gpuemu_flow.numerics.claim_words import sentence_of
 from gpuemu_flow.numerics.claims import Claim, claims, is_sharp
-from gpuemu_flow.numerics.elements import ELEMENT, ROW, Feature, sighting
+from gpuemu_flow.numerics.elements import ELEMENT, ROW, Feature, label_units
 from gpuemu_flow.numerics.relations import ObservedCase
 
 X, SIZE = Feature(ELEMENT, "value", "x"), Feature(ELEMENT, "magnitude", "x")
@@ -70,7 +70,7 @@ def labels(count: int, seed: int) -> Any:
         {"out": scores},
         bool((given >= 0).all()),
     )
-    return sighting(observation, frozenset({"labels"}))
+    return label_units(observation, frozenset({"labels"}))
 
 
 def test_elements_are_told_by_an_integer_beside_them() -> None:

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.claim_words import sentence_of
 from gpuemu_flow.numerics.claims import claims, has_moved, is_firm, is_sharp, reaches
-from gpuemu_flow.numerics.elements import Sighting, sighting
+from gpuemu_flow.numerics.elements import LabelledUnits, label_units
 from gpuemu_flow.numerics.relations import ObservedCase
 
 Array = NDArray[Any]
 SHAPES = ((7, 200), (40, 33), (64, 129), (9, 77), (130, 65), (31, 300))
 
 
-def seen(op: Callable[[Array], Array], right: Callable[[Array], Array]) -> list[Sighting]:
+def seen(op: Callable[[Array], Array], right: Callable[[Array], Array]) -> list[LabelledUnits]:
     """Look at an op on a few shapes, with values to ±20."""
     found = []
     for number, shape in enumerate(SHAPES):
@@ -33,7 +33,7 @@ def seen(op: Callable[[Array], Array], right: Callable[[Array], Array]) -> list[
             {"out": expected},
             bool(np.allclose(actual, expected)),
         )
-        each = sighting(observation)
+        each = label_units(observation)
         assert each is not None
         found.append(each)
     return found

@@ -9,7 +9,7 @@ from typing import Any
 from gpuemu_flow.engine.run import Executor
 from gpuemu_flow.inputs.discovery import Discovery
 from gpuemu_flow.inputs.files import FileTable
-from gpuemu_flow.observed import Given, Observation
+from gpuemu_flow.observed import ConfiguredEnv, Observation
 
 
 class Counted(Discovery):
@@ -36,7 +36,7 @@ def test_after_the_wait_what_was_replaced_before_it_has_not_moved(tmp_path: Path
     inputs = looking(tmp_path)
     source = tmp_path / "fac.py"
     source.write_text("F = 4")
-    names = inputs.discover(Observation(files=frozenset({str(source)})), Given())
+    names = inputs.discover(Observation(files=frozenset({str(source)})), ConfiguredEnv())
     for text in ("F = 3", "F = 4"):  # away and back: the content is as it was
         (tmp_path / "new").write_text(text)
         (tmp_path / "new").replace(source)

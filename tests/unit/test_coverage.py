@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,6 +65,15 @@ def test_what_ended_without_a_verdict_is_counted_and_exercises_nothing() -> None
     assert (
         coverage.merge(coverage).row("op", "float32", REDUCTION, LAYOUTS, STRATEGIES).unjudged == 6
     )
+
+
+def test_an_empty_case_is_exercised_though_nothing_of_it_can_be_compared() -> None:
+    coverage, (case,) = Coverage(), cases(1)
+    empty = replace(case, shape_class="empty")
+    coverage.add("op", empty, Verdict.INCONCLUSIVE)
+    coverage.add("op", empty, Verdict.ERROR)
+    row = coverage.row("op", "float32", REDUCTION, LAYOUTS, STRATEGIES)
+    assert (coverage.total, row.unjudged) == (1, 1)
 
 
 def test_merging_adds_and_leaves_its_parts_alone() -> None:

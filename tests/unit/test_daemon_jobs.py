@@ -1,4 +1,4 @@
-"""Jobs: equal requests are one, those of clients that left end, lanes do not hold each other up."""
+"""Jobs: equal requests are one, those of clients that left end, pools do not hold each other up."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_linked_events() -> None:
     assert not outside.is_set()
 
 
-def test_lanes_start_threads_as_needed() -> None:
+def test_pools_start_threads_as_needed() -> None:
     pool = WorkerPool("test", 3)
     gate, entered = threading.Event(), threading.Semaphore(0)
 

@@ -16,7 +16,7 @@ from gpuemu_flow.inputs.discovery import Discovery
 from gpuemu_flow.inputs.distributions import Distributions
 from gpuemu_flow.inputs.files import FileTable
 from gpuemu_flow.inputs.observed_sets import ObservedSets
-from gpuemu_flow.observed import Given, Observation
+from gpuemu_flow.observed import ConfiguredEnv, Observation
 from gpuemu_flow.reports.observed_text import observed_line
 from gpuemu_flow.runners import early, variables
 from gpuemu_flow.store.cache import JsonStore
@@ -60,7 +60,7 @@ def test_files_links_packages_and_interpreters_are_told_apart(root: Path) -> Non
         seen(root, "op.py", "current/op.py", "site/foo/__init__.py", "site/foo/hand_made.py",
              ".gpuemu-cache/blob", "/dev/null", os.__file__, own_code.__file__,
              variables=frozenset({"SCALE", "GIVEN", "NONE"})),
-        Given({"GIVEN": "by the configuration"}, ("SCALE", "NONE")),
+        ConfiguredEnv({"GIVEN": "by the configuration"}, ("SCALE", "NONE")),
     )  # fmt: skip
     assert names.files == {"op.py", "current/op.py", "site/foo/hand_made.py"}
     assert names.links == {"current"}
@@ -92,7 +92,7 @@ def test_each_change_shows_in_its_part(what: str, root: Path) -> None:
     names = look.discover(
         seen(root, "op.py", "current/op.py", "site/foo/__init__.py",
              missed=frozenset({str(root / "new.py")}), listed=frozenset({str(root / "names")})),
-        Given(),
+        ConfiguredEnv(),
     )  # fmt: skip
     (root / "names/__pycache__").mkdir()
     (root / "names/.op.py.swp").touch()
@@ -110,7 +110,7 @@ def test_each_change_shows_in_its_part(what: str, root: Path) -> None:
 
 def test_a_file_that_was_put_back_has_moved_all_the_same(root: Path) -> None:
     look = discovery(root)
-    names = look.discover(seen(root, "op.py"), Given())
+    names = look.discover(seen(root, "op.py"), ConfiguredEnv())
     begun = look.now()
     before = (root / "op.py").stat()
     (root / "op.py").write_text("2")
@@ -122,7 +122,7 @@ def test_a_file_that_was_put_back_has_moved_all_the_same(root: Path) -> None:
 
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(root: Path) -> None:
     look = discovery(root)
-    names = look.discover(seen(root, "op.py"), Given())
+    names = look.discover(seen(root, "op.py"), ConfiguredEnv())
     (root / "op.py").unlink()
     os.mkfifo(root / "op.py")
     assert look.parts(names) == {"file op.py": ""}
@@ -141,10 +141,10 @@ def test_variables_count_by_their_values_and_the_environment_as_a_whole(root: Pa
 def test_only_variables_that_reach_a_program_are_inputs_of_it(root: Path) -> None:
     look = discovery(root)
     read = Observation(variables=frozenset({"A", "MY_B", "PATH", "HOME", "*"}))
-    assert look.discover(read, Given()).variables == {"PATH", "*"}
-    named = look.discover(read, Given(names=("A", "MY_*", "UNREAD")))
+    assert look.discover(read, ConfiguredEnv()).variables == {"PATH", "*"}
+    named = look.discover(read, ConfiguredEnv(names=("A", "MY_*", "UNREAD")))
     assert named.variables == {"PATH", "*", "A", "MY_B", "MY_**", "UNREAD"}
-    assert look.discover(read, Given(names=("*",))).variables == read.variables | {"**"}
+    assert look.discover(read, ConfiguredEnv(names=("*",))).variables == read.variables | {"**"}
 
 
 def test_results_are_found_under_each_set_that_holds_now(root: Path, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_results_are_found_under_each_set_that_holds_now(root: Path, tmp_path: P
 
     def use(*files: str) -> SeenInputs:
         inputs = SeenInputs(actions, "static", look)
-        inputs.learn("op", seen(root, *files), Given())
+        inputs.learn("op", seen(root, *files), ConfiguredEnv())
         return inputs
 
     def found() -> str | None:
@@ -192,7 +192,7 @@ def test_a_distribution_is_found_by_what_it_lists(root: Path) -> None:
 
 def test_a_set_whose_states_are_not_those_of_its_names_counts_as_changed(root: Path) -> None:
     look = discovery(root)
-    names = look.discover(seen(root, "op.py", "current/op.py"), Given())
+    names = look.discover(seen(root, "op.py", "current/op.py"), ConfiguredEnv())
     parts = look.parts(names)
     sound = ObservedSets()
     sound.record("op:a", names, parts)
@@ -212,7 +212,7 @@ def test_a_set_whose_states_are_not_those_of_its_names_counts_as_changed(root: P
 
 def test_sets_share_inputs_and_not_their_states(root: Path) -> None:
     look = discovery(root)
-    names = look.discover(seen(root, "op.py", "current/op.py"), Given())
+    names = look.discover(seen(root, "op.py", "current/op.py"), ConfiguredEnv())
     sets = ObservedSets()
     sets.record("op:before", names, look.parts(names))
     (root / "op.py").write_text("another\n")
@@ -262,22 +262,22 @@ def test_a_file_of_no_distribution_may_become_one_of_a_new_one(
         Path(name).touch()
     look, all_of_them = discovery(root), Observation(files=frozenset(names))
     for _ in range(looks):
-        assert look.discover(all_of_them, Given()).files == all_of_them.files
+        assert look.discover(all_of_them, ConfiguredEnv()).files == all_of_them.files
     (library / "part-1.dist-info").mkdir()
     (library / "part-1.dist-info/RECORD").write_text("part_7.so,,\n")
-    found = look.discover(all_of_them, Given())
+    found = look.discover(all_of_them, ConfiguredEnv())
     assert found.packages == {f"{library}|part"}
     assert found.files == all_of_them.files - {names[7]}
     Path(names[8]).rename(library / "other.so")
     Path(names[8]).symlink_to("other.so")
-    assert names[8] in look.discover(all_of_them, Given()).links
+    assert names[8] in look.discover(all_of_them, ConfiguredEnv()).links
     (library / "part-1.dist-info/RECORD").write_text("part_7.so,,\npart_9.so,,\n")
-    assert names[9] not in look.discover(all_of_them, Given()).files
+    assert names[9] not in look.discover(all_of_them, ConfiguredEnv()).files
 
 
 def test_damaged_sets_are_refused(root: Path) -> None:
     look, sets = discovery(root), ObservedSets()
-    names = look.discover(seen(root, "op.py", "current/op.py"), Given())
+    names = look.discover(seen(root, "op.py", "current/op.py"), ConfiguredEnv())
     sets.record("op:a", names, look.parts(names))
     data = sets.to_json()
     again = ObservedSets.from_json(data)
@@ -324,7 +324,7 @@ def test_our_own_code_is_one_value_that_each_module_changes(tmp_path: Path) -> N
 
 def test_the_interpreter_counts_by_its_executable(root: Path) -> None:
     look = discovery(root)
-    names = look.discover(seen(root, os.__file__), Given())
+    names = look.discover(seen(root, os.__file__), ConfiguredEnv())
     (folder,) = names.pythons
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     assert any(path.endswith(f"bin/{version}") for path in look.interpreters(folder))
@@ -351,7 +351,7 @@ def test_names_that_begin_alike_count_as_one(root: Path) -> None:
     assert len(set(states)) == 3
     assert plan.variable_digest({"TORCH": "1"}, "TORCH_*") == plan.UNSET
     look = discovery(root, TORCH_X="1")
-    names = look.discover(Observation(variables=frozenset({"TORCH_*"})), Given())
+    names = look.discover(Observation(variables=frozenset({"TORCH_*"})), ConfiguredEnv())
     assert look.parts(names) != discovery(root).parts(names)
 
 
@@ -371,7 +371,7 @@ def test_what_is_looked_at_shows_in_the_parts_and_in_the_plan(what: str, root: P
     look = discovery(root)
     paths = [root / "names", root / "names/a"] if part == "looked" else [root / "names"]
     (root / "names/a").touch()
-    names = look.discover(Observation(**{part: frozenset(map(str, paths))}), Given())
+    names = look.discover(Observation(**{part: frozenset(map(str, paths))}), ConfiguredEnv())
     before = look.parts(names)
     sets = ObservedSets()
     sets.record("task", names, before)
@@ -392,7 +392,7 @@ def test_what_is_looked_at_shows_in_the_parts_and_in_the_plan(what: str, root: P
 
 def test_names_that_editors_make_are_no_modules(root: Path) -> None:
     look = discovery(root)
-    names = look.discover(Observation(modules=frozenset({str(root / "names")})), Given())
+    names = look.discover(Observation(modules=frozenset({str(root / "names")})), ConfiguredEnv())
     before = look.parts(names)
     for name in (".op.py.swp", "4913", "#op.py#", "op.py~"):
         (root / "names" / name).touch()

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.beliefs import Belief
 from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.cases.hypotheses import Hypothesis
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.predicates import Predicate
 from gpuemu_flow.cases.variants import Variants
 from gpuemu_flow.fuzz.budget import FEWEST_CASES, SECONDS, Budget
 from gpuemu_flow.fuzz.experiment import Experiment, _is_vague
-from gpuemu_flow.fuzz.relating import Relater, Tried
+from gpuemu_flow.fuzz.relation_search import RelationSearch, Tried
 from gpuemu_flow.types import STRATEGIES, Case
 
 Array = NDArray[Any]
@@ -66,7 +66,7 @@ def experiment(op: Op, budget: int = 40) -> tuple[Cause | None, Bench]:
     made = Experiment(
         Variants(SCHEMA, "float32", STRATEGIES, LAYOUTS, 7, 1 << 14),
         bench.run,
-        Relater(SCHEMA, bench.ask),
+        RelationSearch(SCHEMA, bench.ask),
         Budget(budget),
         failing,
         passing,
@@ -147,5 +147,5 @@ BOUNDS = {
 @pytest.mark.parametrize("name", BOUNDS)
 def test_what_says_next_to_nothing_is_vague(name: str) -> None:
     predicate, vague = BOUNDS[name]
-    belief = Belief((predicate,), 1.0, 9, 9, 0, 9, 0.0, 1)
-    assert _is_vague(belief) is vague
+    hypothesis = Hypothesis((predicate,), 1.0, 9, 9, 0, 9, 0.0, 1)
+    assert _is_vague(hypothesis) is vague

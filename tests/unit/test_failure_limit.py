@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.store.failure_limit import GIVEN, MADE_AGAIN, SHRUNK, Held, excess
+from gpuemu_flow.store.failure_limit import GIVEN, MADE_AGAIN, SHRUNK, StoredInputs, excess
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
@@ -117,8 +117,8 @@ def test_collection_keeps_only_what_is_still_there(cache: WorkspaceCache) -> Non
 
 
 def test_shared_inputs_are_counted_and_deleted_once() -> None:
-    held = [Held("a", "x", MADE_AGAIN, "1"), Held("b", "x", SHRUNK, "2")]
-    held += [Held("c", "y", GIVEN, "3"), Held("d", "z", GIVEN, "4")]
+    held = [StoredInputs("a", "x", MADE_AGAIN, "1"), StoredInputs("b", "x", SHRUNK, "2")]
+    held += [StoredInputs("c", "y", GIVEN, "3"), StoredInputs("d", "z", GIVEN, "4")]
     sizes = {"x": 50, "y": 30, "z": 40}
     assert excess(held, sizes, 120, "d").failures == ()
     found = excess(held, sizes, 100, "d")

@@ -1,4 +1,4 @@
-"""Gradients as outputs: cotangents, several right values at bends, and keys without gradients."""
+"""Gradients as outputs: cotangents, several right values at kinks, and keys without gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.judging.gradients import as_submitted, half_judged
 from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.numerics.gradients import Bends, cotangent, unit_of
+from gpuemu_flow.numerics.gradients import Kinks, cotangent, unit_of
 from gpuemu_flow.runners.api import Gradients, Program
 from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
 
@@ -31,8 +31,8 @@ def maximum(inputs: Arrays, **_: Any) -> Arrays:
     return {"y": x.max(keepdims=True), "d/dx": gradient}
 
 
-def bends(reference: Any, x: NDArray[Any]) -> Bends:
-    return Bends(reference, {"x": x}, reference({"x": x.astype(np.float64)}), 7, UNIT)
+def kinks(reference: Any, x: NDArray[Any]) -> Kinks:
+    return Kinks(reference, {"x": x}, reference({"x": x.astype(np.float64)}), 7, UNIT)
 
 
 def test_cotangents_follow_from_name_and_shape() -> None:
@@ -53,7 +53,7 @@ def test_elements_that_do_not_count_have_the_cotangent_0() -> None:
 def test_all_between_the_two_sides_of_a_bend_is_right() -> None:
     x = np.array([0.0, 0.0, 0.0, 0.0, 2.0, -1.0], np.float32)
     given = np.array([1.0, 0.5, 0.0, 3.0, 0.0, 1.0], np.float32)
-    found = bends(relu, x).excuse("d/dx", given)
+    found = kinks(relu, x).excuse("d/dx", given)
     assert found.right.tolist() == [True, True, True, False, False, False]
     assert found.unjudged.tolist() == [True, True, True, False, False, False]
 
@@ -62,10 +62,10 @@ def test_nobody_judges_which_of_equal_elements_gets_the_gradient() -> None:
     x = np.array([5.0] * 40 + [1.0, 2.0], np.float32)
     given = np.zeros(42, np.float32)
     given[:40] = 1 / 40
-    found = bends(maximum, x).excuse("d/dx", given)
+    found = kinks(maximum, x).excuse("d/dx", given)
     assert (found.right | found.unjudged)[:40].all()
     given[40] = 1.0
-    assert not bends(maximum, x).excuse("d/dx", given).unjudged[40]
+    assert not kinks(maximum, x).excuse("d/dx", given).unjudged[40]
 
 
 def test_a_wrong_gradient_of_a_smooth_function_has_no_excuse() -> None:
@@ -73,12 +73,12 @@ def test_a_wrong_gradient_of_a_smooth_function_has_no_excuse() -> None:
         return {"y": inputs["x"] ** 2, "d/dx": 2.0 * inputs["x"]}
 
     x = np.linspace(-2.0, 2.0, 40, dtype=np.float32)
-    assert not bends(square, x).excuse("d/dx", x * np.float32(1.0001))
+    assert not kinks(square, x).excuse("d/dx", x * np.float32(1.0001))
 
 
 def test_what_is_not_finite_has_no_derivative() -> None:
     x = np.array([np.nan, np.inf, 1.0], np.float32)
-    found = bends(relu, x).excuse("d/dx", np.array([7.0, 7.0, 7.0], np.float32))
+    found = kinks(relu, x).excuse("d/dx", np.array([7.0, 7.0, 7.0], np.float32))
     assert found.unjudged.tolist() == [True, True, False]
 
 

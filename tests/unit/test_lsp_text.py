@@ -11,9 +11,9 @@ import tomli
 from gpuemu_flow.config.lookup import key_at, section_at, words_of
 from gpuemu_flow.config.tables import FILE
 from gpuemu_flow.errors import Hint, Rename, did_you_mean
+from gpuemu_flow.lsp.completions import completions_at
 from gpuemu_flow.lsp.findings import text_findings
 from gpuemu_flow.lsp.latest import Latest
-from gpuemu_flow.lsp.offers import offers
 from gpuemu_flow.lsp.outline import outline
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -137,10 +137,10 @@ def test_each_suggestion_of_a_mistyped_key_mends_it() -> None:
         ("", "ops"),
     ],
 )
-def test_offers(text: str, offered: str | None) -> None:
+def test_completions(text: str, offered: str | None) -> None:
     found = outline(text)
     line = len(found.lines) - 1
-    words = {offer.text for offer in offers(found, line, len(found.lines[line]))}
+    words = {each.text for each in completions_at(found, line, len(found.lines[line]))}
     if offered == "ops" and not text:  # arrays of tables have headers and are no plain keys
         assert "validation" in words and "ops" not in words
     elif offered is None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
 from gpuemu_flow.numerics.envelope import build_envelope, shadow_is_faithful
-from gpuemu_flow.numerics.noise import flushing, noisy
+from gpuemu_flow.numerics.noise import flushing, noisy, noisy64
 from gpuemu_flow.numerics.perturb import Arrays, Perturbation
 from gpuemu_flow.numerics.rng import SeededRng
 
@@ -271,3 +271,60 @@ def test_a_scalar_of_float64_does_not_widen_what_follows() -> None:
     assert weights.dtype == np.float32
     assert np.asarray(weights).tolist() == [0.0, 1.0]
     assert np.asarray(np.exp(moved(x) / np.sqrt(1))).dtype == np.float32
+
+
+LONG_DOUBLES = np.finfo(np.longdouble).eps < np.finfo(np.float64).eps
+
+
+@pytest.mark.skipif(not LONG_DOUBLES, reason="long doubles are no wider than float64 here")
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: x / 3,
+        np.log1p,
+        lambda x: x.sum(axis=1),
+        lambda x: x @ x.T,
+        lambda x: np.einsum("ij,kj->ik", x, x),
+        lambda x: np.divide(x, 3, out=x),
+    ],
+)
+def test_roundings_of_float64_move_too(compute: Any) -> None:
+    x = np.random.default_rng(4).random((20, 30))
+    plain = compute(x.copy())
+    first, second = (
+        np.asarray(compute(noisy64({"x": x.copy()}, SeededRng(seed), 2.0**-52)["x"]))
+        for seed in (1, 2)
+    )
+    assert first.dtype == plain.dtype and first.shape == plain.shape
+    assert (first != plain).any() and (first != second).any()
+    assert np.abs(first - plain).max() <= 100 * 2.0**-52 * np.abs(plain).max()
+    exact = noisy64({"x": np.arange(12.0)}, SeededRng(1), 2.0**-52)["x"]
+    assert np.asarray(exact * 2 - exact.max()).tolist() == (np.arange(12.0) * 2 - 11).tolist()
+
+
+@pytest.mark.skipif(not LONG_DOUBLES, reason="long doubles are no wider than float64 here")
+@pytest.mark.parametrize("size", [1.0, 1e150])
+def test_a_float64_op_may_be_more_accurate_than_its_reference(size: float) -> None:
+    """Divergence of two distributions by one logarithm, where the reference takes two."""
+
+    def reference(p: Array, q: Array) -> Array:
+        return (p * (np.log(p) - np.log(q))).sum(-1)
+
+    rng = np.random.default_rng(1)
+    inputs = {"p": size * (1 + rng.random((400, 3))), "q": size * (1 + rng.random((400, 3)))}
+    evaluate = Numpy(reference)
+    expected = evaluate(inputs)
+    envelope = build_envelope(
+        inputs, expected, evaluate, dtype="float64", seed=5, exact_op=False, weak=False
+    )
+    everywhere = slice(0, 400)
+    allowed = envelope.thorough("y").tolerance(expected["y"], everywhere)
+    p, q = inputs.values()
+    right = (p * np.log(p / q)).sum(-1)
+    wrong = right * (1 + 1e-9)
+    if size > 1.0:
+        assert (
+            np.abs(right - expected["y"]) > envelope.quick("y").tolerance(right, everywhere)
+        ).any()
+    assert (np.abs(right - expected["y"]) <= allowed).all()
+    assert (np.abs(wrong - expected["y"]) > allowed).mean() > 0.9

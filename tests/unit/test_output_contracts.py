@@ -189,6 +189,18 @@ def test_right_random_outputs_hardly_ever_fail(share: float) -> None:
     assert wrong <= 10
 
 
+@pytest.mark.parametrize("lag", [48, 512, 1024])
+def test_draws_that_every_tile_repeats_are_found(lag: int) -> None:
+    """A generator is seeded anew for each tile, or does not know the tile's number."""
+    rng = np.random.default_rng(lag)
+    x = rng.normal(size=(64, 64)) + 3
+    kept = np.resize(rng.random(lag) >= 0.25, x.shape)
+    share = 1 - kept.mean()
+    told = Statistics("x", zeros=float(share), false_alarms=1e-6)
+    (failure,) = judge_random("y", np.where(kept, x / (1 - share), 0), x, told).failures
+    assert f"{lag} apart" in failure
+
+
 def test_too_few_elements_say_nothing() -> None:
     found = judge_random("y", np.ones(50), np.zeros(50), Statistics(0.0, samples=100))
     assert (found.count, found.failures) == (0, ()) and "100" in found.note

@@ -12,7 +12,7 @@ from gpuemu_flow.inputs import files
 from gpuemu_flow.inputs.discovery import Discovery
 from gpuemu_flow.inputs.files import FileTable
 from gpuemu_flow.inputs.settled import SettledFacts
-from gpuemu_flow.observed import Given, Observation
+from gpuemu_flow.observed import ConfiguredEnv, Observation
 from gpuemu_flow.store.discovered import Discovered
 
 NO_AGE = -(10**18)
@@ -93,7 +93,7 @@ def test_facts_found_after_a_change_hold(folder: Path) -> None:
 
 def found(look: Discovery, site: Path) -> Discovered:
     names = Observation(files=frozenset({f"{site}/foo/__init__.py", f"{site}/foo/other.py"}))
-    return look.discover(names, Given({}, ()))
+    return look.discover(names, ConfiguredEnv({}, ()))
 
 
 INSTALLED: dict[str, Callable[[Path], object]] = {

@@ -31,7 +31,7 @@ from gpuemu_flow.types import (
     InputSpec,
     WeakOutput,
 )
-from gpuemu_flow.value_rules import GivenValues, ValueRule
+from gpuemu_flow.value_rules import GeneratedValues, ValueRule
 
 PART = ShardPart(1, 2, "split", {"softmax": "digest"}, {"softmax": "digest"})
 SCHEMA = json.loads((Path(gpuemu_flow.schemas.__file__).parent / "report.schema.json").read_text())
@@ -44,7 +44,7 @@ def rich() -> Report:
         bits=4, descending=True, allow_empty_rows=True, total=3, relation="<=", other="y",
         optional=True, choices=("mean", None, 2), generate="make.py:values",
     )  # fmt: skip
-    given = GivenValues("AAAA", "generate-failed", "message", "hint", "make.py", 3)
+    given = GeneratedValues("AAAA", "generate-failed", "message", "hint", "make.py", 3)
     spec = InputSpec("x", (2, 3), "int32", low=0.0, high=7.5, ends=1, rule=rule, given=given)
     place = CodePlace("a.cu", 3, 9)
     finding = KernelFinding(
@@ -110,7 +110,7 @@ KERNEL_CHANGE = ("shard_kernel", "properties", "changes", "items")
         (Case, CASE, ()),
         (InputSpec, INPUT, ()),
         (ValueRule, (*INPUT, "properties", "rule"), ()),
-        (GivenValues, (*INPUT, "properties", "given"), ()),
+        (GeneratedValues, (*INPUT, "properties", "given"), ()),
         (CheckResult, CHECK, ()),
         (ErrorStats, (*CHECK, "properties", "stats"), ()),
         (WeakOutput, (*CHECK, "properties", "weak", "items"), ()),

@@ -10,7 +10,7 @@ import pytest
 
 from gpuemu_flow.inputs.discovery import Discovery
 from gpuemu_flow.inputs.files import FileTable
-from gpuemu_flow.observed import Given, Observation
+from gpuemu_flow.observed import ConfiguredEnv, Observation
 from gpuemu_flow.store.discovered import Discovered
 
 Environ = dict[str, str]
@@ -43,7 +43,7 @@ def made(root: Path) -> tuple[Discovery, Discovered, Environ]:
         looked=frozenset({str(root / "config")}),
         variables=frozenset({"SCALE"}),
     )
-    return look, look.discover(seen, Given({}, ("SCALE",))), environ
+    return look, look.discover(seen, ConfiguredEnv({}, ("SCALE",))), environ
 
 
 def put_back(root: Path) -> None:

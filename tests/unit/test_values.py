@@ -198,9 +198,24 @@ def test_extremes(dtype: str):
         assert not largest[~raw].any()
         assert limits.smallest_normal in magnitudes
         assert limits.smallest_subnormal in magnitudes
-        assert magnitudes[~raw].max() <= math.sqrt(limits.max)
-        assert magnitudes[~raw].max() >= limits.max**0.45 / 4
+        beyond = magnitudes[~raw] > math.sqrt(limits.max)
+        assert beyond.sum() <= 1
+        assert magnitudes[~raw][beyond].max(initial=0) < limits.max**0.8
+        assert magnitudes[~raw][~beyond].max() >= limits.max**0.45 / 4
         assert magnitudes[~raw].min() > 0
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(1,), (7,), (20, 60)])
+def test_the_square_of_an_extreme_overflows_though_it_is_not_the_largest(
+    dtype: str, shape: tuple[int, ...]
+) -> None:
+    limits = float_limits(dtype)
+    drawn = [np.abs(exact("extremes", dtype, shape, seed=seed)) for seed in range(40)]
+    beyond = [(values > math.sqrt(limits.max)) & (values < limits.max) for values in drawn]
+    found = [int(marks.sum()) for marks in beyond]
+    assert max(found) == 1
+    assert 8 < sum(found) < 32, "in about every second tensor"
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -342,6 +357,22 @@ def test_bool_strategies():
     assert not tensor("negative", "bool").any()
     assert tensor("offset", "bool").all()
     assert tensor("ties", "bool").mean() not in (0, 1)
+
+
+@pytest.mark.parametrize(("strategy", "value"), [("sparse", True), ("special", False)])
+@pytest.mark.parametrize("shape", [(300,), (1, 300), (20, 60)])
+def test_one_boolean_differs_from_its_row_wherever_it_is(
+    strategy: str, value: bool, shape: tuple[int, ...]
+) -> None:
+    places = list[int]()
+    for seed in range(30):
+        rows = tensor(strategy, "bool", shape, seed=seed).reshape(-1, shape[-1])
+        alone = (rows == value).sum(axis=1) == 1
+        assert alone.sum() >= len(rows) // 2
+        assert len(rows) == 1 or not alone.all(), "other rows are as random as ever"
+        places += np.nonzero(rows[alone] == value)[1].tolist()
+    assert np.mean(np.array(places) >= 8) > 0.5
+    assert max(places) > 0.8 * shape[-1]
 
 
 @pytest.mark.parametrize(("strategy", "dtype"), [("gaussian", "float32"), ("normal", "float99")])

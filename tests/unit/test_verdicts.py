@@ -151,6 +151,22 @@ def test_outputs_without_elements_never_pass(shapes: list[tuple[int, ...]], dtyp
     assert result.empty == tuple(arrays)
 
 
+@pytest.mark.parametrize(
+    ("empty", "full", "verdict"),
+    [(12, 12, "passed"), (4, 8, "passed"), (20, 4, "inconclusive"), (24, 0, "inconclusive")],
+)
+def test_dims_of_size_0_take_no_verdict_from_the_cases_beside_them(
+    empty: int, full: int, verdict: str
+) -> None:
+    def judge(size: int) -> CheckResult:
+        x = np.arange(1.0, size + 1, dtype=np.float32)
+        given = {"x": x}
+        return check_outputs({"y": x}, {"y": x}, tolerance={}, policy=Policy(), inputs=given)
+
+    assert judge(0).verdict is Verdict.INCONCLUSIVE
+    assert tally_of(*[judge(0)] * empty, *[judge(5)] * full).verdict()[0].value == verdict
+
+
 @pytest.mark.parametrize("policy", [Policy(), Policy("ignore", "ignore")])
 def test_matching_nan_on_finite_inputs_is_no_verdict_and_on_nan_inputs_is(policy: Policy) -> None:
     nan, plain = np.full(8, np.nan, np.float32), np.ones(8, np.float32)

@@ -127,7 +127,7 @@ class _State:
         self._depth = 0
 
     def locate(self, numbers_text: str) -> int:
-        """Return the number of a ``.loc``; equal ones share a number."""
+        """Return the number of a ``.loc``, the same for equal ones."""
         known = self._location_numbers.get(numbers_text)
         if known is not None:
             return known

@@ -88,7 +88,7 @@ class _Resolver:
             self.widths += [REGISTER_WIDTHS.get(type_name, 1) * lanes] * len(names)
 
     def table(self, scope: int) -> _ScopeTable:
-        """Return the table from names to numbers of a scope; without declarations the parent's."""
+        """Return a scope's table from names to numbers: the parent's if it declares none."""
         while scope > 0 and not self._declared[scope]:
             scope = self._body.scopes[scope].parent
         table = self.tables.get(scope)

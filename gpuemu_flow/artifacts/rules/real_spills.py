@@ -14,7 +14,7 @@ _WIDEST_SPILL = 16
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Compare spill instructions and bytes with their limits; exact sources only."""
+    """Compare spill instructions and bytes with their limits, unless they are estimates."""
     metrics = view.metrics
     if not metrics.is_exact:
         return

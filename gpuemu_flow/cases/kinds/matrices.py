@@ -56,7 +56,7 @@ def unsigned(setting: Setting) -> bool:
     return setting.dtype.startswith("u") or setting.dtype == "bool"
 
 
-def _settled_symmetric(values: Array, setting: Setting) -> Array:
+def _fitted_symmetric(values: Array, setting: Setting) -> Array:
     return _mirrored(values)
 
 
@@ -94,6 +94,6 @@ def _still_definite(values: Array, setting: Setting) -> Array | None:
 
 
 MATRICES = {
-    "symmetric": Kind(_symmetric, _settled_symmetric),
+    "symmetric": Kind(_symmetric, _fitted_symmetric),
     "positive_definite": Kind(_positive_definite, _still_definite),
 }

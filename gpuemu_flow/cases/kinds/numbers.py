@@ -92,7 +92,7 @@ def _quantized(setting: Setting) -> Array:
     return values * scale if setting.floating else values
 
 
-def _settled_quantized(values: Array, setting: Setting) -> Array:
+def _fitted_quantized(values: Array, setting: Setting) -> Array:
     if setting.floating:
         return values
     return np.clip(values.astype(np.int64), *_steps(setting))
@@ -132,7 +132,7 @@ def _scalar(setting: Setting) -> Array:
     )
 
 
-def _settled_scalar(values: Array, setting: Setting) -> Array | None:
+def _fitted_scalar(values: Array, setting: Setting) -> Array | None:
     rule = setting.rule
     if rule.values:
         known = np.array(rule.values)
@@ -144,8 +144,8 @@ def _settled_scalar(values: Array, setting: Setting) -> Array | None:
 
 
 NUMBERS = {
-    "scalar": Kind(_scalar, _settled_scalar),
+    "scalar": Kind(_scalar, _fitted_scalar),
     "positive": Kind(_positive, _above_zero),
-    "quantized": Kind(_quantized, _settled_quantized),
+    "quantized": Kind(_quantized, _fitted_quantized),
     "packed": Kind(_packed, lambda values, setting: values),
 }

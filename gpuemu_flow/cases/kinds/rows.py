@@ -44,7 +44,7 @@ def _no_empty_rows(kept: Array, at: Array) -> Array:
     return kept
 
 
-def _settled_mask(values: Array, setting: Setting) -> Array:
+def _fitted_mask(values: Array, setting: Setting) -> Array:
     kept = values.reshape(-1, setting.width).astype(bool)
     if not setting.rule.allow_empty_rows and setting.width:
         kept = _no_empty_rows(kept, np.zeros(len(kept), np.int64))
@@ -64,7 +64,7 @@ def _one_hot(setting: Setting) -> Array:
     return hot
 
 
-def _settled_one_hot(values: Array, setting: Setting) -> Array:
+def _fitted_one_hot(values: Array, setting: Setting) -> Array:
     rows = values.reshape(-1, setting.width).astype(np.float64)
     hot: Array = np.arange(setting.width) == rows.argmax(axis=1)[:, None]
     return hot.reshape(values.shape)
@@ -92,7 +92,7 @@ def _probabilities(setting: Setting) -> Array:
     return shares
 
 
-def _settled_probabilities(values: Array, setting: Setting) -> Array | None:
+def _fitted_probabilities(values: Array, setting: Setting) -> Array | None:
     rows = values.reshape(-1, setting.width).astype(np.float64)
     if not np.isfinite(rows).all():
         return None
@@ -103,7 +103,7 @@ def _settled_probabilities(values: Array, setting: Setting) -> Array | None:
 
 
 ROWS = {
-    "mask": Kind(_mask, _settled_mask),
-    "one_hot": Kind(_one_hot, _settled_one_hot),
-    "probabilities": Kind(_probabilities, _settled_probabilities),
+    "mask": Kind(_mask, _fitted_mask),
+    "one_hot": Kind(_one_hot, _fitted_one_hot),
+    "probabilities": Kind(_probabilities, _fitted_probabilities),
 }

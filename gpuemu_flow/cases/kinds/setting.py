@@ -103,9 +103,9 @@ class Kind:
     ----------
     draw : callable
         Draws values for a setting, as rows or in the whole shape, exact in int64 or float64.
-    settle : callable
+    fit : callable
         Returns the nearest values that satisfy the rule; None if there are none.
     """
 
     draw: Callable[[Setting], Array]
-    settle: Callable[[Array, Setting], Array | None]
+    fit: Callable[[Array, Setting], Array | None]

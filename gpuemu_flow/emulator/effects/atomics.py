@@ -43,7 +43,7 @@ def _parts(step: Step) -> tuple[str, str, tuple[Operand, ...]]:
 
 
 def _vector_problem(step: Step) -> str:
-    """Check an atomic of several neighbours, ``atom.global.add.v4.f32``."""
+    """Return an error of an atomic of several neighbours (``atom.global.add.v4.f32``) or ''."""
     operation, type_name, operands = _parts(step)
     count, words = step.opcode.vector, set(step.opcode.segments[1:])
     most = 16 // SIZES.get(type_name, 16)

@@ -87,7 +87,7 @@ def _clockless(step: Step) -> str:
 
 
 def _registers_problem(step: Step) -> str:
-    """Check ``setmaxnreg``: a constant from 24 to 256 in steps of 8."""
+    """Return an error of a ``setmaxnreg`` or '': it takes 24 to 256 in steps of 8."""
     words, count = step.opcode.segments[1:], [constant_of(o) for o in step.operands]
     known = words in (("inc", "sync", "aligned", "u32"), ("dec", "sync", "aligned", "u32"))
     if not known or len(count) != 1:

@@ -47,7 +47,7 @@ def space_of(step: Step, address: MemoryOperand) -> str:
 
 
 def _access_problem(step: Step, address_at: int, check: Callable[[Operand, str], str]) -> str:
-    """Check an access whose address is one operand and whose values are the other."""
+    """Return an error of an access or ''; one operand is the address, the other the values."""
     opcode = step.opcode
     type_name = opcode.type
     words = set(opcode.segments[1:]) - {type_name}
@@ -65,7 +65,7 @@ def _access_problem(step: Step, address_at: int, check: Callable[[Operand, str],
 def _where(
     emitter: Emitter, step: Step, address: MemoryOperand, index: int
 ) -> tuple[str, str, str]:
-    """Write the space, the address and the last arguments of an access."""
+    """Return the space, the address and the last arguments of an access, as Python."""
     strong = bool(STRONG.intersection(step.opcode.segments))
     tail = f"{emitter.mask(step)}, {index}, {strong})"
     return space_of(step, address), emitter.address(address), tail
@@ -121,7 +121,7 @@ def _emit_store(emitter: Emitter, step: Step, index: int) -> None:
 
 
 def _always(step: Step) -> str:
-    """Accept any operands: the instruction changes no value."""
+    """Return no error, whatever the operands: the instruction changes no value."""
     return ""
 
 

@@ -144,7 +144,7 @@ def find_nth_set(mask: Array, base: Array, offset: Array) -> Array:
 
 
 def divide(a: Array, b: Array) -> Array:
-    """Compute ``div`` of integers (PTX ISA, "div"): towards zero; all ones for a zero divisor."""
+    """Compute ``div`` (PTX ISA, "div"), rounded towards zero; a zero divisor gives all ones."""
     zero = b == 0
     safe = np.where(zero, b.dtype.type(1), b)
     if a.dtype.kind == "u":
@@ -156,7 +156,7 @@ def divide(a: Array, b: Array) -> Array:
 
 
 def remainder(a: Array, b: Array) -> Array:
-    """Compute ``rem`` (PTX ISA, "rem"): the sign of the dividend; the dividend for divisor 0."""
+    """Compute ``rem`` (PTX ISA, "rem"), signed as the dividend, which divisor 0 leaves as it is."""
     return np.where(b == 0, a, a - divide(a, b) * b)
 
 

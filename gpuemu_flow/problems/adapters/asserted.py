@@ -90,7 +90,7 @@ def _taken(value: Any, library: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return tensors without their gradients' graph; JAX's arrays as numpy's."""
+    """Return tensors detached from their graph, and JAX's arrays as numpy's."""
     if isinstance(value, (tuple, list)):
         return tuple(_plain(one) for one in value)
     if hasattr(value, "detach"):

@@ -85,14 +85,14 @@ class Fence:
         }
         return tuple(sorted(found - {self._root}))
 
-    def own_apart(self, kept_from: OffLimits, own: Iterable[str]) -> tuple[str, ...]:
+    def own_apart(self, off_limits: OffLimits, own: Iterable[str]) -> tuple[str, ...]:
         """Return an op's own files in folders that are closed to ops, which it may read.
 
         Links are left out: they might lead to the file of another op.
         """
         if not self._apart:
             return ()
-        closed = (*kept_from["forbidden"], *self._hidden)
+        closed = (*off_limits["forbidden"], *self._hidden)
         found = {path for path in own if not os.path.islink(path)}  # noqa: PTH114
         return tuple(
             sorted(
@@ -103,13 +103,13 @@ class Fence:
         )
 
     def around(
-        self, kept_from: OffLimits, path: str, *, emulated: bool, own: Iterable[str] = ()
+        self, off_limits: OffLimits, path: str, *, emulated: bool, own: Iterable[str] = ()
     ) -> Sandbox | None:
         """Return the sandbox of an op; None if there is none.
 
         Parameters
         ----------
-        kept_from : OffLimits
+        off_limits : OffLimits
         path : str
             The op's own file, which may lie in the cache.
         emulated : bool
@@ -119,17 +119,17 @@ class Fence:
         """
         if self.level == OFF:
             return None
-        mine = self.own_apart(kept_from, own)
+        mine = self.own_apart(off_limits, own)
         return Sandbox(
             level=self.level,
             root=self._root,
             hidden=(
-                *kept_from["forbidden"],
+                *off_limits["forbidden"],
                 *self._hidden,
                 *(p for p in self._set_apart if p not in mine),
             ),
             shown=(*((path,) if path else ()), *mine),
-            kept=kept_from["read_only"],
+            kept=off_limits["read_only"],
             writable=(*self._writable, *([self._compiled] if emulated and self._compiled else [])),
             required=self._mode in ("require", STRICT),
             strict=self._mode == STRICT,

@@ -55,7 +55,7 @@ def assemble(
     tools: Sequence[Tool],
     folder: Path,
     cancel: threading.Event,
-    wall: compilers.Wall | None,
+    tool_sandbox: compilers.ToolSandbox | None,
 ) -> Assembled | None:
     """Assemble PTX by the first ptxas that reads its version.
 
@@ -69,7 +69,7 @@ def assemble(
     folder : Path
         Folder for the files that ptxas reads and writes.
     cancel : threading.Event
-    wall : Wall or None
+    tool_sandbox : ToolSandbox or None
         The sandbox of ptxas, which is not hardened against hostile PTX; None: no sandbox.
 
     Returns
@@ -86,7 +86,7 @@ def assemble(
     tool = chain.ptxas_for((int(version.group(1)), int(version.group(2))))
     if isinstance(tool, Problem):
         return Assembled(None, "", problems=[replace(tool, file=file, warning=True)])
-    result = compilers.ptxas(tool, ptx, wanted, folder, cancel=cancel, wall=wall)
+    result = compilers.ptxas(tool, ptx, wanted, folder, cancel=cancel, tool_sandbox=tool_sandbox)
     report = parse_ptxas_output(result.text, file)
     if result.output is not None:
         return Assembled(result.output, wanted, report.unmet_bounds)
@@ -105,7 +105,7 @@ def disassemble(
     tools: Sequence[Tool],
     folder: Path,
     cancel: threading.Event,
-    wall: compilers.Wall | None,
+    tool_sandbox: compilers.ToolSandbox | None,
 ) -> MachineCode | Problem | None:
     """List a cubin's machine instructions by the first disassembler that reads it.
 
@@ -119,7 +119,7 @@ def disassemble(
         return None
     problem: Problem | None = None
     for tool in tools:
-        result = compilers.nvdisasm(tool, cubin, folder, cancel=cancel, wall=wall)
+        result = compilers.nvdisasm(tool, cubin, folder, cancel=cancel, tool_sandbox=tool_sandbox)
         if result.output is None:
             reason = f"nvdisasm {tool.version} does not read it: {result.reason}"
             hint = f"pip install -U {PACKAGES[tool.name]}"

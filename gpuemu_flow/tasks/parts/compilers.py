@@ -51,7 +51,7 @@ _UNRESOLVED = "Unresolved extern"
 
 
 @dataclass(frozen=True)
-class Wall:
+class ToolSandbox:
     """The sandbox in which a compiler runs.
 
     Attributes
@@ -108,7 +108,7 @@ def nvcc(
     *,
     root: Path,
     cancel: threading.Event,
-    wall: Wall | None = None,
+    tool_sandbox: ToolSandbox | None = None,
 ) -> CompilerRun:
     """Compile CUDA C++ to PTX and cubin in one run, with line information.
 
@@ -128,7 +128,7 @@ def nvcc(
         "-MMD", "-MF", str(folder / "reads.d"), "-Xptxas", "-v", "-o", str(folder / "kernel.cubin"),
         *([] if debug.intersection(flags) else lines), *flags, source,
     ]  # fmt: skip
-    run = _run(arguments, root, TIMEOUT, cancel, wall=wall)
+    run = _run(arguments, root, TIMEOUT, cancel, tool_sandbox=tool_sandbox)
     text = _text(run)
     if not run.ok:
         problems = _errors(text, source, root) or [_failed(run, tool.name, source, text)]
@@ -149,27 +149,34 @@ def ptxas(
     folder: Path,
     *,
     cancel: threading.Event,
-    wall: Wall | None = None,
+    tool_sandbox: ToolSandbox | None = None,
 ) -> CompilerRun:
     """Assemble PTX for one architecture; do not link PTX that calls functions of other files."""
     (folder / "kernel.ptx").write_bytes(ptx)
     arguments = [tool.path, "-v", f"-arch={arch}", "kernel.ptx", "-o", "kernel.cubin"]
-    run = _run(arguments, folder, TIMEOUT, cancel, wall=wall)
+    run = _run(arguments, folder, TIMEOUT, cancel, tool_sandbox=tool_sandbox)
     text = run.stderr.decode("utf-8", "replace")
     if not run.ok and _UNRESOLVED in text:
-        run = _run([*arguments, "-c"], folder, TIMEOUT, cancel, wall=wall)
+        run = _run([*arguments, "-c"], folder, TIMEOUT, cancel, tool_sandbox=tool_sandbox)
         text = run.stderr.decode("utf-8", "replace")
     output = _bytes(folder / "kernel.cubin") if run.ok else None
     return CompilerRun(output, text=text, reason=_reason(run, text), stopped=bool(run.stopped))
 
 
 def nvdisasm(
-    tool: Tool, cubin: bytes, folder: Path, *, cancel: threading.Event, wall: Wall | None = None
+    tool: Tool,
+    cubin: bytes,
+    folder: Path,
+    *,
+    cancel: threading.Event,
+    tool_sandbox: ToolSandbox | None = None,
 ) -> CompilerRun:
     """List a cubin's machine instructions; `output` is the listing as JSON."""
     (folder / "listed.cubin").write_bytes(cubin)
     arguments = [tool.path, "-json", "listed.cubin"]
-    run = _run(arguments, folder, TIMEOUT, cancel, max_output=MAX_LISTING, wall=wall)
+    run = _run(
+        arguments, folder, TIMEOUT, cancel, max_output=MAX_LISTING, tool_sandbox=tool_sandbox
+    )
     reason = _reason(run, run.stderr.decode("utf-8", "replace"))
     return CompilerRun(run.stdout if run.ok else None, reason=reason, stopped=bool(run.stopped))
 
@@ -179,7 +186,7 @@ def command(
     root: Path,
     *,
     cancel: threading.Event,
-    wall: Wall | None = None,
+    tool_sandbox: ToolSandbox | None = None,
     environment: Mapping[str, str] | None = None,
     timeout: float = COMMAND_TIMEOUT,
     if_slow: str = "",
@@ -195,7 +202,9 @@ def command(
     if_slow : str
         The hint for a command that takes longer.
     """
-    run = _run(list(arguments), root, timeout, cancel, wall=wall, environment=environment)
+    run = _run(
+        list(arguments), root, timeout, cancel, tool_sandbox=tool_sandbox, environment=environment
+    )
     if run.ok:
         return None
     text = _text(run)
@@ -203,7 +212,7 @@ def command(
     problem = found[0] if found else _failed(run, arguments[0], "", text)
     if run.stopped and if_slow:
         problem = replace(problem, hint=if_slow)
-    if wall is not None and not problem.hint and any(sign in text for sign in _REFUSED):
+    if tool_sandbox is not None and not problem.hint and any(sign in text for sign in _REFUSED):
         return replace(problem, hint=REFUSED_HINT)
     return problem
 
@@ -216,7 +225,7 @@ def triton(
     root: Path,
     python: str,
     cancel: threading.Event,
-    wall: Wall | None = None,
+    tool_sandbox: ToolSandbox | None = None,
 ) -> CompilerRun:
     """Compile a Triton kernel for a target, in an interpreter of its own."""
     (folder / "request.json").write_text(
@@ -225,7 +234,7 @@ def triton(
     child = Path(__file__).with_name("triton_child.py")
     arguments = [python or sys.executable, str(child), str(folder)]
     variables = {"TRITON_CACHE_DIR": str(folder / "cache")}
-    run = _run(arguments, root, TIMEOUT, cancel, variables=variables, wall=wall)
+    run = _run(arguments, root, TIMEOUT, cancel, variables=variables, tool_sandbox=tool_sandbox)
     text = _text(run)
     answer: dict[str, Json] = {}
     data = _bytes(folder / "answer.json")
@@ -259,15 +268,20 @@ def _run(
     *,
     max_output: int = MAX_OUTPUT,
     variables: Mapping[str, str] | None = None,
-    wall: Wall | None = None,
+    tool_sandbox: ToolSandbox | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> ToolRun:
     known: Mapping[str, str] = os.environ
-    if wall is not None:
+    if tool_sandbox is not None:
         # A source can have the environment of its compiler in what is made of it.
         known = {**let_through(os.environ), "HOME": os.environ.get("HOME", "")}
-        launcher = [sys.executable, str(_LAUNCHER), str(wall.folder), json.dumps(wall.sandbox)]
-        arguments = [*_namespaces(wall, arguments[0], cwd), *launcher, *arguments]
+        launcher = [
+            sys.executable,
+            str(_LAUNCHER),
+            str(tool_sandbox.folder),
+            json.dumps(tool_sandbox.sandbox),
+        ]
+        arguments = [*_namespaces(tool_sandbox, arguments[0], cwd), *launcher, *arguments]
     if environment is None:
         environment = {name: value for name, value in known.items() if name not in _DROPPED}
     environment = {**environment, **(variables or {})}
@@ -286,9 +300,9 @@ def _run(
     return run
 
 
-def _namespaces(wall: Wall, program: str, cwd: Path) -> list[str]:
+def _namespaces(tool_sandbox: ToolSandbox, program: str, cwd: Path) -> list[str]:
     """Return the words that start a tool in namespaces; none unless the sandbox is strict."""
-    sandbox = Sandbox.from_json(wall.sandbox)
+    sandbox = Sandbox.from_json(tool_sandbox.sandbox)
     if not sandbox.strict:
         return []
     from gpuemu_flow.runners.sandbox import bubblewrap  # noqa: PLC0415 - looks for a program
@@ -296,7 +310,7 @@ def _namespaces(wall: Wall, program: str, cwd: Path) -> list[str]:
     reason = bubblewrap.refusal()
     if reason:
         raise RunnerError(missing_problem(sandbox.level, strict=True, reason=reason))
-    return bubblewrap.around_tool(sandbox, (program, str(cwd)), str(wall.folder))
+    return bubblewrap.around_tool(sandbox, (program, str(cwd)), str(tool_sandbox.folder))
 
 
 def _text(run: ToolRun) -> str:

@@ -1,4 +1,4 @@
-"""Beliefs about a cause: the conditions that cases support, and the case to try next.
+"""Hypotheses about a cause: the conditions that cases support, and the case to try next.
 
 Each condition is a hypothesis: the op fails where it holds and nowhere else, but for a few cases in
 which a bug happens not to show. Its weight is its earlier weight times the likelihood of the
@@ -36,7 +36,7 @@ ALMOST_SURE = 0.95
 
 
 @dataclass(frozen=True)
-class Belief:
+class Hypothesis:
     """A condition (one predicate, or two together), weighed by the cases judged so far.
 
     Attributes
@@ -78,7 +78,7 @@ def holds(predicates: Sequence[Predicate], facts: CaseFacts) -> bool:
     return all(predicate.holds(facts) for predicate in predicates)
 
 
-def beliefs(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> list[Belief]:
+def hypotheses(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> list[Hypothesis]:
     """Return the conditions that the verdicts support, heaviest first, at most `MOST`.
 
     Parameters
@@ -122,7 +122,7 @@ def beliefs(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> list[Belief]:
     total = sum(math.exp(weight - top) for weight in weights.values())
     ranked = sorted(weights, key=lambda each: (-weights[each], repr(each)))[:MOST]
     return [
-        _belief(
+        _hypothesis(
             each,
             options[each],
             failed,
@@ -143,17 +143,17 @@ def _likelihood(inside: NDArray[np.bool_], failed: NDArray[np.bool_]) -> float:
     return float(sum(number * math.log(chance) for number, chance in counts))
 
 
-def _belief(
+def _hypothesis(
     predicates: tuple[Predicate, ...],
     inside: NDArray[np.bool_],
     failed: NDArray[np.bool_],
     weight: float,
     tried: int,
-) -> Belief:
+) -> Hypothesis:
     number, within = int(inside.sum()), int((inside & failed).sum())
     outside, beyond = int((~inside).sum()), int((~inside & failed).sum())
     chance = min(1.0, fisher(within, number, beyond, outside) * tried)
-    return Belief(predicates, weight, within, number, beyond, outside, chance, tried)
+    return Hypothesis(predicates, weight, within, number, beyond, outside, chance, tried)
 
 
 def chance_of(
@@ -161,7 +161,7 @@ def chance_of(
 ) -> float:
     """Apply Fisher's exact test to a condition, corrected for the number of conditions `tried`."""
     inside = np.fromiter((holds(predicates, each) for each in facts), bool, len(facts))
-    return _belief(tuple(predicates), inside, np.asarray(fails, bool), 0.0, tried).chance
+    return _hypothesis(tuple(predicates), inside, np.asarray(fails, bool), 0.0, tried).chance
 
 
 def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -> float:
@@ -178,8 +178,8 @@ def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -
     return tail / ways
 
 
-def most_divided(found: Sequence[Belief], pool: Sequence[CaseFacts]) -> int | None:
-    """Return the case whose verdict would tell most; None if the beliefs agree on all cases."""
+def most_divided(found: Sequence[Hypothesis], pool: Sequence[CaseFacts]) -> int | None:
+    """Return the case whose verdict would tell most; None if the hypotheses agree on all cases."""
     if not found or not pool:
         return None
     total = sum(belief.weight for belief in found)

@@ -1,7 +1,7 @@
-"""Seats of a daemon's clients: which connections may stay, and which must be closed.
+"""Limit the connections of a daemon: which may stay, and which must be closed.
 
-A connection has a seat once a whole message of it came. Until then it is half-open: it takes
-nobody's seat, and goes after `HALF_OPEN_SECONDS`, or when there are too many of its kind.
+A connection counts once a whole message of it came. Until then it is half-open: it does not count
+toward the limit, and is closed after `HALF_OPEN_SECONDS`, or when there are too many of its kind.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable
 from gpuemu_flow.quick_dataclass import dataclass
 
 HALF_OPEN_SECONDS = 10.0
-"""So long a connection may stand without a whole message."""
+"""Seconds that a connection may stay open without a whole message."""
 MOST_HALF_OPEN = 256
 IDLE_SECONDS = 60.0
-"""A client that has asked for nothing for so long gives its seat to one that waits."""
+"""Seconds without a request after which a connection is closed if another one waits."""
 OTHERS_SHARE = 4
-"""Each user but the daemon's own has at most a quarter of the seats."""
+"""Each user but the daemon's own may have at most this part of the connections: a quarter."""
 
 
 @dataclass
@@ -26,16 +26,16 @@ class _Connection:
 
     user: int
     last: float
-    seated: bool = False
+    counted: bool = False
 
 
-class Seats:
+class ConnectionTable:
     """All connections. Thread-safe.
 
     Parameters
     ----------
     most : int
-        Seats.
+        Largest number of connections that count.
     owner : int
         User id of the daemon.
     """
@@ -48,12 +48,12 @@ class Seats:
         self._refused = 0.0
 
     def enter(self, pipe: int, user: int, now: float) -> tuple[bool, list[int]]:
-        """Add a connection, and give it a seat if one is free.
+        """Add a connection, unless there are too many.
 
         Returns
         -------
         allowed : bool
-            False if there is no seat for the connection, which then has to be closed.
+            False if there are too many; the connection then has to be closed.
         evicted : list of int
             Half-open connections that have to be closed instead.
         """
@@ -64,19 +64,19 @@ class Seats:
             self._connections[pipe] = _Connection(user, now)
             return True, self._too_many(user)
 
-    def heard(self, pipe: int, now: float) -> bool:
-        """Record that a connection sent a whole message, and return whether it has a seat."""
+    def note_message(self, pipe: int, now: float) -> bool:
+        """Record that a connection sent a whole message; return False if it has to be closed."""
         with self._lock:
             found = self._connections.get(pipe)
             if found is None:
                 return True  # it left, and its request is given up elsewhere
             found.last = now
-            if found.seated:
+            if found.counted:
                 return True
             if self._full() or self._taken(found.user) >= self._share(found.user, self.most):
                 self._refused = now
                 return False
-            found.seated = True
+            found.counted = True
             return True
 
     def leave(self, pipe: int) -> bool:
@@ -97,22 +97,22 @@ class Seats:
             late = [
                 pipe
                 for pipe, one in self._connections.items()
-                if not one.seated and now - one.last >= HALF_OPEN_SECONDS
+                if not one.counted and now - one.last >= HALF_OPEN_SECONDS
             ]
             if self._full() and now - self._refused < HALF_OPEN_SECONDS:
                 idle = [
                     (one.last, pipe)
                     for pipe, one in self._connections.items()
-                    if one.seated and now - one.last >= IDLE_SECONDS and not is_busy(pipe)
+                    if one.counted and now - one.last >= IDLE_SECONDS and not is_busy(pipe)
                 ]
                 late += [pipe for _, pipe in sorted(idle)[:1]]
             return late
 
     def _full(self) -> bool:
-        return sum(one.seated for one in self._connections.values()) >= self.most
+        return sum(one.counted for one in self._connections.values()) >= self.most
 
     def _taken(self, user: int) -> int:
-        return sum(one.seated and one.user == user for one in self._connections.values())
+        return sum(one.counted and one.user == user for one in self._connections.values())
 
     def _share(self, user: int, whole: int) -> int:
         return whole if user == self._owner else max(1, whole // OTHERS_SHARE)
@@ -122,7 +122,7 @@ class Seats:
         half = [
             (one.last, pipe)
             for pipe, one in self._connections.items()
-            if one.user == user and not one.seated
+            if one.user == user and not one.counted
         ]
         surplus = len(half) - self._share(user, MOST_HALF_OPEN)
         evicted = [pipe for _, pipe in sorted(half)[: max(0, surplus)]]

@@ -16,7 +16,7 @@ _VALUE = re.compile(r"""\s*([\w.-]+)\s*=.*?(["'][^"']*|\w*)""")
 
 
 @dataclass(frozen=True)
-class CompletionOffer:
+class Completion:
     """One completion.
 
     Attributes
@@ -34,7 +34,7 @@ class CompletionOffer:
     doc: str = ""
 
 
-def offers(outlined: Outline, line: int, column: int) -> list[CompletionOffer]:
+def completions_at(outlined: Outline, line: int, column: int) -> list[Completion]:
     """List all completions at a place, whatever has been typed there."""
     if not 0 <= line < len(outlined.lines):
         return []
@@ -51,36 +51,32 @@ def offers(outlined: Outline, line: int, column: int) -> list[CompletionOffer]:
     )
 
 
-def _tables() -> list[CompletionOffer]:
+def _tables() -> list[Completion]:
     """Return headers of the whole file, without their brackets, and of the tables within ops."""
     found = []
     for key in FILE.keys:
         array = isinstance(key.type, Tables)
         found.append(
-            CompletionOffer(
-                key.name, "table", f"[[{key.name}]]" if array else f"[{key.name}]", key.doc
-            )
+            Completion(key.name, "table", f"[[{key.name}]]" if array else f"[{key.name}]", key.doc)
         )
-    found.append(
-        CompletionOffer("ops.schema", "table", "[ops.schema]", "Dims, inputs and outputs.")
-    )
+    found.append(Completion("ops.schema", "table", "[ops.schema]", "Dims, inputs and outputs."))
     return found
 
 
-def _keys(section: Section) -> list[CompletionOffer]:
+def _keys(section: Section) -> list[Completion]:
     return [
-        CompletionOffer(key.name, "key", key.type.describe()[:120], plain(key.doc))
+        Completion(key.name, "key", key.type.describe()[:120], plain(key.doc))
         for key in section.keys
         if not isinstance(key.type, Tables)
     ]
 
 
-def _words(path: tuple[str, ...], *, quoted: bool) -> list[CompletionOffer]:
+def _words(path: tuple[str, ...], *, quoted: bool) -> list[Completion]:
     key = key_at(path)
     found = words_of(key.type) if key is not None else ()
     bare = ("true", "false")
     return [
-        CompletionOffer(word if quoted or word in bare else f'"{word}"', "word")
+        Completion(word if quoted or word in bare else f'"{word}"', "word")
         for word in found
         if not (quoted and word in bare)
     ]

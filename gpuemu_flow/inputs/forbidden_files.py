@@ -15,7 +15,7 @@ from gpuemu_flow.runners.sandbox.spec import OFF
 from gpuemu_flow.types import Json
 
 
-class KeptFrom:
+class ForbiddenFiles:
     """Lists the files of one workspace that its ops may not read or write.
 
     Parameters

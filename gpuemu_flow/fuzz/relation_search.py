@@ -66,7 +66,7 @@ class Tried:
     expected: Mapping[str, NDArray[Any]]
 
 
-class Relater:
+class RelationSearch:
     """Maintains the set of relations that explain every failing case so far.
 
     Parameters
@@ -74,8 +74,6 @@ class Relater:
     schema : OpSchema
     ask : callable
         The reference on other inputs.
-    outputs : sequence of str
-        Names that the schema's outputs have, in its order; the outputs' own when they are as many.
 
     Attributes
     ----------
@@ -185,7 +183,7 @@ class Relater:
         }
 
     def spared(self, tried: Tried) -> None:
-        """Count contradictions by a passing case, and drop the relations with two of them."""
+        """Drop each relation that two passing cases, counting this one, contradict."""
         seen = self.observation(tried)
         if seen is None or tried.failed is not False:
             return

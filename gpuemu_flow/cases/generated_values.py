@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.types import DTYPES, Case, InputSpec
-from gpuemu_flow.value_rules import GENERATE_FAILED_SLUG, GivenValues
+from gpuemu_flow.value_rules import GENERATE_FAILED_SLUG, GeneratedValues
 
 Array = NDArray[Any]
 
@@ -24,31 +24,31 @@ MOST_BYTES = 4 << 20
 """Of all generated inputs of one case: they travel with it, in messages and in keys."""
 
 
-class GivenError(UsageError):
+class GenerateError(UsageError):
     """Error of an input without values: its function failed or was not called."""
 
 
-def to_given(values: Array) -> GivenValues:
-    """Return an array's values as text; `given_values` reads it."""
+def encode_values(values: Array) -> GeneratedValues:
+    """Return an array's values as text; `decode_values` reads it."""
     packed = zlib.compress(np.ascontiguousarray(values).tobytes(), 1)
-    return GivenValues(base64.b64encode(packed).decode())
+    return GeneratedValues(base64.b64encode(packed).decode())
 
 
-def given_values(spec: InputSpec) -> Array:
+def decode_values(spec: InputSpec) -> Array:
     """Return the values that a function returned for an input.
 
     Raises
     ------
-    GivenError
+    GenerateError
         There are no values, or they do not fit its shape and dtype.
     """
     given = spec.given
     if given is None:
         label = spec.rule.generate if spec.rule else ""
         text = f"{spec.name}: {label} was not called for this case"
-        raise GivenError(Problem(GENERATE_FAILED_SLUG, text))
+        raise GenerateError(Problem(GENERATE_FAILED_SLUG, text))
     if given.slug:
-        raise GivenError(fault_of(given))
+        raise GenerateError(fault_of(given))
     count = math.prod(spec.shape) * DTYPES[spec.dtype].itemsize
     try:
         unpacker = zlib.decompressobj()
@@ -58,16 +58,16 @@ def given_values(spec: InputSpec) -> Array:
         data, whole = b"", False
     if len(data) != count or not whole:
         text = f"{spec.name}: its values are not those of {spec.dtype} {list(spec.shape)}"
-        raise GivenError(Problem(GENERATE_FAILED_SLUG, text, "make the case anew"))
+        raise GenerateError(Problem(GENERATE_FAILED_SLUG, text, "make the case anew"))
     return np.frombuffer(bytearray(data), numpy_dtype(spec.dtype)).reshape(spec.shape)
 
 
-def fault_of(given: GivenValues) -> Problem:
+def fault_of(given: GeneratedValues) -> Problem:
     """Return the problem that explains why a function returned no values."""
     return Problem(given.slug, given.message, given.hint, given.file, given.line)
 
 
-def case_fault(case: Case) -> GivenValues | None:
+def case_fault(case: Case) -> GeneratedValues | None:
     """Return the reason why an input of the case has no values; None if all can be made."""
     for spec in case.inputs:
         if spec.is_generated and spec.given is not None and spec.given.slug:
@@ -81,10 +81,10 @@ def is_made(case: Case) -> bool:
 
 
 def demand_made(case: Case) -> Case:
-    """Return the case; raise GivenError if an input has no values."""
+    """Return the case; raise GenerateError if an input has no values."""
     for spec in case.inputs:
         if not spec.has_values:
-            given_values(spec)
+            decode_values(spec)
     return case
 
 
@@ -98,7 +98,7 @@ def wanted_of(case: Case) -> tuple[InputSpec, ...]:
     return tuple(spec for spec in case.inputs if spec.is_generated and spec.given is None)
 
 
-def with_given(case: Case, found: Mapping[str, GivenValues]) -> Case:
+def with_values(case: Case, found: Mapping[str, GeneratedValues]) -> Case:
     """Return the case with values of some inputs, by name."""
     inputs = tuple(
         replace(spec, given=found[spec.name]) if spec.name in found else spec

@@ -86,7 +86,7 @@ def _unsatisfiable(message: str) -> UsageError:
     return UsageError(Problem("case-unsatisfiable", message, hint))
 
 
-def draw_ruled(setting: Setting, strategy: str, others: Mapping[str, Array]) -> Array:
+def draw_by_rule(setting: Setting, strategy: str, others: Mapping[str, Array]) -> Array:
     """Draw values that follow the rule, in the setting's shape and dtype.
 
     Parameters
@@ -115,29 +115,29 @@ def draw_ruled(setting: Setting, strategy: str, others: Mapping[str, Array]) -> 
     return values
 
 
-def settle_ruled(values: Array, setting: Setting, others: Mapping[str, Array]) -> Array | None:
+def fit_to_rule(values: Array, setting: Setting, others: Mapping[str, Array]) -> Array | None:
     """Return the values nearest to given ones that follow the rule; None if there are none."""
     rule = setting.rule
     if values.size == 0:
         return values
-    settled = values
+    fitted = values
     mixed = bool(rule.values) and rule.kind != SCALAR
     fixed = np.isin(values, np.array(rule.values)) if mixed else None
     if rule.kind:
-        kept = KINDS[rule.kind].settle(values, setting)
+        kept = KINDS[rule.kind].fit(values, setting)
         if kept is None:
             return None
-        settled = _in_dtype(kept, setting.dtype)
+        fitted = _in_dtype(kept, setting.dtype)
     elif not rule.values or setting.low is not None or setting.high is not None:
-        settled = _bounded(values, setting)
+        fitted = _bounded(values, setting)
     elif fixed is not None:
-        settled = np.where(fixed, values, np.array(rule.values[0]).astype(values.dtype))
+        fitted = np.where(fixed, values, np.array(rule.values[0]).astype(values.dtype))
     if fixed is not None:
-        settled = np.where(fixed, values, settled)
+        fitted = np.where(fixed, values, fitted)
     if rule.relation and rule.other in others:
-        settled = _related(settled, setting, others[rule.other], settling=True)
+        fitted = _related(fitted, setting, others[rule.other], fitting=True)
     # It makes one axis of none.
-    return np.ascontiguousarray(settled, dtype=values.dtype).reshape(values.shape)
+    return np.ascontiguousarray(fitted, dtype=values.dtype).reshape(values.shape)
 
 
 def _in_dtype(values: Array, dtype: str) -> Array:
@@ -214,7 +214,7 @@ def _neighbours(values: Array, setting: Setting) -> Array:
     return moved
 
 
-def _related(values: Array, setting: Setting, other: Array, *, settling: bool = False) -> Array:
+def _related(values: Array, setting: Setting, other: Array, *, fitting: bool = False) -> Array:
     """Return the values, changed where they violate the relation to another input."""
     sign = setting.rule.relation
     if sign == "cumsum":
@@ -235,7 +235,7 @@ def _related(values: Array, setting: Setting, other: Array, *, settling: bool = 
             wanted = np.nextafter(wanted, np.array(end).astype(values.dtype))
         below = np.minimum if sign in ("<", "<=") else np.maximum
         related: Array = below(values, wanted)
-        if not settling:
+        if not fitting:
             touching = setting.rng.derive("touching").f64(values.size) < TOUCHING
             related = np.where(touching.reshape(values.shape), wanted, related)
             if setting.low is not None or setting.high is not None:

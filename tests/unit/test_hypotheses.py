@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from gpuemu_flow.cases.beliefs import beliefs, fisher, holds, most_divided
 from gpuemu_flow.cases.facts import CaseFacts
+from gpuemu_flow.cases.hypotheses import fisher, holds, hypotheses, most_divided
 from gpuemu_flow.cases.measured import facts_of
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS
 from gpuemu_flow.cases.plan import plan_cases
@@ -49,7 +49,7 @@ def test_the_condition_that_decides_is_the_heaviest(
 ) -> None:
     fails = [cause.holds(each) for each in facts]
     assert any(fails) and not all(fails)
-    best = beliefs(facts, fails)[0]
+    best = hypotheses(facts, fails)[0]
     assert [holds(best.predicates, each) for each in facts] == fails
     assert best.outside_failed == 0 and best.inside_failed == best.inside
 
@@ -58,7 +58,7 @@ def test_of_failures_at_random_no_condition_is_significant(facts: list[CaseFacts
     for seed in range(5):
         draw = random.Random(seed)
         fails = [draw.random() < 0.3 for _ in facts]
-        assert all(belief.chance > 1e-3 for belief in beliefs(facts, fails))
+        assert all(hypothesis.chance > 1e-3 for hypothesis in hypotheses(facts, fails))
 
 
 def test_fishers_lady_tasting_tea() -> None:
@@ -70,10 +70,10 @@ def test_fishers_lady_tasting_tea() -> None:
 def test_the_next_case_is_one_that_rivals_disagree_on(facts: list[CaseFacts]) -> None:
     cause = Predicate("above", "N", 64)
     few = facts[:6]
-    found = beliefs(few, [cause.holds(each) for each in few])
+    found = hypotheses(few, [cause.holds(each) for each in few])
     place = most_divided(found, facts)
     assert place is not None
-    told = [holds(belief.predicates, facts[place]) for belief in found]
+    told = [holds(hypothesis.predicates, facts[place]) for hypothesis in found]
     assert any(told) and not all(told)
 
 

@@ -17,13 +17,13 @@ _FIGURES = 4  # of one cell of the scatter plot
 _MOST_CELLS = 1 << 16
 
 
-def keep_picture(cache: WorkspaceCache, failure: CaseFailure, picture: Picture) -> None:
+def store_picture(cache: WorkspaceCache, failure: CaseFailure, picture: Picture) -> None:
     """Store the drawing of a failure, valid as long as its case has the same result."""
     if picture.elements:
         cache.actions.put(_key(failure), _to_json(picture))
 
 
-def kept_picture(cache: WorkspaceCache, failure: CaseFailure) -> Picture | None:
+def stored_picture(cache: WorkspaceCache, failure: CaseFailure) -> Picture | None:
     """Return the stored drawing of a failure with this result; None if missing or damaged.
 
     Anybody may have written to the cache, so only content that `draw` could have made is accepted.

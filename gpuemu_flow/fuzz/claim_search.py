@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.cause import Cause, Counts, RelationName
-from gpuemu_flow.fuzz.relating import Relater, Tried
+from gpuemu_flow.fuzz.relation_search import RelationSearch, Tried
 from gpuemu_flow.numerics.claim_words import formula_of, sentence_of
 from gpuemu_flow.numerics.claims import Claim, claims, has_moved, is_firm, is_sharp, reaches
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
-from gpuemu_flow.numerics.elements import ELEMENT, ROW, Feature, Sighting, sighting
+from gpuemu_flow.numerics.elements import ELEMENT, ROW, Feature, LabelledUnits, label_units
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Case
@@ -56,34 +56,34 @@ MOST_ELEMENTS = 1 << 16
 
 
 @dataclass
-class Claimant:
+class ClaimSearch:
     """Looks for a claim that explains which elements of an op's output are wrong.
 
     Attributes
     ----------
-    relater : Relater
+    relations : RelationSearch
         Gives the names of axes.
     run : callable
         Judges a case, on inputs of its own or on given ones; None when the budget is spent.
     """
 
-    relater: Relater
+    relations: RelationSearch
     run: Run
-    _seen: list[Sighting] = field(default_factory=list)
+    _seen: list[LabelledUnits] = field(default_factory=list)
     _known: list[Tried] = field(default_factory=list)
     _failed: list[Tried] = field(default_factory=list)
 
-    def observe(self, tried: Tried, *, chosen: bool = False) -> Sighting | None:
+    def observe(self, tried: Tried, *, chosen: bool = False) -> LabelledUnits | None:
         """Add the elements of a case, and return them; None if nothing can be learned from them."""
         if tried.failed is None or not tried.actual or len(self._seen) >= MOST_SIGHTINGS:
             return None
         if any(array.size > MOST_ELEMENTS for array in tried.actual.values()):
             return None
-        observed = self.relater.observation(tried)
+        observed = self.relations.observation(tried)
         if observed is None:
             return None
         integers = frozenset(n for n, a in tried.inputs.items() if a.dtype.kind in "iu")
-        seen = sighting(observed, integers, chosen=chosen)
+        seen = label_units(observed, integers, chosen=chosen)
         if seen is not None:
             self._seen.append(seen)
             self._known.append(tried)
@@ -282,7 +282,7 @@ class Claimant:
         least = min((tried.case.numel for tried in self._failed), default=0)
         for number in range(MOST_TRIED):
             for case in itertools.islice(new, PATIENCE):
-                shape = self.relater.output_shape(case)
+                shape = self.relations.output_shape(case)
                 fits = case.numel >= least if shape is None else reaches(claim, shape)
                 if number % 4 == 0 or fits:
                     yield case
@@ -357,7 +357,7 @@ def _allowed(
 
 
 def _is_plain(tried: Tried) -> bool:
-    return Relater.is_plain(tried.case)
+    return RelationSearch.is_plain(tried.case)
 
 
 def _counted(counts: Counts, *, failed: bool, told: bool) -> Counts:

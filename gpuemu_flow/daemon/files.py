@@ -121,7 +121,7 @@ def make_private(folder: Path) -> str:
     return "" if os.access(folder, os.W_OK) else os.strerror(errno.EACCES)
 
 
-class HeldLock:
+class FileLock:
     """A lock file held by this process; the kernel frees it when the process ends."""
 
     def __init__(self, descriptor: int) -> None:
@@ -132,7 +132,7 @@ class HeldLock:
         os.close(self._descriptor)
 
 
-def hold(path: Path) -> HeldLock | None:
+def acquire(path: Path) -> FileLock | None:
     """Take a lock; return None if a living process holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
     try:
@@ -142,7 +142,7 @@ def hold(path: Path) -> HeldLock | None:
         return None
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return HeldLock(descriptor)
+    return FileLock(descriptor)
 
 
 def holder(path: Path) -> int | None:

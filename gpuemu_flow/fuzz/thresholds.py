@@ -14,7 +14,7 @@ from gpuemu_flow.cases.predicates import Predicate
 from gpuemu_flow.quick_dataclass import dataclass
 
 MOST_RUNS = 24
-"""Cases that one condition may take to be settled."""
+"""Cases that may be run for one condition."""
 
 SIZES = 2
 """Sizes that have to agree before a multiple is halved."""
@@ -38,10 +38,10 @@ class _Allowance:
     left: int = MOST_RUNS
 
 
-def settled(
+def with_exact_numbers(
     predicates: Sequence[Predicate], known: Sequence[Known], probe: Probe
 ) -> tuple[Predicate, ...]:
-    """Return a condition with the numbers of its statements on sizes settled by new cases.
+    """Return a condition whose numbers about sizes were found exactly, by new cases.
 
     Parameters
     ----------
@@ -59,14 +59,14 @@ def settled(
     """
     left = _Allowance()
     found = list(predicates)
-    for settle, kinds in (
+    for search, kinds in (
         (_multiple, ("not_multiple", "multiple")),
         (_threshold, ("above", "at_most")),
     ):
         for place, predicate in enumerate(found):
             if predicate.kind in kinds:
                 others = [*found[:place], *found[place + 1 :]]
-                found[place] = settle(predicate, others, known, probe, left)
+                found[place] = search(predicate, others, known, probe, left)
     contradicted = any(
         failed and not all(each.holds(facts) for each in found) for facts, failed in known
     )

@@ -14,7 +14,7 @@ from gpuemu_flow.types import Case, Verdict
 _CaseKey = tuple[int, str]
 
 
-def mended_ids(workspace: Workspace, records: Iterable[FailureRecord]) -> set[str]:
+def fixed_ids(workspace: Workspace, records: Iterable[FailureRecord]) -> set[str]:
     """Return the ids of the failures whose cases passed when they last ran.
 
     These are the failures that `reproduce` saw pass, and those that passed in the last run. If an

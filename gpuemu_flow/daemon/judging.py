@@ -50,11 +50,11 @@ def judged(
             yield number, one, one.raised
         if first is None:
             return
-        yield from _judged_alike(service, first, left, others, job)
+        yield from _judged_of_subject(service, first, left, others, job)
         left = others
 
 
-def _judged_alike(
+def _judged_of_subject(
     service: Service,
     first: Numbered,
     following: Iterable[Numbered],
@@ -65,7 +65,7 @@ def _judged_alike(
     subject = first[1].subject
     sent: list[list[Numbered]] = []
 
-    def alike() -> Iterator[Numbered]:
+    def of_subject() -> Iterator[Numbered]:
         yield first
         for number, one in following:
             if one.subject is subject and one.raised is None:
@@ -74,7 +74,7 @@ def _judged_alike(
                 others.append((number, one))
 
     def groups() -> Iterator[list[GivenCase]]:
-        for some in _groups(alike()):
+        for some in _groups(of_subject()):
             job.check()
             sent.append(some)
             yield [one.given for _, one in some]
@@ -85,7 +85,7 @@ def _judged_alike(
         for number, found in enumerate(session.judge_groups(groups(), alone=alone)):
             some = sent[number]
             now = time.perf_counter()
-            service.pace.note(first[1].terms.name, (now - begin) / len(some))
+            service.pace.note(first[1].common.name, (now - begin) / len(some))
             for (place, one), result in zip(some, found, strict=True):
                 yield place, one, result
             begin = time.perf_counter()
@@ -116,7 +116,7 @@ def broken_reference(result: CheckResult) -> RequestError | None:
     return None
 
 
-class Settlement:
+class JudgedReplies:
     """The replies to submissions that were judged; what failed is recorded when they are stored.
 
     Parameters
@@ -127,7 +127,7 @@ class Settlement:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._begin = time.perf_counter()
-        self._settled: list[tuple[int, Submission, CheckResult, NewResult]] = []
+        self._judged: list[tuple[int, Submission, CheckResult, NewResult]] = []
 
     def put(self, number: int, one: Submission, found: CheckResult) -> None:
         """Add the verdict on a submission, and make its reply.
@@ -142,31 +142,31 @@ class Settlement:
         seconds = time.perf_counter() - self._begin
         seed = one.given.case.seed
         reply = validation_result(
-            one.terms.name,
+            one.common.name,
             seed,
             result,
             output_shapes=_shapes(one) if result.failures else None,
-            duration_s=seconds / (len(self._settled) + 1),
+            duration_s=seconds / (len(self._judged) + 1),
             repro_info=_repro_info(one.issued),
         )
         new = NewResult(
-            one.terms.name,
+            one.common.name,
             seed,
             one.dtype,
             CountedResult.of(result),
             reply,
             one.source,
-            client=one.terms.client,
-            files=one.terms.files,
-            client_text=one.terms.client_text,
+            client=one.common.client,
+            files=one.common.files,
+            client_text=one.common.client_text,
         )
         if result.verdict not in BAD:
             _encode(new)
-        self._settled.append((number, one, result, new))
+        self._judged.append((number, one, result, new))
 
     def numbers(self) -> list[int]:
         """List the numbers of the submissions that were put here."""
-        return [number for number, _, _, _ in self._settled]
+        return [number for number, _, _, _ in self._judged]
 
     def store(self) -> dict[int, str]:
         """Store all results at once, and return the replies as JSON, by the submissions' numbers.
@@ -177,7 +177,7 @@ class Settlement:
             No result is stored.
         """
         judged_by: dict[int, str] = {}
-        for _, one, result, new in self._settled:
+        for _, one, result, new in self._judged:
             subject = one.subject
             if id(subject) not in judged_by:
                 judged_by[id(subject)] = subject.judged_by
@@ -187,8 +187,8 @@ class Settlement:
                 new.result = {**new.result, "failure_id": failure_id}
                 new.judged = replace(new.judged, failure_id=failure_id)
                 _encode(new)
-        self._service.results.add_many([new for _, _, _, new in self._settled])
-        return {number: new.text for number, _, _, new in self._settled}
+        self._service.results.add_many([new for _, _, _, new in self._judged])
+        return {number: new.text for number, _, _, new in self._judged}
 
     def _record(self, one: Submission, result: CheckResult) -> str:
         return record_failure(
@@ -203,7 +203,7 @@ class Settlement:
 
 
 def _encode(new: NewResult) -> None:
-    """Encode a reply and its record; of many cases, this is done while others are judged."""
+    """Encode a reply and its record, while later cases of the request are judged."""
     new.text = _AS_TEXT(new.result)
     new.encoded()
 

@@ -28,12 +28,12 @@ class _Pair:
     second: Array
 
 
-def may_meet(offsets: Array) -> bool:
+def may_conflict(offsets: Array) -> bool:
     """Tell whether two active lanes may have stored to one place."""
     return offsets.size > 1 and not bool((offsets[1:] > offsets[:-1]).all())
 
 
-def report_meetings(
+def report_conflicts(
     state: State,
     lanes: ActiveLanes,
     values: Sequence[Array],

@@ -1,4 +1,4 @@
-"""Numbers in a condition on sizes are settled by cases of chosen sizes."""
+"""Numbers in a condition on sizes are with_exact_numbers by cases of chosen sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from gpuemu_flow.cases.facts import CaseFacts
 from gpuemu_flow.cases.predicates import Predicate
-from gpuemu_flow.fuzz.settling import MOST_RUNS, settled
+from gpuemu_flow.fuzz.thresholds import MOST_RUNS, with_exact_numbers
 
 
 def facts(n: int) -> CaseFacts:
@@ -35,7 +35,7 @@ def settle(
     given: Sequence[Predicate], fails: Callable[[int], bool], seen: Sequence[int]
 ) -> tuple[list[str], Sizes]:
     sizes = Sizes(fails)
-    found = settled(given, [(facts(n), fails(n)) for n in seen], sizes)
+    found = with_exact_numbers(given, [(facts(n), fails(n)) for n in seen], sizes)
     assert len(sizes.asked) <= MOST_RUNS
     return [each.sentence for each in found], sizes
 
@@ -78,7 +78,7 @@ def test_a_threshold_of_a_bug_that_hides_is_one_of_tiles() -> None:
 
 def test_other_statements_stay_and_ask_nothing() -> None:
     given = [Predicate("equal", "N", "M"), Predicate("strategy", "x", ("zeros",))]
-    assert settled(given, [(facts(3), True)], Sizes(lambda n: True)) == tuple(given)
+    assert with_exact_numbers(given, [(facts(3), True)], Sizes(lambda n: True)) == tuple(given)
 
 
 def test_a_failing_case_outside_of_the_new_numbers_keeps_the_old_ones() -> None:
@@ -90,11 +90,11 @@ def test_a_failing_case_outside_of_the_new_numbers_keeps_the_old_ones() -> None:
     assert sentences == ["N is above 97"]
     sizes = Sizes(lambda n: n > 130)
     known = [(facts(90), False), (facts(97), True), (facts(200), True)]
-    kept = settled([ABOVE], known, sizes)
+    kept = with_exact_numbers([ABOVE], known, sizes)
     assert [each.sentence for each in kept] == ["N is above 96"]
 
 
 def test_without_a_size_that_can_be_run_nothing_changes() -> None:
     unable = Sizes(lambda n: n > 100, largest=0)
     known = [(facts(n), n > 100) for n in SEEN]
-    assert settled([ABOVE, NO_TILE], known, unable) == (ABOVE, NO_TILE)
+    assert with_exact_numbers([ABOVE, NO_TILE], known, unable) == (ABOVE, NO_TILE)

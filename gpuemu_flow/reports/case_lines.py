@@ -9,23 +9,23 @@ from gpuemu_flow.results.document import Report, kind_of
 from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import Verdict
 
-MAX_LEAD = 220
+MAX_LINE = 220
 
 Kind = tuple[str, str, str]
 """Op, dtype and kind of failure."""
 
 
-def like(failure: CaseFailure) -> Kind:
+def kind_key(failure: CaseFailure) -> Kind:
     """Return the op, dtype and kind of a failing case, by which cases are grouped."""
     return failure.op, failure.case.dtype, kind_of(failure)
 
 
-def alike(report: Report) -> Mapping[Kind, Counter[str]]:
+def count_causes(report: Report) -> Mapping[Kind, Counter[str]]:
     """Count, for each kind, the cases by cause; '' is an unknown cause."""
     found: dict[Kind, Counter[str]] = {}
     for failure in report.run.failures:
         cause = report.causes.get(report.key(failure), "")
-        found.setdefault(like(failure), Counter())[cause] += 1
+        found.setdefault(kind_key(failure), Counter())[cause] += 1
     return found
 
 
@@ -34,7 +34,7 @@ def is_common(cause: str, counts: Counter[str]) -> bool:
     return 2 * counts[cause] >= counts.total()
 
 
-def lead(report: Report, failure: CaseFailure, counts: Counter[str]) -> str:
+def describe_failure(report: Report, failure: CaseFailure, counts: Counter[str]) -> str:
     """Describe a failing case in one line, with the cause that most cases of its kind share."""
     result = failure.result
     cause = report.causes.get(report.key(failure), "")
@@ -48,6 +48,6 @@ def lead(report: Report, failure: CaseFailure, counts: Counter[str]) -> str:
 
 
 def one_line(text: str) -> str:
-    """Fold a text to one line of at most `MAX_LEAD` characters."""
+    """Fold a text to one line of at most `MAX_LINE` characters."""
     text = " ".join(text.split())
-    return text if len(text) <= MAX_LEAD else text[: MAX_LEAD - 1] + "…"
+    return text if len(text) <= MAX_LINE else text[: MAX_LINE - 1] + "…"
