@@ -42,6 +42,7 @@ def status(profile: str, settings: tuple[str, ...], output_format: str) -> None:
     else:
         say(daemon.line(__version__))
         say(workspace_text.render_status(found, text.Style(wants_color())))
+    workspace.keep_compiled()
 
 
 def _rest_on(answer: answers.Answer, workspace: Workspace, daemon: DaemonState) -> None:

@@ -23,6 +23,8 @@ class RuleConfig:
         Rules that go before it: those that it names, and those that make one of its inputs.
     timeout : float
         Seconds that the command may take.
+    only_inputs : bool
+        It can read no other files of the workspace.
     """
 
     name: str
@@ -34,3 +36,4 @@ class RuleConfig:
     outputs: tuple[str, ...]
     needs: tuple[str, ...]
     timeout: float
+    only_inputs: bool = False

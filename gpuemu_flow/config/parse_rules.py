@@ -85,6 +85,7 @@ class RuleParser:
             outputs=outputs,
             needs=(),
             timeout=values["timeout"],
+            only_inputs=values["only_inputs"],
         )
         self.rules[name] = _Parsed(rule, where, out, tuple(values["needs"]))
 

@@ -55,6 +55,14 @@ _MADE = (
     ),
     NEEDS,
     Key(
+        "only_inputs",
+        Bool(),
+        "Of the workspace, the command can read only `inputs`, files that its words name, outputs "
+        "of `needs`, and its own; see [rules](rules.md#what-a-command-reads).",
+        default=False,
+        ours=True,
+    ),
+    Key(
         "timeout",
         SECONDS,
         "Seconds that the command may take.",

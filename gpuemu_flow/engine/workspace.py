@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ from gpuemu_flow.config.find import find_config
 from gpuemu_flow.config.target_options import TargetOptions, as_options, chosen_options
 from gpuemu_flow.engine.renames import MovedNames, moved_names, renamed_tasks, take_over
 from gpuemu_flow.engine.states import TaskStates
-from gpuemu_flow.errors import FlowError
+from gpuemu_flow.errors import FlowError, StoreError
 from gpuemu_flow.graph import snapshot
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.graph.overrides import Overrides
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.config.model import Config
 
 SNAPSHOT_NAME = "graph.json"
+COMPILED_NAME = "compiled.json"
 _OPS_LOOKED_AT = 3
 
 
@@ -93,7 +95,7 @@ class Workspace:
                 self.cache = WorkspaceCache(Path(known.settings.cache_dir))
                 self.cache.problems += problems
             if known is None or not self._still_holds(known):
-                known = self._compile(known)
+                known = self._kept_compiled(known) or self._compile(known)
         except (KeyError, TypeError, ValueError):  # sealed well, but not by this version
             known = self._compile(None)
         self.snapshot = known
@@ -107,6 +109,33 @@ class Workspace:
         if not known.settings.cache_dir or Path(os.path.normpath(folder)).is_relative_to(self.root):
             return True
         return folder == self.config.cache.dir
+
+    @property
+    def _compiled_path(self) -> Path:
+        return self._snapshot_path.with_name(COMPILED_NAME)
+
+    def _kept_compiled(self, old: Snapshot | None) -> Snapshot | None:
+        """Return the graph that another command compiled from the same snapshot, if it holds."""
+        if old is None:
+            return None
+        found = snapshot.load(self._compiled_path, self.root, self.cache.set_aside)
+        if found is None or found.base != old.mark:
+            return None
+        own = found.settings.cache_dir == old.settings.cache_dir
+        return found if own and self._still_holds(found) else None
+
+    def keep_compiled(self) -> None:
+        """Keep what this command had to compile, for those that come before the next run.
+
+        It is kept apart from the snapshot, which knows what the last run left: until the next one
+        it is needed to see which ops were renamed. Where some were, nothing is kept.
+        """
+        found = self.snapshot
+        moved = self._renamed or self.moved_names != MovedNames()
+        if found.mark or not found.base or moved or found.settings.drawn_seed is not None:
+            return
+        with suppress(OSError, StoreError):  # the next command compiles anew
+            snapshot.save(self._compiled_path, found)
 
     @property
     def _snapshot_path(self) -> Path:
@@ -248,7 +277,9 @@ class Workspace:
         # With [cache] dir there are two folders, and both ignore themselves.
         if self.cache.folder != self._snapshot_path.parent:
             WorkspaceCache(self._snapshot_path.parent).create()
+        self.snapshot.base = ""
         snapshot.save(self._snapshot_path, self.snapshot)
+        snapshot.remove(self._compiled_path)
 
     @property
     def has_plain_cases(self) -> bool:
@@ -433,7 +464,8 @@ class Workspace:
                 for name in old.current
                 if same and graph.tasks.get(name) == old.graph.tasks[name]
             }
-        return Snapshot(graph, settings, basis, files, current, observed)
+        base = "" if old is None else old.mark
+        return Snapshot(graph, settings, basis, files, current, observed, base=base)
 
 
 def _target(path: str) -> str:

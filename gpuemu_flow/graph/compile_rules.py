@@ -14,7 +14,7 @@ from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.off_limits import off_limits_of
-from gpuemu_flow.runners.sandbox.fence import Fence
+from gpuemu_flow.runners.sandbox.fence import Fence, is_below
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
@@ -94,6 +94,9 @@ def rule_tasks(
         )
         if wall is not None:
             wall = with_outputs(wall, outputs, kept, config.root)
+            if rule.only_inputs:
+                before = [name for need in rule.needs for name in found.tasks[need].outputs]
+                wall = _closed(wall, [*files, *before], rule.outputs)
         target = cache.manifest_path(stages.RULE, rule.name).relative_to(cache.folder)
         found.tasks[rule.name] = TaskSpec(
             name=f"{stages.BUILD}:{rule.name}",
@@ -108,7 +111,7 @@ def rule_tasks(
                 shell=rule.shell,
                 outputs=list(rule.outputs),
                 env_names=sorted(config.execution.env),
-                sandbox=fence.key(),
+                sandbox={**fence.key(), **({"closed": True} if rule.only_inputs else {})},
             ),
             settings={
                 "file": rule.file,
@@ -161,6 +164,18 @@ def with_outputs(
         shown=(*wall.shown, *map(str, below)),
         kept=tuple(sorted({*wall.kept, *map(str, kept)})),
         writable=(*wall.writable, *sorted(map(str, writable))),
+    )
+
+
+def _closed(wall: Sandbox, files: Iterable[str], outputs: Iterable[str]) -> Sandbox:
+    """Let a command read these files of the workspace alone, and write its outputs."""
+    read, made = ([f"{wall.root}/{name}" for name in names] for names in (files, outputs))
+    seen = [path for path in read if not is_below(path, wall.hidden)]
+    return replace(
+        wall,
+        shown=(*wall.shown, *seen, *made),
+        writable=tuple(dict.fromkeys((*wall.writable, *made))),
+        closed=True,
     )
 
 

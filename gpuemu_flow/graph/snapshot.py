@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, field
@@ -16,11 +17,11 @@ from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.inputs.files import FileTable, Stamp
 from gpuemu_flow.inputs.observed_sets import ObservedSets
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.store.cache import OtherFormatError, seal, unseal
+from gpuemu_flow.store.cache import OtherFormatError, mark_of, seal, unseal
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.types import Json
 
-FORMAT = 14
+FORMAT = 15
 TASKS_SUFFIX = ".tasks"
 _DIGITS = 32
 
@@ -187,6 +188,10 @@ class Snapshot:
         Inputs that the tasks' programs were seen to use.
     graph_digest : str
         Digest of the graph as it is stored; empty before it is.
+    mark : str
+        The checksum of the file that it was read from; empty where it was compiled.
+    base : str
+        The mark of the snapshot that it was compiled anew from; empty for that of a run.
     """
 
     graph: Graph
@@ -196,6 +201,8 @@ class Snapshot:
     current: set[str] = field(default_factory=set)
     observed: ObservedSets = field(default_factory=ObservedSets)
     graph_digest: str = ""
+    mark: str = ""
+    base: str = ""
 
 
 def save(path: Path, snapshot: Snapshot) -> None:
@@ -227,11 +234,22 @@ def _save(path: Path, snapshot: Snapshot) -> None:
         "files": _columns(snapshot.files.entries),
         "stale": [name for name in names if name not in snapshot.current],
         "observed": snapshot.observed.to_json(),
+        "base": snapshot.base,
     }
     folder.write(path, seal(root))
     for old in folder.list_files(path.parent, TASKS_SUFFIX):
-        if old != tasks_path(path, digest):
+        if old != tasks_path(path, digest) and old.name.startswith(f"{path.stem}-"):
             folder.remove(old)
+
+
+def remove(path: Path) -> None:
+    """Delete a snapshot with its graph, if there is one."""
+    if os.path.lexists(path):
+        folder = PrivateFolder(path.parent)
+        folder.remove(path)
+        for tasks in folder.list_files(path.parent, TASKS_SUFFIX):
+            if tasks.name.startswith(f"{path.stem}-"):
+                folder.remove(tasks)
 
 
 def tasks_path(path: Path, digest: str) -> Path:
@@ -269,7 +287,8 @@ def _without_collecting() -> Iterator[None]:
 def _load(path: Path, root: Path, set_aside: Callable[[Path, str], None]) -> Snapshot | None:
     folder, read = PrivateFolder(path.parent), path
     try:
-        content = unseal(folder.read(path))
+        record = folder.read(path)
+        content = unseal(record)
         if content["format"] != FORMAT or content["tool"] != __version__:
             return None
         digest = str(content["tasks"])
@@ -284,6 +303,8 @@ def _load(path: Path, root: Path, set_aside: Callable[[Path, str], None]) -> Sna
             set(graph.tasks).difference(content["stale"]),
             ObservedSets.from_json(content["observed"]),
             digest,
+            mark_of(record),
+            str(content["base"]),
         )
     except (OSError, OtherFormatError):
         return None

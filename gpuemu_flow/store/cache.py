@@ -94,6 +94,11 @@ def unseal(record: bytes, key: str = "") -> Json:
     return json.loads(payload)
 
 
+def mark_of(record: bytes) -> str:
+    """Return the checksum that a record holds."""
+    return record[len(_MAGIC) : len(_MAGIC) + _CHECK].hex()
+
+
 def _checksum(key: str, payload: bytes) -> bytes:
     return hashlib.sha256(key.encode() + payload).digest()[:_CHECK]
 

@@ -20,6 +20,7 @@ from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import ANY, let_through
 from gpuemu_flow.observed import ALL_VARIABLES, ConfiguredEnv, Observation
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.runners.sandbox.spec import landlock_version
 from gpuemu_flow.store.discovered import KnownInputs
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.store.output_locks import output_locks
@@ -286,6 +287,7 @@ def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, st
         text = f"{spec.name}: an output cannot be made: {error}"
         raise RunnerError(Problem("build-failed", text, "", *_place(spec))) from error
     before = _look(spec, context.root)
+    closed = _is_closed(spec)
     with context.cache.files.temporary(context.cache.staging, prefix="rule-") as folder:
         sandbox = spec.settings["sandbox"]
         tool_sandbox = None if sandbox is None else compilers.ToolSandbox(folder, sandbox)
@@ -302,7 +304,9 @@ def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, st
     if failure is not None:
         message = f"{spec.name}: {failure.message}"
         place = (failure.file, failure.line) if failure.file else _place(spec)
-        raise RunnerError(Problem("build-failed", message, failure.hint, *place))
+        refused = closed and failure.hint == compilers.REFUSED_HINT
+        hint = "name in `inputs` what it reads of the workspace" if refused else failure.hint
+        raise RunnerError(Problem("build-failed", message, hint, *place))
     outputs = {}
     for name in spec.outputs:
         found = _read(spec, context.root, name)
@@ -325,6 +329,24 @@ def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, st
         left(name for name in before if name not in after and _is_gone(context.root, name)),
         time.perf_counter() - begin,
     )
+
+
+def _is_closed(spec: TaskSpec) -> bool:
+    """Tell whether the command can read nothing of the workspace but what is declared.
+
+    Raises
+    ------
+    RunnerError
+        ``sandbox-missing`` where that was asked for and cannot be had.
+    """
+    sandbox = params_of(RuleParams, spec.params).sandbox
+    if not sandbox.get("closed"):
+        return False
+    if not landlock_version(str(sandbox["level"])):
+        text = f"{spec.name} has `only_inputs`, which needs Landlock; there is {sandbox['level']}"
+        hint = "run it where there is Landlock and [sandbox] mode is not off, or take it out"
+        raise RunnerError(Problem("sandbox-missing", text, hint, *_place(spec)))
+    return True
 
 
 def _checked(spec: TaskSpec, root: Path, name: str) -> Path:

@@ -106,7 +106,8 @@ def _words(sandbox: Sandbox, programs: Iterable[str], folders: Iterable[str]) ->
     for path in outermost(sandbox.writable):
         if not os.path.lexists(path):
             enter.make(path)
-    needed = [sandbox.root, *sandbox.shown, *_interpreter(), *_SYSTEMS]
+    shown = [path for path in sandbox.shown if path not in sandbox.writable]
+    needed = [sandbox.root, *shown, *_interpreter(), *_SYSTEMS]
     for path in programs:
         needed += _installation(path)
     return [*_base(program()), *_mounts(sandbox.root, needed, [*sandbox.writable, *folders])]

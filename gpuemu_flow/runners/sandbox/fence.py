@@ -98,7 +98,7 @@ class Fence:
             sorted(
                 path
                 for path in map(os.path.realpath, found)
-                if _is_below(path, self._set_apart) and not _is_below(path, closed)
+                if is_below(path, self._set_apart) and not is_below(path, closed)
             )
         )
 
@@ -136,5 +136,6 @@ class Fence:
         )
 
 
-def _is_below(path: str, places: Iterable[str]) -> bool:
+def is_below(path: str, places: Iterable[str]) -> bool:
+    """Tell whether a path is one of several places, or lies below one."""
     return any(path == place or path.startswith(f"{place.rstrip('/')}/") for place in places)

@@ -54,12 +54,14 @@ def rules_for(
         Folders of what frameworks compiled for references, without links.
     """
     private = (*private_paths(sandbox.root, home), *_others_scratch(scratch), "/dev", *compiled)
-    hidden = _Excluded([*_with_copies(sandbox), *private])
+    whole = [sandbox.root] if sandbox.closed else []
+    hidden = _Excluded([*_with_copies(sandbox), *private, *whole])
     kept = _Excluded(sandbox.kept, hidden.paths)
     below = frozenset(path for path in hidden.paths if _is_in_memory(path))
     in_memory = _Excluded((), below)
     read = [*hidden.rest("/"), *in_memory.rest(_SHARED_MEMORY)]
-    for path in _needed():
+    # Of a closed workspace the interpreter is read, but no folder from which it imports.
+    for path in _needed(*(() if sandbox.closed else sys.path)):
         # A home folder that is another's, or that cannot be listed, may hold the interpreter.
         read += hidden.without_own(path)
     starts = map(os.path.realpath, outermost(sandbox.writable))
@@ -110,9 +112,9 @@ def outermost(paths: Iterable[str]) -> list[str]:
     return [p for p in found if not any(above in found for above in _above(p))]
 
 
-def _needed() -> list[str]:
-    """Return the paths of the interpreter and its packages."""
-    return sorted({os.path.realpath(p) for p in (sys.prefix, sys.base_prefix, *sys.path) if p})
+def _needed(*packages: str) -> list[str]:
+    """Return the paths of the interpreter and of packages."""
+    return sorted({os.path.realpath(p) for p in (sys.prefix, sys.base_prefix, *packages) if p})
 
 
 def _devices() -> tuple[str, ...]:

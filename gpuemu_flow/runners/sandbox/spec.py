@@ -46,6 +46,8 @@ class Sandbox:
         True if nothing may run when the level lacks a part.
     strict : bool
         True if the op's processes get namespaces and an empty home folder; see `bubblewrap`.
+    closed : bool
+        True if no file of the workspace is read but what is shown.
     """
 
     level: str
@@ -56,6 +58,7 @@ class Sandbox:
     writable: tuple[str, ...] = ()
     required: bool = False
     strict: bool = False
+    closed: bool = False
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Sandbox:

@@ -43,7 +43,7 @@ _HOST_ERROR = re.compile(
 )
 _TOOL_ERROR = re.compile(r"^(?:nvcc|ptxas|cicc)(?: \S+)?\s*(?:fatal|error)\s*:\s*(?P<text>.*)$")
 _REFUSED = ("Permission denied", "Read-only file system", "Operation not permitted")
-_REFUSED_HINT = (
+REFUSED_HINT = (
     "it may write beside its outputs only: name all that it makes, or the folder under "
     "`[sandbox] writable`"
 )
@@ -213,7 +213,7 @@ def command(
     if run.stopped and if_slow:
         problem = replace(problem, hint=if_slow)
     if tool_sandbox is not None and not problem.hint and any(sign in text for sign in _REFUSED):
-        return replace(problem, hint=_REFUSED_HINT)
+        return replace(problem, hint=REFUSED_HINT)
     return problem
 
 
