@@ -1,4 +1,4 @@
-"""What is loaded before an edited op is called: little, in the order that makes it wait least."""
+"""Modules loaded before an edited op is called: few, in the order that makes it wait least."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _JUDGES = "gpuemu_flow.judging.judge"
 
 
 def test_numpy_is_imported_once_the_worker_has_been_asked_for(mini: Mini) -> None:
-    """What numpy takes, the worker takes to load its program."""
+    """The worker loads its program in the time that numpy takes."""
     mini.run()
     script = mini.root / "scripts" / "scale.py"
     script.write_text(f"{script.read_text()}\n# edited\n")
