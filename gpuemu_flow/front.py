@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpuemu_flow.inputs.answers import Answer
 
-_GARBAGE_THRESHOLD = 20_000  # what is imported stays: looking for garbage among it is waste
+_GARBAGE_THRESHOLD = 50_000  # what is imported stays: looking for garbage among it is waste
 
 
 def _fill_standard_streams() -> None:
@@ -79,30 +79,43 @@ def _answer() -> int:
             if summary is not None:
                 print(summary, flush=True)
                 os._exit(0)
-            if works:
-                return _run_with_early_server()
+            return _run_plainly(works=works)
     return _run_cli()
 
 
-def _run_with_early_server() -> int:
-    """Run the command line while the fork server that it will most likely need is starting."""
+def _run_plainly(*, works: bool) -> int:
+    """Run everything, as the command line says; start at once the fork server if programs run."""
     from gpuemu_flow.runners import early  # noqa: PLC0415 - seldom needed
 
-    early.start(os.environ)
+    if works:
+        early.start(os.environ)
     try:
-        return _run_cli()
+        _prepare_imports()
+        import gc  # noqa: PLC0415
+
+        gc.disable()  # until the workspace is loaded: almost all of it stays, too
+        try:
+            from gpuemu_flow.cli.validate import run_plainly  # noqa: PLC0415 - loads no click
+        except KeyboardInterrupt:
+            return 130
+        return run_plainly()
     finally:
         early.drop()
+
+
+def _prepare_imports() -> None:
+    """Set this process up for importing what the fast path does without."""
+    import gc  # noqa: PLC0415
+
+    gc.set_threshold(_GARBAGE_THRESHOLD)
+    # Our own arithmetic uses no BLAS, whose threads spin for a while once numpy is loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def _run_cli() -> int:
     """Run the command line, unless a cached answer holds, and return the exit code."""
     answer = _kept_answer()
-    import gc  # noqa: PLC0415 - as everything that the fast path does without
-
-    gc.set_threshold(_GARBAGE_THRESHOLD)
-    # Our own arithmetic uses no BLAS, whose threads spin for a while once numpy is loaded.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _prepare_imports()
     try:
         from gpuemu_flow.cli.main import run_cli  # noqa: PLC0415 - click only when it is needed
     except KeyboardInterrupt:  # later ones are the commands' own

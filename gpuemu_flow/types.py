@@ -65,6 +65,7 @@ COMPLEX: dict[str, DType] = {
 """Types that outputs may have besides."""
 
 ELEMENT_TYPES = {**DTYPES, **COMPLEX}
+MAX_DIMS = 32  # numpy 1.x's own limit
 
 DTYPE_ALIASES: dict[str, str] = {
     "f16": "float16", "half": "float16", "fp16": "float16",

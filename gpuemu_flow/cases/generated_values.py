@@ -8,17 +8,16 @@ import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.types import DTYPES, Case, InputSpec
 from gpuemu_flow.value_rules import GENERATE_FAILED_SLUG, GeneratedValues
 
-Array = NDArray[Any]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
 
 MOST_BYTES = 4 << 20
 """Of all generated inputs of one case: they travel with it, in messages and in keys."""
@@ -30,6 +29,8 @@ class GenerateError(UsageError):
 
 def encode_values(values: Array) -> GeneratedValues:
     """Return an array's values as text; `decode_values` reads it."""
+    import numpy as np  # noqa: PLC0415 - most who read cases make no values
+
     packed = zlib.compress(np.ascontiguousarray(values).tobytes(), 1)
     return GeneratedValues(base64.b64encode(packed).decode())
 
@@ -59,6 +60,10 @@ def decode_values(spec: InputSpec) -> Array:
     if len(data) != count or not whole:
         text = f"{spec.name}: its values are not those of {spec.dtype} {list(spec.shape)}"
         raise GenerateError(Problem(GENERATE_FAILED_SLUG, text, "make the case anew"))
+    import numpy as np  # noqa: PLC0415
+
+    from gpuemu_flow.numerics.dtypes import numpy_dtype  # noqa: PLC0415
+
     return np.frombuffer(bytearray(data), numpy_dtype(spec.dtype)).reshape(spec.shape)
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuemu_flow.cli.grants import add_grants
-from gpuemu_flow.cli.options import format_option, wants_color
-from gpuemu_flow.cli.say import say
+from gpuemu_flow.cli.options import format_option
+from gpuemu_flow.cli.say import say, wants_color
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.session import RunOutcome

@@ -15,7 +15,6 @@ from gpuemu_flow.cli.options import (
     executor_options,
     part_options,
     seed_overrides,
-    wants_color,
 )
 from gpuemu_flow.cli.plan_saving import save_plan
 from gpuemu_flow.cli.report_output import (
@@ -27,6 +26,7 @@ from gpuemu_flow.cli.report_output import (
     tell_ci,
     wants_pictures,
 )
+from gpuemu_flow.cli.say import wants_color
 from gpuemu_flow.inputs import answers
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from gpuemu_flow.cli.options import format_option, wants_color
-from gpuemu_flow.cli.say import say
+from gpuemu_flow.cli.options import format_option
+from gpuemu_flow.cli.say import say, wants_color
 
 
 @click.group(invoke_without_command=True, short_help="List, show and export failures.")

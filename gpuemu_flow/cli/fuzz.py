@@ -15,9 +15,8 @@ from gpuemu_flow.cli.options import (
     executor_options,
     format_option,
     split_words,
-    wants_color,
 )
-from gpuemu_flow.cli.say import say
+from gpuemu_flow.cli.say import say, wants_color
 
 if TYPE_CHECKING:
     from gpuemu_flow.cli.options import ExecutorOptions

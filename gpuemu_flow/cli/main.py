@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
-import sys
 from pathlib import Path
 
 import click
 
 from gpuemu_flow import __version__
 from gpuemu_flow.cli.completion import complete_names
+from gpuemu_flow.cli.ending import INTERRUPTED, exit_code_of
 from gpuemu_flow.cli.grants import add_grants
-from gpuemu_flow.cli.say import say
-from gpuemu_flow.errors import CancelledRunError, FlowError, Problem
-from gpuemu_flow.plain_text import printable
-
-INTERRUPTED = 130
 
 COMMANDS = {
     "import": "import_:import_problems",
@@ -101,12 +95,6 @@ def cli(directory: Path | None, file: Path | None) -> None:
         os.environ["GPUEMU_CONFIG"] = str(file.absolute())
 
 
-def print_problems(problems: tuple[Problem, ...] | list[Problem]) -> None:
-    """Print problems on standard error, one a line."""
-    for problem in problems:
-        say(printable(str(problem)), err=True)
-
-
 def _completed(error: click.ClickException) -> click.ClickException:
     """Return a better error for an option that stands behind the command and belongs before it."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
@@ -118,41 +106,17 @@ def _completed(error: click.ClickException) -> click.ClickException:
     return error
 
 
-_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
-
 def run_cli() -> int:
     """Run the command line and return the documented exit code."""
+    return exit_code_of(_run_command)
+
+
+def _run_command() -> object:
+    """Run the command line; return its exit code if it has one."""
     try:
-        try:
-            code = cli.main(standalone_mode=False)
-        except SystemExit as end:  # how commands tell theirs
-            code = end.code
-        sys.stdout.flush()
-    except FlowError as error:
-        print_problems(error.problems)
-        code = error.exit_code
+        return cli.main(standalone_mode=False)
     except click.exceptions.Abort:
-        code = INTERRUPTED
+        return INTERRUPTED
     except click.ClickException as error:
         _completed(error).show()
-        code = 2
-    except (KeyboardInterrupt, CancelledRunError):
-        say("interrupted", err=True)
-        code = INTERRUPTED
-    except BrokenPipeError:
-        # The reader went away (`| head`); what follows must not complain about it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
-    except OSError as error:
-        if error.errno not in _UNWRITABLE:
-            raise
-        if error.filename is not None:
-            from gpuemu_flow.store.atomic import disk_problem  # noqa: PLC0415 - seldom needed
-
-            print_problems([disk_problem(error, error.filename)])
-            return 3
-        say(f"error: cannot write the output: {error.strerror}", err=True)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 3
-    return code if isinstance(code, int) else 0
+        return 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
@@ -302,12 +301,6 @@ def parse_triggers(text: str | None) -> tuple[str, ...]:
                 )
             )
     return words
-
-
-def wants_color() -> bool:
-    """Tell whether standard output is a terminal and no one asked for plain text."""
-    refused = os.environ.get("NO_COLOR") or os.environ.get("GPUEMU_NO_COLOR")
-    return sys.stdout.isatty() and not refused and os.environ.get("TERM") != "dumb"
 
 
 def split_words(values: tuple[str, ...]) -> tuple[str, ...]:

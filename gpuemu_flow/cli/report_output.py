@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuemu_flow.cli.options import AliasedChoice, F, wants_color
-from gpuemu_flow.cli.say import say
+from gpuemu_flow.cli.options import AliasedChoice, F
+from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.reports import formats
 

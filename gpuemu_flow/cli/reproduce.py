@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from gpuemu_flow.cli.options import config_options, format_option, wants_color
-from gpuemu_flow.cli.say import say
+from gpuemu_flow.cli.options import config_options, format_option
+from gpuemu_flow.cli.say import say, wants_color
 
 
 @click.command(short_help="Run a recorded failure again.")

@@ -16,16 +16,13 @@ from gpuemu_flow.cli.options import (
     format_option,
     parse_triggers,
     part_options,
-    wants_color,
 )
-from gpuemu_flow.cli.plan_saving import save_plan
-from gpuemu_flow.cli.say import say
+from gpuemu_flow.cli.say import say, wants_color
 
 if TYPE_CHECKING:
     from gpuemu_flow.cli.options import ExecutorOptions
-    from gpuemu_flow.engine.session import RunOptions, RunOutcome
+    from gpuemu_flow.engine.session import RunOptions
     from gpuemu_flow.engine.workspace import Workspace
-    from gpuemu_flow.results.model import RunReport
     from gpuemu_flow.selection.shards import Shard
 
 _MOST_CASES = 1_000_000  # as `config.tables_ops.MAX_CASES`, whose import would cost the help text
@@ -96,7 +93,6 @@ def run(
     output_format: str,
 ) -> None:
     """Validate what changed: ops, tasks, groups or targets; without words, everything."""
-    from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
     from gpuemu_flow.engine import session  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
@@ -134,44 +130,12 @@ def run(
         if dry_run:
             return
         options = replace(options, dry_run=False)
-    from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
+    from gpuemu_flow.cli.validate import validate  # noqa: PLC0415
 
-    with (
-        executor.open_cluster(session.count_jobs(workspace, options)) as cluster,
-        make_listener(live=wants_color() and output_format == "text") as listener,
-    ):
-        options = replace(options, elsewhere=cluster)
-        outcome, report = run_and_report(workspace, options, listener)
-        # What comes after the run is imported then: until an edited op is called, nobody needs it.
-        from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
-
-        budget = cause_budget(workspace, confirm=confirm)
-        report = with_causes(workspace, report, budget=budget, announce=say_looking)
-    _conclude(workspace, outcome, report)
-    _show_report(workspace, report, output_format)
-    raise SystemExit(report.exit_code)
-
-
-def _conclude(workspace: Workspace, outcome: RunOutcome, report: RunReport) -> None:
-    """Record what a run found for later commands."""
-    from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415
-    from gpuemu_flow.reporting import history  # noqa: PLC0415
-
-    for problem in record_run(workspace, report):
-        say(str(problem), err=True)
-    if outcome.executed:
-        history.append(workspace.cache, report)
-    save_plan(workspace, outcome, report)
-
-
-def _show_report(workspace: Workspace, report: RunReport, output_format: str) -> None:
-    from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
-
-    if output_format == "json":
-        say(json_writer.dumps(json_writer.run_to_json(report)))
-        return
-    warn = workspace.settings.warn_threshold
-    say(text.render_run(report, text.Style(wants_color()), warn_threshold=warn))
+    code = validate(
+        workspace, options, executor.open_cluster, output_format=output_format, confirm=confirm
+    )
+    raise SystemExit(code)
 
 
 def _show_plan(

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-import click
+import os
+import sys
 
 from gpuemu_flow.inputs import answers
 from gpuemu_flow.plain_text import inert
+
+_ESCAPE = "\x1b"
 
 
 def say(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print text, on standard error if `err`; `nl` ends it with a newline."""
     shown = inert(text)
+    line = f"{shown}\n" if nl else shown
     if answers.recording is not None:
-        answers.recording.record(f"{shown}\n" if nl else shown, err=err)
+        answers.recording.record(line, err=err)
+    stream = sys.stderr if err else sys.stdout
+    if str(stream.encoding).lower() == "utf-8" and _ESCAPE not in shown:
+        stream.write(line)
+        stream.flush()
+        return
+    # It knows which streams take colours, and mends those without an encoding.
+    import click  # noqa: PLC0415 - takes as long as a look at a workspace
+
     click.echo(shown, err=err, nl=nl)
+
+
+def wants_color() -> bool:
+    """Tell whether standard output is a terminal and no one asked for plain text."""
+    refused = os.environ.get("NO_COLOR") or os.environ.get("GPUEMU_NO_COLOR")
+    return sys.stdout.isatty() and not refused and os.environ.get("TERM") != "dumb"

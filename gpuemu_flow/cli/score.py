@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from gpuemu_flow.cli.options import NO_CONFIRM, SEED, format_option, wants_color
-from gpuemu_flow.cli.say import say
+from gpuemu_flow.cli.options import NO_CONFIRM, SEED, format_option
+from gpuemu_flow.cli.say import say, wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuemu_flow.cli.options import SEED_OR_RANDOM, seed_overrides, split_words, wants_color
+from gpuemu_flow.cli.options import SEED_OR_RANDOM, seed_overrides, split_words
 from gpuemu_flow.cli.report_output import (
     FORMATS,
     check_outputs,
@@ -16,6 +16,7 @@ from gpuemu_flow.cli.report_output import (
     report_format_option,
     wants_pictures,
 )
+from gpuemu_flow.cli.say import wants_color
 
 if TYPE_CHECKING:
     from gpuemu_flow.results.document import Report

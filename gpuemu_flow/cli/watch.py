@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from gpuemu_flow.cli.options import SEED, canonical_dtypes, wants_color
-from gpuemu_flow.cli.say import say
+from gpuemu_flow.cli.options import SEED, canonical_dtypes
+from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Verdict
 

@@ -13,13 +13,16 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
-from doit.control import TaskControl
-from doit.exceptions import TaskFailed, UnmetDependency
-from doit.reporter import ZeroReporter
-from doit.runner import MThreadRunner
-from doit.task import Stream, Task
-
 from gpuemu_flow.engine.deps import FlowDependency
+from gpuemu_flow.engine.doit_parts import (
+    MThreadRunner,
+    Stream,
+    Task,
+    TaskControl,
+    TaskFailed,
+    UnmetDependency,
+    ZeroReporter,
+)
 from gpuemu_flow.engine.durations import known_durations, longest_first
 from gpuemu_flow.engine.events import Listener, TaskEvent
 from gpuemu_flow.engine.revealed import as_inputs, hidden_by, kept_from, may_load

@@ -112,6 +112,12 @@ def foreign_owners(root: str, files: Iterable[str], own: frozenset[int]) -> dict
     """
     found: dict[str, int] = {}
     for path in (root, *files):
+        try:  # without a call for each of thousands of plain files of one's own
+            seen = os.lstat(path)
+        except OSError:
+            continue
+        if seen.st_uid in own and not stat.S_ISLNK(seen.st_mode):
+            continue
         for status in _statuses(path):
             # In a shared folder such as /tmp only what lies in it says whose it is.
             sticky = path == root and status.st_mode & stat.S_ISVTX

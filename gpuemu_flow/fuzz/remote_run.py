@@ -16,7 +16,7 @@ from gpuemu_flow.fuzz.farm import BatchReply, CaseBatch, Farm
 from gpuemu_flow.fuzz.judged import Judged
 from gpuemu_flow.fuzz.verdict_cache import VerdictCache, case_key
 from gpuemu_flow.judging.evaluated import EvaluatedCase
-from gpuemu_flow.judging.generated import input_error
+from gpuemu_flow.judging.input_errors import input_error
 from gpuemu_flow.judging.verdicts import run_error_result
 from gpuemu_flow.plain_text import printable
 from gpuemu_flow.runners.api import RunError

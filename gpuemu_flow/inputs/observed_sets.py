@@ -42,6 +42,9 @@ class Needed:
     looks: dict[str, str] = field(default_factory=dict)
 
 
+_Numbers = tuple[int, ...]
+
+
 class _Fact(NamedTuple):
     """One input in the state that it had: kind, members of that kind, state."""
 
@@ -69,7 +72,9 @@ class ObservedSets:
     def __init__(self) -> None:
         self.task_sets: dict[str, str] = {}
         self._facts: dict[_Fact, int] = {}
-        self._members: dict[str, tuple[int, ...]] = {}
+        # Of thousands of sets, most facts are in one block that they share, and that is looked
+        # through once.
+        self._members: dict[str, tuple[_Numbers, ...]] = {}
         self._untracked: dict[str, frozenset[str]] = {}
 
     @property
@@ -93,7 +98,7 @@ class ObservedSets:
         if states:
             facts.append(_UNKNOWN)
         numbers = (self._facts.setdefault(fact, len(self._facts)) for fact in facts)
-        self._members[key] = tuple(sorted(numbers))
+        self._members[key] = (tuple(sorted(numbers)),)
         if names.untracked:
             self._untracked[key] = names.untracked
 
@@ -119,7 +124,7 @@ class ObservedSets:
     def _names(self, keys: Collection[str]) -> Discovered:
         facts = list(self._facts)
         kinds: dict[str, set[str]] = {}
-        for number in set().union(*map(self._members.__getitem__, keys)):
+        for number in self._used(keys):
             fact = facts[number]
             if fact is not _UNKNOWN and fact.kind:
                 kinds.setdefault(KINDS[fact.kind], set()).update(fact.members)
@@ -128,7 +133,7 @@ class ObservedSets:
         return Discovered(**found, untracked=untracked)
 
     def _parts(self, key: str) -> dict[str, str]:
-        facts, numbers = list(self._facts), self._members[key]
+        facts, numbers = list(self._facts), self._used([key])
         states = {(f.kind, f.members): f.state for f in map(facts.__getitem__, numbers)}
         return {
             f"{kind} {shown}": states[kind, members]
@@ -144,7 +149,7 @@ class ObservedSets:
         but : container of str
             Kinds of inputs, of `KINDS`, that are not looked at.
         """
-        used = set().union(*self._members.values())
+        used = self._used(self._members)
         with lookup.at_once():
             moved = {
                 number
@@ -155,8 +160,23 @@ class ObservedSets:
             }
         if not moved:
             return set()
-        hit = {key for key, numbers in self._members.items() if not moved.isdisjoint(numbers)}
+        hit_blocks = {id(b) for b in self._blocks(self._members) if not moved.isdisjoint(b)}
+        hit = {
+            key
+            for key, blocks in self._members.items()
+            if not hit_blocks.isdisjoint(map(id, blocks))
+        }
         return {task for task, key in self.task_sets.items() if key in hit}
+
+    def _blocks(self, keys: Iterable[str]) -> Collection[_Numbers]:
+        """Return the blocks of some sets, each once."""
+        return {
+            id(b): b for blocks in map(self._members.__getitem__, keys) for b in blocks
+        }.values()
+
+    def _used(self, keys: Iterable[str]) -> set[int]:
+        """Return the numbers of all facts in some sets."""
+        return set().union(*self._blocks(keys))
 
     def needed(self, lookup: Discovery) -> Needed:
         """Collect the facts that the plan needs besides the files whose digests the lookup took."""
@@ -198,18 +218,19 @@ class ObservedSets:
         """Return plain JSON, with each text and each block of shared facts once."""
         texts: dict[str, int] = {}
         keys = list(self._members)
-        used = sorted(set().union(*self._members.values()))
+        used = sorted(self._used(keys))
         places = {number: place for place, number in enumerate(used)}
         all_facts = list(self._facts)
         facts = [
             [texts.setdefault(text, len(texts)) for text in (fact.kind, fact.state, *fact.members)]
             for fact in map(all_facts.__getitem__, used)
         ]
-        common = Counter(itertools.chain.from_iterable(self._members.values()))
+        members = [tuple(itertools.chain.from_iterable(b)) for b in self._members.values()]
+        common = Counter(itertools.chain.from_iterable(members))
         shared = {number for number, count in common.items() if count > len(keys) // 2}
         blocks: dict[tuple[int, ...], int] = {}
         sets = []
-        for numbers in self._members.values():
+        for numbers in members:
             block = tuple(places[n] for n in numbers if n in shared)
             sets.append([
                 blocks.setdefault(block, len(blocks)),
@@ -253,11 +274,11 @@ class ObservedSets:
         if count != len(data["facts"]):
             raise ValueError("a fact occurs twice")
         blocks = [tuple(block) for block in data["blocks"]]
-        for key, (block, *numbers) in zip(keys, data["sets"], strict=True):
-            found._members[key] = (*blocks[block], *numbers)
-        last = max(map(max, filter(None, found._members.values())), default=-1)
-        least = min(map(min, filter(None, found._members.values())), default=0)
-        if last >= count or least < 0:
+        rest = [tuple(numbers) for _, *numbers in data["sets"]]
+        shared = [blocks[number] for number, *_ in data["sets"]]
+        found._members = dict(zip(keys, zip(shared, rest, strict=True), strict=True))
+        used = set().union(*blocks, *rest)
+        if used and not 0 <= min(used) <= max(used) < count:
             raise ValueError("a fact is missing")
         found._untracked = {key: frozenset(why) for key, why in data["untracked"].items()}
         found.task_sets = {task: keys[number] for task, number in data["tasks"].items()}

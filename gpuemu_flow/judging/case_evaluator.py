@@ -24,7 +24,8 @@ from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.judging.checks import PLAIN
 from gpuemu_flow.judging.evaluated import BatchSize, EvaluatedCase, Prepared
 from gpuemu_flow.judging.expected_store import ExpectedStore
-from gpuemu_flow.judging.generated import fit_together, input_error, usable, with_generated
+from gpuemu_flow.judging.generated import fit_together, usable, with_generated
+from gpuemu_flow.judging.input_errors import input_error
 from gpuemu_flow.judging.judge_given import GivenBatch, GivenCase
 from gpuemu_flow.judging.judge_requests import Evaluation, JudgeRequest, PreparedBatch, Setup
 from gpuemu_flow.judging.lost_reference import ask_expected, judge_in_steps

@@ -65,14 +65,6 @@ def with_generated(
     return [with_values(case, given) for case, given in zip(cases, found, strict=True)]
 
 
-def input_error(case: Case) -> RunError | None:
-    """Return the error of an input of the case that could not be made; None if all can."""
-    fault = case_fault(case)
-    if fault is None:
-        return None
-    return RunError(fault.slug, fault.message, fault.hint, file=fault.file, line=fault.line)
-
-
 def fit_together(cases: Sequence[Case]) -> bool:
     """Tell whether all cases have their inputs, and one message can hold the returned values."""
     given = [spec.given for case in cases for spec in case.inputs if spec.given is not None]

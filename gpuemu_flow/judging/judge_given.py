@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.judging.generated import input_error
 from gpuemu_flow.judging.given_cases import cases_to_json
+from gpuemu_flow.judging.input_errors import input_error
 from gpuemu_flow.judging.judge_requests import Setup, forget_prepared, post
 from gpuemu_flow.judging.verdicts import run_error_result
 from gpuemu_flow.quick_dataclass import dataclass

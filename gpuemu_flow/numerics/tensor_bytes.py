@@ -12,8 +12,6 @@ from gpuemu_flow.types import Json
 
 Array = NDArray[Any]
 
-MAX_DIMS = 32  # numpy 1.x's own limit
-
 
 class TensorBytesError(ValueError):
     """Error of bytes that are no tensor; its text continues a sentence that names the tensor."""

@@ -8,9 +8,8 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuemu_flow.runners.api import MOST_PRINTED, Outcome, OutputInfo
-from gpuemu_flow.runners.arena import Slot
-from gpuemu_flow.runners.codec import MAX_OUTPUTS
+from gpuemu_flow.runners.api import MAX_OUTPUTS, MOST_PRINTED, Outcome, OutputInfo
+from gpuemu_flow.runners.slots import Slot
 from gpuemu_flow.types import ELEMENT_TYPES, Json, failure_from_json
 
 MALFORMED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)

@@ -20,6 +20,7 @@ REFUSALS = frozenset(
 """Slugs of launches that the emulator does not begin; what it refuses once, it refuses again."""
 
 MOST_PRINTED = 4_000
+MAX_OUTPUTS = 64
 """Characters of a kernel's ``printf`` that are kept of one case."""
 
 DEFAULT_OUTPUT = "result"

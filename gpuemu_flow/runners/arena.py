@@ -11,52 +11,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from gpuemu_flow.numerics.dtypes import element_dtype
-from gpuemu_flow.numerics.tensor_bytes import MAX_DIMS
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.buffers import address, byte_span, whole_memory
+from gpuemu_flow.runners.slots import Slot
 from gpuemu_flow.runners.tensors import MAX_OUTPUT_BYTES, element_type
-from gpuemu_flow.types import ELEMENT_TYPES, Json, Shape
+from gpuemu_flow.types import ELEMENT_TYPES
 
 _ALIGNMENT = 64
 _GROWTH = 1 << 20
 Arrays = dict[str, np.ndarray]
 _SEALED = sys.platform.startswith("linux")  # see memfd.create
-
-
-@dataclass(frozen=True)
-class Slot:
-    """The place of a tensor in an arena: offset of its first element, strides in bytes."""
-
-    offset: int
-    shape: Shape
-    strides: tuple[int, ...]
-    dtype: str
-
-    def to_json(self) -> list[Json]:
-        """Return plain JSON; `from_json` is its inverse."""
-        return [self.offset, list(self.shape), list(self.strides), self.dtype]
-
-    @classmethod
-    def from_json(cls, data: Json) -> Slot:
-        """Rebuild from `to_json`'s result, or raise TypeError or ValueError."""
-        offset, shape, strides, dtype = data
-        slot = cls(int(offset), tuple(map(int, shape)), tuple(map(int, strides)), str(dtype))
-        sizes_fit = len(slot.shape) == len(slot.strides) <= MAX_DIMS
-        if slot.dtype not in ELEMENT_TYPES or not sizes_fit or min((0, *slot.shape)) < 0:
-            raise ValueError("not a tensor's place")
-        return slot
-
-    def span(self) -> tuple[int, int]:
-        """Return the offsets, in the arena, of the first byte and of the end."""
-        if 0 in self.shape:
-            return self.offset, self.offset
-        low = high = self.offset
-        for size, step in zip(self.shape, self.strides, strict=True):
-            if step < 0:
-                low += (size - 1) * step
-            else:
-                high += (size - 1) * step
-        return low, high + ELEMENT_TYPES[self.dtype].itemsize
 
 
 class Arena:
@@ -209,11 +172,6 @@ class Arena:
                 target = np.ndarray(array.shape, array.dtype, self._bytes, slot.offset)
                 np.copyto(target, array)
         return slots
-
-
-def end_of(slots: Mapping[str, Slot]) -> int:
-    """Return the end of the last byte that any of the tensors uses."""
-    return max((slot.span()[1] for slot in slots.values()), default=0)
 
 
 def _size_of(slot: Slot) -> int:

@@ -9,15 +9,13 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import memfd
 from gpuemu_flow.runners.answers import MALFORMED, read_outcome
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request, RunError, error_from_json
-from gpuemu_flow.runners.arena import Arena, Slot, end_of
 from gpuemu_flow.runners.channel import ChannelJunkError
 from gpuemu_flow.runners.diagnose import INTERFERED, explain_exit
 from gpuemu_flow.runners.helpers import SPAWNED, spawns
@@ -27,7 +25,13 @@ from gpuemu_flow.runners.process import (
     WorkerEndedError,
     WorkerProcess,
 )
+from gpuemu_flow.runners.slots import Slot, end_of
 from gpuemu_flow.types import Json
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from gpuemu_flow.runners.arena import Arena
 
 PREPARE_SECONDS = 300.0  # to make inputs and to write outputs, which is no time of the program's
 
@@ -72,8 +76,23 @@ class JobFailedError(Exception):
         self.error = error
 
 
+def load_request(program: Program) -> dict[str, Json]:
+    """Return the message by which a worker loads a program, before any other."""
+    return {"type": "load", "program": program.to_json()}
+
+
 class WorkerClient:
     """Communicates with one worker about one program. Not thread-safe.
+
+    Parameters
+    ----------
+    worker : WorkerProcess
+    program : Program
+    load_seconds : float
+        Seconds that importing the program may take.
+    cancel : threading.Event, optional
+    loading : bool
+        The worker has been sent `load_request` of this program.
 
     Attributes
     ----------
@@ -91,6 +110,8 @@ class WorkerClient:
         program: Program,
         load_seconds: float,
         cancel: threading.Event | None = None,
+        *,
+        loading: bool = False,
     ) -> None:
         self.worker = worker
         self.arena: Arena | None = None
@@ -100,6 +121,7 @@ class WorkerClient:
         self._program = program
         self._load_seconds = max(load_seconds, program.timeout)
         self._cancel = cancel
+        self._loading = loading
         self._loaded = False
         # A message that does not carry the current number is an old fork's or the program's own.
         self._serial = secrets.randbits(48)
@@ -122,6 +144,8 @@ class WorkerClient:
     def shared(self) -> Arena:
         """Return the memory shared with the worker, made on first use."""
         if self.arena is None:
+            from gpuemu_flow.runners.arena import Arena  # noqa: PLC0415 - numpy only for tensors
+
             self.arena = Arena(memfd.create("tensors", fixed=True))
         return self.arena
 
@@ -155,7 +179,8 @@ class WorkerClient:
         """Load the program once, or return the Attempt that says why it cannot be loaded."""
         if self._loaded:
             return None
-        self.worker.send({"type": "load", "program": self._program.to_json()})
+        if not self._loading:
+            self.worker.send(load_request(self._program))
         deadline = time.monotonic() + self._load_seconds
         try:
             message = self.worker.receive(deadline, self._cancel)

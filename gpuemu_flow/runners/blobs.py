@@ -20,7 +20,6 @@ import numpy as np
 
 from gpuemu_flow.errors import FlowError, Problem
 from gpuemu_flow.numerics.tensor_bytes import (
-    MAX_DIMS,
     ImpossibleShapeError,
     TensorBytesError,
     bytes_of,
@@ -28,7 +27,7 @@ from gpuemu_flow.numerics.tensor_bytes import (
     tensor_of,
 )
 from gpuemu_flow.runners.tensors import element_type
-from gpuemu_flow.types import ELEMENT_TYPES, Json
+from gpuemu_flow.types import ELEMENT_TYPES, MAX_DIMS, Json
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 

@@ -18,7 +18,6 @@ import numpy as np
 import pybase64
 
 from gpuemu_flow.numerics.tensor_bytes import (
-    MAX_DIMS,
     ImpossibleShapeError,
     TensorBytesError,
     bytes_of,
@@ -26,12 +25,11 @@ from gpuemu_flow.numerics.tensor_bytes import (
     tensor_of,
 )
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.api import DEFAULT_OUTPUT, OpError, RunError
+from gpuemu_flow.runners.api import DEFAULT_OUTPUT, MAX_OUTPUTS, OpError, RunError
 from gpuemu_flow.runners.lending import Captured
 from gpuemu_flow.runners.tensors import MAX_OUTPUT_BYTES, element_type
-from gpuemu_flow.types import DTYPES, Json, canonical_dtype
+from gpuemu_flow.types import DTYPES, MAX_DIMS, Json, canonical_dtype
 
-MAX_OUTPUTS = 64
 _DATA_KEY = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*"')
 _PRINT_HINT = "stdout must hold one JSON object and nothing else; print messages to stderr"
 

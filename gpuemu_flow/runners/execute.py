@@ -14,8 +14,7 @@ from gpuemu_flow.cases.generate import materialise, materialise_guarded
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import malloc
-from gpuemu_flow.runners.api import OpError, Program, Request, RunError
-from gpuemu_flow.runners.codec import MAX_OUTPUTS
+from gpuemu_flow.runners.api import MAX_OUTPUTS, OpError, Program, Request, RunError
 from gpuemu_flow.runners.float_dtype import begin_call
 from gpuemu_flow.runners.limits import limit_file_size, output_limit
 from gpuemu_flow.runners.tensors import MAX_OUTPUT_BYTES, demand_bools

@@ -42,7 +42,10 @@ _FOR_JOBS = (
     "gpuemu_flow.numerics.rng_normal",
     "gpuemu_flow.numerics.shadow",
 )
-"""Modules of ours that most sessions load sooner or later: once here, not in each of them."""
+"""Modules of ours that sessions which judge load sooner or later: once here, not in each of them.
+
+The first session after an edit calls the op alone, and does not wait for them.
+"""
 _FDS_PER_SESSION = 5
 _SHUTDOWN_ROUNDS = 1000
 _CONTROL, _WAKEUP = "control", "wakeup"
@@ -73,6 +76,7 @@ class ForkServer:
         self._scratch: dict[int, str] = {}
         self._folder = enter.make_scratch()
         self._selector = selectors.DefaultSelector()
+        self._complete = False
         self._wakeup, self._wakeup_end = os.pipe()
 
     def run(self) -> NoReturn:
@@ -110,6 +114,8 @@ class ForkServer:
                     made.close()
         elif source == _CONTROL:
             while (request := self._requests.read()) is not None:
+                if not request.get("calls_only"):
+                    self._import_for_jobs()
                 fence = request.get("sandbox")
                 sandbox = None if fence is None else spec.Sandbox.from_json(fence)
                 self._fork(fresh=bool(request.get("fresh")), sandbox=sandbox)
@@ -123,6 +129,15 @@ class ForkServer:
             # The coordinator never writes on a lifeline: it is closed.
             kill_group(source)
             self._forget(source)
+
+    def _import_for_jobs(self) -> None:
+        """Import once what sessions need that do more than call a program."""
+        if not self._complete:
+            for name in _FOR_JOBS:
+                importlib.import_module(name)
+            prefix_table()  # most of them draw values
+            record_imports()
+            self._complete = True
 
     def _fork(self, *, fresh: bool, sandbox: spec.Sandbox | None) -> None:
         fds = self._requests.fds[:_FDS_PER_SESSION]
@@ -282,23 +297,24 @@ def _preload(package: str, control: socket.socket) -> None:
         os.execv(sys.executable, [sys.executable, *words])  # noqa: S606
 
 
+def record_imports() -> None:
+    """Record, for all processes forked from now on, what this one has imported."""
+    observe.base_records(anew=True)
+    integrity.prepare()
+    gc.freeze()
+
+
 def main() -> NoReturn:
     """Run the server in the exec'd process."""
+    gc.disable()
     control = socket.socket(fileno=int(sys.argv[1]))
     malloc.tune()
     limits.adopt_orphans()
     np.random.seed(0)  # numpy loads this module lazily; load it before forking
-    for name in _FOR_JOBS:
-        importlib.import_module(name)
-    prefix_table()  # most sessions draw values: made once, not in each of them
     if len(sys.argv) > 2:
         _preload(sys.argv[2], control)
-    observe.base_records()
-    integrity.prepare()
     enter.prepare()
-    gc.collect()
-    gc.disable()
-    gc.freeze()
+    record_imports()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # From here on there are files to remove, and the closed socket ends this process.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

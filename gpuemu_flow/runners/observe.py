@@ -388,9 +388,15 @@ _base_files: set[str] = set()
 _base_modules: set[str] = set()
 
 
-def base_records() -> bytes:
-    """List the files a process had read before it saw any program; computed once, before forks."""
-    if not _base or (preloaded_searches() and b"\nv*" not in _base[0]):
+def base_records(*, anew: bool = False) -> bytes:
+    """List the files a process had read before it saw any program; computed once, before forks.
+
+    Parameters
+    ----------
+    anew : bool
+        More modules were imported since.
+    """
+    if anew or not _base or (preloaded_searches() and b"\nv*" not in _base[0]):
         _base.clear()  # made before a framework was imported
         libraries.Loaded()  # whose first is dear
         files = {*_origins(list(sys.modules)), *libraries.mapped(), sys.executable}

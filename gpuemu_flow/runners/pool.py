@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import named
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import EMULATED, Checks, Outcome, Program, Request
-from gpuemu_flow.runners.attempt import WorkerClient
+from gpuemu_flow.runners.attempt import WorkerClient, load_request
 from gpuemu_flow.runners.kept import KeptWorker
 from gpuemu_flow.runners.process import (
     ServerDiedError,
@@ -23,12 +25,13 @@ from gpuemu_flow.runners.process import (
     WorkerProcess,
 )
 from gpuemu_flow.runners.sandbox.spec import lacks_for, missing_problem
-from gpuemu_flow.runners.session import ProgramSession
 from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.runners.supervise import Supervisor
 from gpuemu_flow.runners.timeouts import gives_up, not_run
-from gpuemu_flow.runners.work import CaseToFile
 from gpuemu_flow.types import Json
+
+if TYPE_CHECKING:
+    from gpuemu_flow.runners.session import ProgramSession
 
 LOAD_SECONDS = 120.0
 _SERVER_STARTS = 3
@@ -136,7 +139,13 @@ class Pool:
                 return ServerStart.plain(program)
         return start
 
-    def _open(self, program: Program) -> WorkerProcess:
+    def _open(
+        self,
+        program: Program,
+        first: Mapping[str, Json] | None = None,
+        *,
+        calls_only: bool = False,
+    ) -> WorkerProcess:
         """Return a new worker of the shared fork server for an equipped program."""
         _check_fence(program)
         start = self._start_for(program)
@@ -144,7 +153,7 @@ class Pool:
         for _ in range(_SERVER_STARTS):
             server = self._server(start)
             try:
-                return _open_worker(server, program)
+                return _open_worker(server, program, first, calls_only=calls_only)
             except ServerDiedError:
                 complaint = server.stderr_tail()
                 self._discard(start, server)
@@ -158,20 +167,28 @@ class Pool:
         _check_fence(program)
         server = self._new_server(self._start_for(program))
         try:
-            yield _open_worker(server, program)
+            yield _open_worker(server, program, load_request(program))
         except ServerDiedError:
             raise _no_server(server.stderr_tail()) from None
         finally:
             server.close()
 
     def _supervisor(
-        self, program: Program, cancel: threading.Event | None, sightings: Sightings
+        self,
+        program: Program,
+        cancel: threading.Event | None,
+        sightings: Sightings,
+        *,
+        calls_only: bool = False,
     ) -> Supervisor:
         program = _equipped(program)
 
+        def open_shared() -> WorkerClient:
+            return talk(self._open(program, load_request(program), calls_only=calls_only))
+
         def talk(worker: WorkerProcess) -> WorkerClient:
             worker.follow_with(sightings)
-            return WorkerClient(worker, program, self._load_timeout, cancel)
+            return WorkerClient(worker, program, self._load_timeout, cancel, loading=True)
 
         @contextlib.contextmanager
         def open_private() -> Iterator[WorkerClient]:
@@ -184,7 +201,7 @@ class Pool:
 
         return Supervisor(
             program.isolation,
-            lambda: talk(self._open(program)),
+            open_shared,
             open_private,
             leaves_nothing=program.kind in EMULATED,
         )
@@ -202,6 +219,8 @@ class Pool:
         CancelledRunError
             `cancel` was set.
         """
+        from gpuemu_flow.runners.session import ProgramSession  # noqa: PLC0415 - loads numpy
+
         with self._slot(cancel):
             sightings = Sightings()
             supervisor = self._supervisor(program, cancel, sightings)
@@ -224,6 +243,9 @@ class Pool:
         self, supervisor: Supervisor, request: Request, checks: Checks, publish: Publish
     ) -> Outcome:
         staged = self._staging / f"{os.getpid()}-{next(self._numbers)}.part"
+        supervisor.kept()  # starts a worker, and imports meanwhile what makes the case
+        from gpuemu_flow.runners.work import CaseToFile  # noqa: PLC0415
+
         try:
             attempt = supervisor.run(CaseToFile(request, checks, staged))
             if attempt.outcome.ok:
@@ -288,7 +310,7 @@ class Pool:
 
         try:
             with self._slot(cancel):
-                supervisor = self._supervisor(program, cancel, sightings)
+                supervisor = self._supervisor(program, cancel, sightings, calls_only=True)
                 if kept is not None:
                     _go_on(supervisor, kept, sightings)
                 try:
@@ -374,12 +396,26 @@ def _check_fence(program: Program) -> None:
         raise RunnerError(missing_problem(fence.level, strict=fence.strict))
 
 
-def _open_worker(server: ServerHandle, program: Program) -> WorkerProcess:
+def _open_worker(
+    server: ServerHandle,
+    program: Program,
+    first: Mapping[str, Json] | None,
+    *,
+    calls_only: bool = False,
+) -> WorkerProcess:
     return server.open_worker(
         fresh=program.isolation == "spawn",
         sandbox=program.sandbox,
         memory_limit=program.memory_limit,
+        calls_only=calls_only,
+        first=first,
+        meanwhile=_import_work,
     )
+
+
+def _import_work() -> None:
+    """Import what makes cases: numpy alone takes as long as a worker takes to load its program."""
+    importlib.import_module("gpuemu_flow.runners.work")
 
 
 def _no_server(complaint: str) -> RunnerError:

@@ -11,7 +11,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -398,7 +398,14 @@ class ServerHandle:
             return not self._workers
 
     def open_worker(
-        self, *, fresh: bool, sandbox: Sandbox | None = None, memory_limit: int | None = None
+        self,
+        *,
+        fresh: bool,
+        sandbox: Sandbox | None = None,
+        memory_limit: int | None = None,
+        calls_only: bool = False,
+        first: Mapping[str, Json] | None = None,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> WorkerProcess:
         """Return a new worker process.
 
@@ -410,6 +417,13 @@ class ServerHandle:
             Restrictions that are in force before anything else happens in the process.
         memory_limit : int, optional
             The program's memory limit, where the sandbox limits workers as groups.
+        calls_only : bool
+            The worker is to load a program and to call it, and will judge nothing.
+        first : mapping, optional
+            A request that the worker finds when it starts, so that it need not wait for this
+            process; its answer is the first that `receive` returns.
+        meanwhile : callable
+            Called while the worker starts.
 
         Raises
         ------
@@ -418,16 +432,22 @@ class ServerHandle:
             ``worker-not-started``.
         """
         worker = WorkerProcess(self._process.pid)
+        grouped = sandbox is not None and has_cgroup(sandbox.level)
         try:
             with self._lock:
                 fence = None if sandbox is None else asdict(sandbox)
-                request = {"fresh": fresh, "sandbox": fence}
+                request = {"fresh": fresh, "sandbox": fence, "calls_only": calls_only}
                 self._workers.append(worker)
                 channel.send(self._control, request, worker.hand_over())
             worker.handed_over()
+            if first is not None and not grouped:
+                worker.send(first)
+            meanwhile()
             worker.wait_started(self._patience)
-            if sandbox is not None and has_cgroup(sandbox.level):
+            if grouped:
                 worker.limit_group(memory_limit)
+                if first is not None:  # not before: no code of a program runs without its limit
+                    worker.send(first)
         except channel.ChannelClosedError:
             worker.kill()
             raise ServerDiedError from None

@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gpuemu_flow.runners.api import REFUSALS
 from gpuemu_flow.runners.attempt import Attempt, WorkerClient
-from gpuemu_flow.runners.work import Work
+
+if TYPE_CHECKING:
+    from gpuemu_flow.runners.work import Work
 
 ENOUGH_ALIKE = 2
 

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, element_name, numpy_dtype
-from gpuemu_flow.numerics.tensor_bytes import MAX_DIMS
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, OpError, RunError
-from gpuemu_flow.types import DTYPES
+from gpuemu_flow.types import DTYPES, MAX_DIMS
 
 MAX_OUTPUT_BYTES = 1 << 33
 

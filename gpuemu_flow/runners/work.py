@@ -15,9 +15,10 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.answers import MALFORMED, is_staged, read_slots
 from gpuemu_flow.runners.api import MOST_PRINTED, Checks, Request
-from gpuemu_flow.runners.arena import Arena, Slot, end_of
+from gpuemu_flow.runners.arena import Arena
 from gpuemu_flow.runners.attempt import Attempt, WorkerClient
 from gpuemu_flow.runners.checked import CheckedInputs, CheckedWork, infos_of, watches
+from gpuemu_flow.runners.slots import Slot, end_of
 from gpuemu_flow.types import Case, Failure, Json, failure_from_json
 
 Arrays = Mapping[str, np.ndarray]

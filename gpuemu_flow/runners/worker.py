@@ -34,7 +34,7 @@ from gpuemu_flow.runners.api import (
     Request,
     RunError,
 )
-from gpuemu_flow.runners.arena import Arena, Slot, end_of
+from gpuemu_flow.runners.arena import Arena
 from gpuemu_flow.runners.callable import CallableRunner
 from gpuemu_flow.runners.channel import ChannelClosedError, FrameReader, send
 from gpuemu_flow.runners.command import CommandRunner
@@ -44,6 +44,7 @@ from gpuemu_flow.runners.execute import CaseExecutor, Executed, Runner, converte
 from gpuemu_flow.runners.float_dtype import begin_call
 from gpuemu_flow.runners.imports import enter_workspace, set_source_transform
 from gpuemu_flow.runners.observe import Observer
+from gpuemu_flow.runners.slots import Slot, end_of
 from gpuemu_flow.runners.streams import StandardStreams, keep_high
 from gpuemu_flow.runners.tensors import element_type
 from gpuemu_flow.runners.watch import Watch

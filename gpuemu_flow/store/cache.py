@@ -86,12 +86,12 @@ def unseal(record: bytes, key: str = "") -> Json:
         When another version's `seal` made it.
     """
     head, check = record[: len(_MAGIC)], record[len(_MAGIC) : len(_MAGIC) + _CHECK]
-    payload = record[len(_MAGIC) + _CHECK :]
+    payload = memoryview(record)[len(_MAGIC) + _CHECK :]  # no copies of megabytes
     if head != _MAGIC and _ANY_MAGIC.fullmatch(head):
         raise OtherFormatError("of another version")
     if head != _MAGIC or _checksum(key, payload) != check:
         raise ValueError("damaged record")
-    return json.loads(payload)
+    return json.loads(str(payload, "utf-8"))
 
 
 def mark_of(record: bytes) -> str:
@@ -99,8 +99,10 @@ def mark_of(record: bytes) -> str:
     return record[len(_MAGIC) : len(_MAGIC) + _CHECK].hex()
 
 
-def _checksum(key: str, payload: bytes) -> bytes:
-    return hashlib.sha256(key.encode() + payload).digest()[:_CHECK]
+def _checksum(key: str, payload: bytes | memoryview) -> bytes:
+    found = hashlib.sha256(key.encode())
+    found.update(payload)
+    return found.digest()[:_CHECK]
 
 
 def _behind(error: Exception) -> Exception:

@@ -32,9 +32,9 @@ from gpuemu_flow.tasks.base import (
     read_manifest,
     write_manifest,
 )
-from gpuemu_flow.tasks.generate import read_cases, read_samples
 from gpuemu_flow.tasks.params import params_of
 from gpuemu_flow.tasks.parts.outputs import heal_missing
+from gpuemu_flow.tasks.parts.planned import read_cases, read_samples
 from gpuemu_flow.types import (
     Case,
     CheckResult,

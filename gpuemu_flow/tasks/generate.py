@@ -25,7 +25,6 @@ from gpuemu_flow.tasks.base import (
     StageContext,
     StageResult,
     TaskSpec,
-    read_manifest,
     resolved,
     write_manifest,
 )
@@ -156,19 +155,3 @@ def generators_of(settings: Mapping[str, Json]) -> dict[str, Program]:
     """Return the functions that return values of inputs, in a task's settings."""
     found = settings.get("generators", {})
     return {label: resolved(Program.from_json(program)) for label, program in found.items()}
-
-
-def read_cases(spec: TaskSpec, context: StageContext) -> list[Case]:
-    """Read the cases that a later stage of the same op and dtype works on."""
-    return _read(spec, context, "cases")
-
-
-def read_samples(spec: TaskSpec, context: StageContext) -> list[Case]:
-    """Read the cases from which a later stage finds out the op's traits; see `cases.samples`."""
-    return _read(spec, context, "samples")
-
-
-def _read(spec: TaskSpec, context: StageContext, which: str) -> list[Case]:
-    source = next(i for i in spec.inputs if i.role == STAGE)
-    manifest = read_manifest(context.cache.folder / source.path, STAGE)
-    return [Case.from_json(case) for case in manifest[which]]

@@ -13,8 +13,8 @@ from gpuemu_flow.judging.checks import FULL_CHECKS
 from gpuemu_flow.runners.api import Request
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_of, write_manifest
-from gpuemu_flow.tasks.generate import read_cases
 from gpuemu_flow.tasks.parts.execute import execute
+from gpuemu_flow.tasks.parts.planned import read_cases
 
 STAGE = stages.OP
 VERSION = stages.VERSIONS[STAGE]

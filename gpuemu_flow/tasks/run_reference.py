@@ -26,9 +26,9 @@ from gpuemu_flow.runners.kept import KeptWorker
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_of, write_manifest
-from gpuemu_flow.tasks.generate import read_cases, read_samples
 from gpuemu_flow.tasks.params import ReferenceParams, params_of
 from gpuemu_flow.tasks.parts.execute import BatchOutcomes, execute
+from gpuemu_flow.tasks.parts.planned import read_cases, read_samples
 from gpuemu_flow.types import Json
 
 STAGE = stages.REFERENCE

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.numerics.dtypes import dtype_name
 from gpuemu_flow.numerics.tensor_bytes import (
-    MAX_DIMS,
     TensorBytesError,
     bytes_of,
     is_size,
     tensor_of,
 )
-from gpuemu_flow.types import DTYPES, Json, canonical_dtype
+from gpuemu_flow.types import DTYPES, MAX_DIMS, Json, canonical_dtype
 from gpuemu_flow.wire.envelope import CUT_FROM, Base64, ParsedMessage, WireError
 from gpuemu_flow.wire.exchange import FROM_BYTES, Exchange
 

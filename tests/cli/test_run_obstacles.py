@@ -27,15 +27,22 @@ def test_something_else_where_the_cache_belongs(mini: Mini, name: str, is_folder
     assert mini.run("scale")["results"][0]["verdict"] == "passed"
 
 
-def test_an_interrupt_while_starting_is_an_interrupt(mini: Mini) -> None:
+@pytest.mark.parametrize(
+    ("words", "imported"),
+    [(("run",), "gpuemu_flow.cli.validate"), (("run", "scale"), "click")],
+    ids=["plain", "words"],
+)
+def test_an_interrupt_while_starting_is_an_interrupt(
+    mini: Mini, words: tuple[str, ...], imported: str
+) -> None:
     mini.write(
         "early/sitecustomize.py",
-        """
+        f"""
         import sys
 
         class Interrupts:
             def find_spec(self, name, path=None, target=None):
-                if name == "click":
+                if name == "{imported}":
                     raise KeyboardInterrupt
 
         sys.meta_path.insert(0, Interrupts())
@@ -43,7 +50,7 @@ def test_an_interrupt_while_starting_is_an_interrupt(mini: Mini) -> None:
     )
     inherited = mini.environment().get("PYTHONPATH", "")
     mini.env["PYTHONPATH"] = f"{mini.root / 'early'}:{inherited}".rstrip(":")
-    done = mini.command("run", code=130)
+    done = mini.command(*words, code=130)
     assert done.stderr == ""
 
 

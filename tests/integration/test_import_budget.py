@@ -19,6 +19,11 @@ _LINE = re.compile(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", re.MULTILINE)
 
 def imported(mini: Mini, *arguments: str, code: int = 0) -> set[str]:
     """Every module that the real command imports, told by the interpreter as it goes."""
+    return set(imported_in_order(mini, *arguments, code=code))
+
+
+def imported_in_order(mini: Mini, *arguments: str, code: int = 0) -> list[str]:
+    """The same, in the order in which they have been imported."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "gpuemu_flow", *arguments],
         cwd=mini.root,
@@ -29,7 +34,7 @@ def imported(mini: Mini, *arguments: str, code: int = 0) -> set[str]:
         check=False,
     )
     assert done.returncode == code, done.stdout + done.stderr[-2000:]
-    found = set(_LINE.findall(done.stderr))
+    found: list[str] = _LINE.findall(done.stderr)
     assert "gpuemu_flow.front" in found, "the interpreter's list was not understood"
     return found
 

@@ -210,8 +210,8 @@ def test_front_reaches_the_plan_and_nothing_else_before_its_answer(imports: list
     assert eager <= {"io", "os", "sys", "__future__"}  # an interpreter has loaded them itself
     later = {item.target for item in of_front if not item.eager}
     assert later == {
-        "gpuemu_flow.inputs.plan", "gpuemu_flow.inputs.answers", "gpuemu_flow.cli.main", "gc",
-        "atexit", "time", "gpuemu_flow.runners.early",
+        "gpuemu_flow.inputs.plan", "gpuemu_flow.inputs.answers", "gpuemu_flow.cli.main",
+        "gpuemu_flow.cli.validate", "gc", "atexit", "time", "gpuemu_flow.runners.early",
     }  # fmt: skip
     light = {
         "os", "stat", "sys", "__future__", "collections.abc", "gpuemu_flow",

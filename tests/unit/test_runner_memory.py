@@ -14,9 +14,10 @@ import pytest
 from gpuemu_flow.cases.generate import materialise, materialise_guarded
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.runners import memfd
-from gpuemu_flow.runners.arena import Arena, Slot, end_of
+from gpuemu_flow.runners.arena import Arena
 from gpuemu_flow.runners.buffers import InputBuffers, byte_span, whole_memory
 from gpuemu_flow.runners.repeat import FIRST_FILL, SECOND_FILL, compare_calls
+from gpuemu_flow.runners.slots import Slot, end_of
 from gpuemu_flow.types import DTYPES, LAYOUTS, Case, FailureKind, InputSpec
 
 

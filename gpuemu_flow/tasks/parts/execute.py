@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
 
-from gpuemu_flow.judging.generated import input_error
+from gpuemu_flow.judging.input_errors import input_error
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request

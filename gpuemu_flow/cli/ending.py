@@ -1,0 +1,61 @@
+"""End a command: show its errors, and turn its outcome into an exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable
+
+from gpuemu_flow.cli.say import say
+from gpuemu_flow.errors import CancelledRunError, FlowError, Problem
+from gpuemu_flow.plain_text import printable
+
+INTERRUPTED = 130
+
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def print_problems(problems: tuple[Problem, ...] | list[Problem]) -> None:
+    """Print problems on standard error, one a line."""
+    for problem in problems:
+        say(printable(str(problem)), err=True)
+
+
+def exit_code_of(command: Callable[[], object]) -> int:
+    """Run a command and return the documented exit code.
+
+    Parameters
+    ----------
+    command : callable
+        Ends by SystemExit, or returns the code; anything but a number means 0.
+    """
+    code: object
+    try:
+        try:
+            code = command()
+        except SystemExit as end:  # how commands tell theirs
+            code = end.code
+        sys.stdout.flush()
+    except FlowError as error:
+        print_problems(error.problems)
+        code = error.exit_code
+    except (KeyboardInterrupt, CancelledRunError):
+        say("interrupted", err=True)
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away (`| head`); what follows must not complain about it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        if error.filename is not None:
+            from gpuemu_flow.store.atomic import disk_problem  # noqa: PLC0415 - seldom needed
+
+            print_problems([disk_problem(error, error.filename)])
+            return 3
+        say(f"error: cannot write the output: {error.strerror}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 3
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,102 @@
+"""The work of `run` once its options are known.
+
+It imports no click: after an edit, people type ``run`` alone and wait for the op's first call.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpuemu_flow.cli.ending import exit_code_of
+from gpuemu_flow.cli.progress import make_listener, say_looking
+from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.engine import session
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.graph.overrides import Overrides
+from gpuemu_flow.reporting.report import run_and_report
+
+if TYPE_CHECKING:
+    from gpuemu_flow.engine.elsewhere import Elsewhere
+    from gpuemu_flow.results.model import RunReport
+
+
+def run_plainly() -> int:
+    """Do what the command line ``run`` without words and options does; return the exit code."""
+    return exit_code_of(_run_plainly)
+
+
+def _run_plainly() -> int:
+    options = session.RunOptions()
+    workspace = Workspace(overrides=Overrides(given=options.given))
+    gc.freeze()  # modules and graph stay, and are looked through no more
+    gc.enable()
+    return validate(workspace, options.under(workspace.target))
+
+
+def _here(_jobs: int) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def validate(
+    workspace: Workspace,
+    options: session.RunOptions,
+    open_cluster: Callable[[int], AbstractContextManager[Elsewhere | None]] = _here,
+    *,
+    output_format: str = "text",
+    confirm: bool = True,
+) -> int:
+    """Run what is stale, record and show what was found, and return the exit code.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    options : RunOptions
+    open_cluster : callable
+        Opens other machines, given the number of jobs here; None if the work is done here.
+    output_format : str
+        ``text`` or ``json``.
+    confirm : bool
+        New cases may be run to confirm the causes of failures.
+    """
+    jobs = session.count_jobs(workspace, options)
+    with (
+        open_cluster(jobs) as cluster,
+        make_listener(live=wants_color() and output_format == "text") as listener,
+    ):
+        options = replace(options, elsewhere=cluster)
+        outcome, report = run_and_report(workspace, options, listener)
+        # What comes after the run is imported then: until an edited op is called, nobody needs it.
+        from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
+
+        budget = cause_budget(workspace, confirm=confirm)
+        report = with_causes(workspace, report, budget=budget, announce=say_looking)
+    _conclude(workspace, outcome, report)
+    _show_report(workspace, report, output_format)
+    return report.exit_code
+
+
+def _conclude(workspace: Workspace, outcome: session.RunOutcome, report: RunReport) -> None:
+    """Record what a run found for later commands."""
+    from gpuemu_flow.cli.plan_saving import save_plan  # noqa: PLC0415
+    from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415
+    from gpuemu_flow.reporting import history  # noqa: PLC0415
+
+    for problem in record_run(workspace, report):
+        say(str(problem), err=True)
+    if outcome.executed:
+        history.append(workspace.cache, report)
+    save_plan(workspace, outcome, report)
+
+
+def _show_report(workspace: Workspace, report: RunReport, output_format: str) -> None:
+    from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
+
+    if output_format == "json":
+        say(json_writer.dumps(json_writer.run_to_json(report)))
+        return
+    warn = workspace.settings.warn_threshold
+    say(text.render_run(report, text.Style(wants_color()), warn_threshold=warn))

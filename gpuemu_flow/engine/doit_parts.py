@@ -1,0 +1,50 @@
+"""The parts of doit that are used, imported without its command line.
+
+The package's own code imports the command line and all plugins, which takes as long as the parts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def _as_a_mere_folder(package: str) -> Iterator[None]:
+    """Have modules of a package imported without its own code, and keep them to the importer.
+
+    Whoever imports the package later gets all of it: pytest runs other people's code, too.
+    """
+    spec = None if package in sys.modules else importlib.util.find_spec(package)
+    if spec is None:
+        yield
+        return
+    sys.modules[package] = importlib.util.module_from_spec(spec)
+    try:
+        yield
+    finally:
+        for name in [n for n in sys.modules if n.partition(".")[0] == package]:
+            del sys.modules[name]
+
+
+with _as_a_mere_folder("doit"):
+    from doit.control import TaskControl
+    from doit.dependency import Dependency, DependencyStatus
+    from doit.exceptions import TaskFailed, UnmetDependency
+    from doit.reporter import ZeroReporter
+    from doit.runner import MThreadRunner
+    from doit.task import Stream, Task
+
+__all__ = [
+    "Dependency",
+    "DependencyStatus",
+    "MThreadRunner",
+    "Stream",
+    "Task",
+    "TaskControl",
+    "TaskFailed",
+    "UnmetDependency",
+    "ZeroReporter",
+]

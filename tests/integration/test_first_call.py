@@ -1,0 +1,67 @@
+"""Modules loaded before an edited op is called: few, in the order that makes it wait least."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mini_workspace import Mini
+from runner_workspace import make_case, slugs, workspace
+from test_import_budget import imported_in_order
+
+MODULES = """
+import json, pathlib, sys
+
+def op(x):
+    pathlib.Path("modules").write_text(json.dumps(sorted(sys.modules)))
+    return x
+"""
+_JUDGES = "gpuemu_flow.judging.judge"
+
+
+def test_numpy_is_imported_once_the_worker_has_been_asked_for(mini: Mini) -> None:
+    """The worker loads its program in the time that numpy takes."""
+    mini.run()
+    script = mini.root / "scripts" / "scale.py"
+    script.write_text(f"{script.read_text()}\n# edited\n")
+    order = imported_in_order(mini, "run")
+    assert order.index("gpuemu_flow.tasks.run_op") < order.index("numpy")
+    assert order.index("numpy") < order.index("gpuemu_flow.runners.checked")
+    assert "click" not in {name.partition(".")[0] for name in order}
+    assert "doit.runner" in order
+    assert "doit.doit_cmd" not in order
+
+
+@pytest.mark.usefixtures("cold_servers")
+def test_a_worker_that_only_calls_a_program_does_not_wait_for_what_judges(tmp_path: Path) -> None:
+    with workspace(tmp_path) as ws:
+        program = ws.program("callable", MODULES)
+        assert slugs(ws.run(program, [make_case(0)])) == ["ok"]
+        found = json.loads(ws.folder.joinpath("modules").read_text())
+        assert _JUDGES not in found
+        assert "gpuemu_flow.runners.worker" in found, "the list has the names that are looked for"
+        with ws.pool.session(program) as session:
+            assert session.call(make_case(1))[1].ok
+        found = json.loads(ws.folder.joinpath("modules").read_text())
+        assert _JUDGES in found, "a session may judge, and must not import under a program's eyes"
+        assert slugs(ws.run(program, [make_case(2)])) == ["ok"]
+        assert json.loads(ws.folder.joinpath("modules").read_text()) == found
+
+
+def test_doit_is_whole_for_whoever_imports_it_later() -> None:
+    """pytest runs other people's code in this process, who may use doit."""
+    code = """if True:
+        import sys
+        from gpuemu_flow.engine import run
+        print([name for name in sys.modules if name.partition(".")[0] == "doit"])
+        import doit, doit.loader
+        from doit.cmd_run import Run
+        print(callable(doit.run), callable(doit.get_var), doit.loader is sys.modules["doit.loader"])
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.stdout.splitlines() == ["[]", "True True True"], done.stderr
