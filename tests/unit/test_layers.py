@@ -102,7 +102,7 @@ CHEAP = ("typing", "importlib")
 THIRD_PARTY = {
     "doit": ("engine",),
     "diskcache": ("store",),
-    "pynng": ("daemon", "client"),
+    "pynng": ("daemon",),
     "click": ("cli",),
     "rich": ("cli",),
     "pygls": ("lsp",),
