@@ -357,10 +357,11 @@ def _execute(
         open_context(workspace, options, jobs, listener, pool) as context,
         shared(workspace, context),
     ):
+        states = workspace.states(triggers)
         executor = Executor(
             workspace.graph,
             context,
-            workspace.states(triggers),
+            states,
             listener,
             jobs=jobs,
             fail_fast=bool(options.fail_fast),
@@ -369,6 +370,7 @@ def _execute(
         with (
             _time_limit(options.time_limit, executor) as limit,
             far_results(workspace, options.elsewhere, todo, context) as lost,
+            states.only_writer(),
         ):
             execution = executor.run(todo - set(lost))
     for name, problem in lost.items():

@@ -16,17 +16,19 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from gpuemu_flow.errors import StoreError
 from gpuemu_flow.observed import Given, Observation
 from gpuemu_flow.runners import blobs
-from gpuemu_flow.store.discovered import SeenInputs
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Case, Json
+
+if TYPE_CHECKING:
+    from gpuemu_flow.store.discovered import SeenInputs
+    from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 Arrays = Mapping[str, NDArray[Any]]
 
