@@ -31,7 +31,18 @@ import pybase64
 
 from gpuemu_flow.let_through import user_cache_of
 from gpuemu_flow.numerics.rng_jump import prefix_table
-from gpuemu_flow.runners import channel, integrity, limits, malloc, observe, preload, tracer, worker
+from gpuemu_flow.runners import (
+    channel,
+    imports,
+    integrity,
+    jobs,
+    limits,
+    malloc,
+    observe,
+    preload,
+    tracer,
+    worker,
+)
 from gpuemu_flow.runners.sandbox import enter, listings, spec
 
 PRELOADED = (base64, json, ml_dtypes, pybase64)
@@ -311,9 +322,11 @@ def main() -> NoReturn:
     prefix_table()  # most sessions draw values: made once, not in each of them
     if len(sys.argv) > 2:
         _preload(sys.argv[2], control)
-    observe.base_records()
-    integrity.prepare()
     enter.prepare()
+    integrity.prepare()
+    jobs.prepare()
+    observe.base_records()  # last: workers are to find the modules that were loaded by then
+    imports.forget_folders()
     gc.collect()
     gc.disable()
     gc.freeze()

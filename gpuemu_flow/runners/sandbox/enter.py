@@ -8,6 +8,7 @@ import struct
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from gpuemu_flow.let_through import USER_CACHE, keep_user_cache
@@ -51,6 +52,7 @@ _OF_KERNELS = frozenset(CACHES) - {"MPLCONFIGDIR"}
 _KEPT_CAPABILITIES = (1 << 1) | (1 << 3)  # files of others: read and written, and their modes
 _CAPABILITIES_VERSION = 0x20080522
 _HIGHEST_CAPABILITY = 63
+_LAST_CAPABILITY = "/proc/sys/kernel/cap_last_cap"
 
 
 class SandboxError(Exception):
@@ -192,6 +194,7 @@ def enter(sandbox: Sandbox, scratch: str, home: str, ready: Ready | None = None)
 
 def prepare() -> None:
     """Make what every fence needs, for all processes forked from this one."""
+    _highest_capability()
     with suppress(OSError, AttributeError):  # who is to be fenced meets the same error
         syscalls.adds_rules(syscalls.library())
         if syscalls.seccomp_number():
@@ -269,6 +272,16 @@ def _is_at(path: str, places: Iterable[str]) -> bool:
     return any(path == place or path.startswith(f"{place.rstrip('/')}/") for place in places)
 
 
+@cache
+def _highest_capability() -> int:
+    """Return the highest number that this kernel knows, or could know."""
+    try:
+        with open(_LAST_CAPABILITY, "rb") as file:  # noqa: PTH123
+            return int(file.read())
+    except (OSError, ValueError):
+        return _HIGHEST_CAPABILITY
+
+
 def _drop_capabilities(libc: Any) -> None:
     """Drop root's capabilities, except those over files, which Landlock restricts."""
     header = ctypes.create_string_buffer(struct.pack("<Ii", _CAPABILITIES_VERSION, 0))
@@ -278,7 +291,7 @@ def _drop_capabilities(libc: Any) -> None:
     low = struct.unpack("<6I", held.raw)
     if not (low[1] or low[4]):
         return
-    for number in range(_HIGHEST_CAPABILITY + 1):
+    for number in range(_highest_capability() + 1):
         if not (1 << number) & _KEPT_CAPABILITIES:
             # Refused for numbers that this kernel has not, and where there is no right to it.
             libc.prctl(syscalls.DROP_FROM_BOUNDS, *map(ctypes.c_ulong, (number, 0, 0, 0)))
