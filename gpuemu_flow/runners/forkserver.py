@@ -57,6 +57,7 @@ _FOR_JOBS = (
 """Modules of ours that most sessions load sooner or later: once here, not in each of them."""
 _FDS_PER_SESSION = 5
 _SHUTDOWN_ROUNDS = 1000
+_IDLE_SECONDS = 5.0  # after which folders' entries are not kept open for the next fence
 _CONTROL, _WAKEUP = "control", "wakeup"
 
 
@@ -98,7 +99,10 @@ class ForkServer:
         self._selector.register(self._wakeup, selectors.EVENT_READ, _WAKEUP)
         try:
             while True:
-                for key, _ in self._selector.select():
+                events = self._selector.select(None if self._listings.is_empty else _IDLE_SECONDS)
+                if not events:
+                    self._listings.forget()
+                for key, _ in events:
                     self._react(key.data)
         except (channel.ChannelClosedError, channel.ChannelJunkError):
             pass

@@ -101,6 +101,21 @@ def test_no_more_than_allowed_is_kept_open(folder: Path) -> None:
     assert len(kept.opened) == 1
 
 
+def test_nothing_is_kept_open_for_ever(folder: Path) -> None:
+    kept = Listings(100)
+    assert kept.is_empty
+    names_of(kept, folder)
+    assert not kept.is_empty
+    descriptors = list(kept.opened.values())
+    kept.forget()
+    assert kept.is_empty
+    assert not kept.opened
+    for fd in descriptors:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+    assert names_of(kept, folder) == set(NAMES)
+
+
 def test_rules_are_the_same_with_and_without(folder: Path) -> None:
     kept = Listings(10_000)
     for hidden in ("a.py", "b.py"):

@@ -69,8 +69,18 @@ class Listings:
         """Start the next fence; what was found for the last one may have changed since."""
         self.opened = {}
         if self._known and self._mounts.poll(0):  # a mount hides what was opened before
-            for folder in list(self._known):
-                self._forget(folder)
+            self.forget()
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether nothing is kept open."""
+        return not self._known
+
+    def forget(self) -> None:
+        """Close everything: an open file takes its place on the disk even when it is deleted."""
+        self.opened = {}
+        for folder in list(self._known):
+            self._forget(folder)
 
     def below(self, folder: str) -> list[str]:
         """Return the paths of a folder's entries, without links.
