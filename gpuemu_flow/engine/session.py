@@ -461,7 +461,7 @@ def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
         if record is not None and record.inputs:
             workspace.snapshot.observed.record(name, record.discovered, record.observed)
     workspace.snapshot.observed = workspace.snapshot.observed.of(workspace.graph.tasks)
-    with workspace.inputs.at_once():
+    with workspace.inputs.at_once(), states.only_writer():
         for name in workspace.graph.downstream(ended):
             spec = workspace.graph.tasks[name]
             if not states.reasons(spec, states.parts(spec)):

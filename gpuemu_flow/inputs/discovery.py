@@ -90,6 +90,7 @@ class Discovery:
             if len(prefix) > 1:
                 self._prefixes.append((prefix + "/", token))
         self._memo: dict[str, str] | None = None
+        self._memo_of_sets: dict[Discovered, dict[str, str]] = {}
         self._looks = Looks()
 
     def discover(self, seen: Observation, given: Given) -> Discovered:
@@ -177,11 +178,11 @@ class Discovery:
 
     def parts(self, names: Discovered) -> dict[str, str]:
         """Return the present state of each input, by its name."""
-        if self._memo is not None or _is_listing(names):
+        if _is_listing(names):
             return self._parts(names)
         found: dict[str, str] = {}
         for half in halves_of(names):
-            found |= self._look_at(half).parts
+            found |= self._look_at(half).parts if self._memo is None else self._at_once(half)
         return {name: found[name] for name in sorted(found, key=_place)}
 
     def _look_at(self, names: Discovered) -> Look:
@@ -226,11 +227,19 @@ class Discovery:
     @contextmanager
     def at_once(self) -> Iterator[None]:
         """Cache the state of each input for the duration of the context."""
-        self._memo = {}
+        self._memo, self._memo_of_sets = {}, {}
         try:
             yield
         finally:
             self._memo = None
+
+    def _at_once(self, names: Discovered) -> dict[str, str]:
+        """Return the states of a set as they were first found in the context."""
+        if names not in self._memo_of_sets:
+            if len(self._memo_of_sets) >= MOST_LOOKS:
+                self._memo_of_sets.clear()
+            self._memo_of_sets[names] = self._parts(names)
+        return self._memo_of_sets[names]
 
     def _state(self, kind: str, member: str) -> str:
         memo = self._memo

@@ -50,11 +50,11 @@ def halves_of(names: Discovered) -> tuple[Discovered, ...]:
 
     Most of the others are the same for all programs, so that one look at these serves them all.
     """
-    own, shared = Discovered(), names
+    own: dict[str, frozenset[str]] = {}
+    shared: dict[str, frozenset[str]] = {"untracked": frozenset()}
     for part in _PATHS:
         paths: frozenset[str] = getattr(names, part)
-        inside = frozenset(path for path in paths if path[:1] not in ("/", "<"))
-        own = replace(own, **{part: inside})
-        shared = replace(shared, **{part: paths - inside})
-    shared = replace(shared, untracked=frozenset())
-    return tuple(half for half in (own, shared) if half != Discovered())
+        own[part] = frozenset(path for path in paths if path[:1] not in ("/", "<"))
+        shared[part] = paths - own[part]
+    halves = Discovered(**own), replace(names, **shared)
+    return tuple(half for half in halves if half != Discovered())
