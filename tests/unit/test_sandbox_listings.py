@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -116,6 +116,11 @@ def test_nothing_is_kept_open_for_ever(folder: Path) -> None:
     assert names_of(kept, folder) == set(NAMES)
 
 
+def inside(paths: Iterable[str], folder: Path) -> list[str]:
+    """Return the paths below a folder: others come and go on a machine."""
+    return sorted(path for path in paths if path.startswith(f"{folder}/"))
+
+
 def test_rules_are_the_same_with_and_without(folder: Path) -> None:
     kept = Listings(10_000)
     for hidden in ("a.py", "b.py"):
@@ -123,9 +128,7 @@ def test_rules_are_the_same_with_and_without(folder: Path) -> None:
         plain = rules_for(sandbox, "/scratch", "")
         for _ in range(2):
             found = rules_for(sandbox, "/scratch", "", (), kept)
-            assert (sorted(found.read), sorted(found.write)) == (
-                sorted(plain.read),
-                sorted(plain.write),
-            )
+            assert inside(found.read, folder) == inside(plain.read, folder)
+            assert inside(found.write, folder) == inside(plain.write, folder)
         assert str(folder / "deep") in found.opened
         assert str(folder / hidden) not in found.read
