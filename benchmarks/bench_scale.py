@@ -38,7 +38,7 @@ BARE_OPS = 200  # enough to know what one costs
 SETTLED_SECONDS = 2.5  # the stamp of a younger file is not trusted, which some rounds would meet
 AIM_MS = 3.0  # a task
 BOUNDS = {
-    COLD: 22.0,
+    COLD: 17.0,
     "run after a change of gpuemu.toml": 1.0,
     "list, compiled anew": 0.45,
     "status after a change of gpuemu.toml": 0.95,

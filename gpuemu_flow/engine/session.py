@@ -366,10 +366,11 @@ def _execute(
         open_context(workspace, options, jobs, listener, pool) as context,
         shared(workspace, context),
     ):
+        states = workspace.states(triggers)
         executor = Executor(
             workspace.graph,
             context,
-            workspace.states(triggers),
+            states,
             listener,
             jobs=jobs,
             fail_fast=bool(options.fail_fast),
@@ -378,6 +379,7 @@ def _execute(
         with (
             _time_limit(options.time_limit, executor) as limit,
             far_results(workspace, options.elsewhere, todo, context) as lost,
+            states.only_writer(),
         ):
             execution = executor.run(todo - set(lost))
     for name, problem in lost.items():
@@ -468,7 +470,7 @@ def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
         if record is not None and record.inputs:
             workspace.snapshot.observed.record(name, record.discovered, record.observed)
     workspace.snapshot.observed = workspace.snapshot.observed.of(workspace.graph.tasks)
-    with workspace.inputs.at_once():
+    with workspace.inputs.at_once(), states.only_writer():
         for name in workspace.graph.downstream(ended):
             spec = workspace.graph.tasks[name]
             if not states.reasons(spec, states.parts(spec)):

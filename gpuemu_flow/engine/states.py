@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 
 from gpuemu_flow.engine.revealed import as_inputs, revealed
@@ -26,6 +28,8 @@ from gpuemu_flow.tasks.base import TaskSpec, output_state
 from gpuemu_flow.types import Json
 
 RECORD_VERSION = 2
+_MOST_HELD = 64
+"""Records in memory: tasks of one op run one after another, and ask for each other's records."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,8 @@ class TaskStates:
         self._triggers = tuple(triggers)
         self._inputs: Lookup = inputs or Discovery(files)
         self._versions: dict[str, str] = {}
+        self._held: dict[str, TaskRecord | None] | None = None
+        self._lock = threading.Lock()
         folder, root = cache.folder, files.root
         below = folder.relative_to(root) if folder.is_relative_to(root) else folder
         self._manifests = below.as_posix() + "/"
@@ -161,8 +167,34 @@ class TaskStates:
         return self._versions[name]
 
     def record(self, name: str) -> TaskRecord | None:
-        """Read the stored record of a task's last success."""
+        """Return the stored record of a task's last success."""
+        held = self._held
+        if held is None:
+            return self._read(name)
+        with self._lock:
+            if name not in held:
+                if len(held) >= _MOST_HELD:
+                    del held[next(iter(held))]
+                held[name] = self._read(name)
+            return held[name]
+
+    def _read(self, name: str) -> TaskRecord | None:
         return TaskRecord.from_json(self._cache.state.get(f"task:{name}"))
+
+    @contextmanager
+    def only_writer(self) -> Iterator[None]:
+        """Keep recent records in memory while inside, when no other process may write them."""
+        self._held = {}
+        try:
+            yield
+        finally:
+            self._held = None
+
+    def _drop(self, name: str) -> None:
+        """Read a record anew that has just been written."""
+        with self._lock:
+            if self._held is not None:
+                self._held.pop(name, None)
 
     def reasons(self, spec: TaskSpec, parts: KeyParts) -> list[BuildReason]:
         """Return the reasons why `spec` must run; empty if it is current."""
@@ -225,15 +257,18 @@ class TaskStates:
             parts.to_json(), parts.key(), digest, complete, values, discovered.to_json()
         )
         self._cache.state.put(f"task:{spec.name}", record.to_json())
+        self._drop(spec.name)
 
     def restore(self, spec: TaskSpec, record: TaskRecord) -> None:
         """Store the record of a renamed task as that of `spec`."""
         self._files.record(self.manifest(spec.target), record.digest)
         self._cache.state.put(f"task:{spec.name}", record.to_json())
+        self._drop(spec.name)
 
     def forget(self, name: str) -> None:
         """Drop the record of a task."""
         self._cache.state.delete(f"task:{name}")
+        self._drop(name)
 
     def save_broken(self, spec: TaskSpec, problems: Iterable[Problem]) -> None:
         """Record that a task failed to make its target, so that no report shows an older result."""

@@ -18,6 +18,7 @@ from gpuemu_flow.inputs.file_clock import FileClock
 from gpuemu_flow.inputs.files import ABSENT, FileTable
 from gpuemu_flow.inputs.links import has_link, links_of
 from gpuemu_flow.inputs.listings import entries_in, modules_in, sizes_in
+from gpuemu_flow.inputs.looks import MOST_LOOKS, Look, Looks, halves_of
 from gpuemu_flow.inputs.plan import ALL_VARIABLES, look_of, variable_digest
 from gpuemu_flow.inputs.settled import SettledFacts
 from gpuemu_flow.inputs.unchanged import Unchanged, raw
@@ -32,7 +33,6 @@ _PYC = re.compile(r"(.*)/__pycache__/([^/]+?)\.[^/.]+(?:\.opt-\d)?\.pyc")
 _NO_FILES = ("/dev/", "/proc/", "/sys/")
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - files as any other
 _INSTALLED = re.compile(r"(?:\A|/)(?:site|dist)-packages(?:/|\Z)")
-_MOST_LOOKS = 16
 
 KINDS = {
     "file": "files", "link": "links", "missing": "missed", "folder": "listed",
@@ -40,6 +40,7 @@ KINDS = {
     "python": "pythons", "variable": "variables",
 }  # fmt: skip
 """Words for inputs in parts of keys, each with the part of `Discovered` that holds their names."""
+_ORDER = {kind: place for place, kind in enumerate(KINDS)}
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,6 @@ class _Installed:
     package: str = ""
     python: str = ""
     file: str = ""
-
-
-@dataclass(frozen=True)
-class _Looked:
-    """The states of a set of inputs, and the inputs written to after given times."""
-
-    unchanged: Unchanged
-    parts: dict[str, str]
-    moved: dict[int, list[str]]
 
 
 class Discovery:
@@ -98,7 +90,8 @@ class Discovery:
             if len(prefix) > 1:
                 self._prefixes.append((prefix + "/", token))
         self._memo: dict[str, str] | None = None
-        self._looks: dict[Discovered, _Looked] = {}
+        self._memo_of_sets: dict[Discovered, dict[str, str]] = {}
+        self._looks = Looks()
 
     def discover(self, seen: Observation, given: ConfiguredEnv) -> Discovered:
         """Convert an observation into a set of names.
@@ -185,11 +178,14 @@ class Discovery:
 
     def parts(self, names: Discovered) -> dict[str, str]:
         """Return the present state of each input, by its name."""
-        if self._memo is not None or _is_listing(names):
+        if _is_listing(names):
             return self._parts(names)
-        return dict(self._look_at(names).parts)
+        found: dict[str, str] = {}
+        for half in halves_of(names):
+            found |= self._look_at(half).parts if self._memo is None else self._at_once(half)
+        return {name: found[name] for name in sorted(found, key=_place)}
 
-    def _look_at(self, names: Discovered) -> _Looked:
+    def _look_at(self, names: Discovered) -> Look:
         """Return the latest look at a set of inputs, if nothing has changed since; else a new one.
 
         A look costs milliseconds, and is asked for at each request and each group of verdicts.
@@ -197,10 +193,8 @@ class Discovery:
         known = self._looks.get(names)
         if known is None or not known.unchanged.holds(self._environ):
             unchanged = self._state_of(names)  # first: what changes from here on must be noticed
-            known = _Looked(unchanged, self._parts(names), {})
-            if len(self._looks) >= _MOST_LOOKS:
-                self._looks.clear()
-            self._looks[names] = known
+            known = Look(unchanged, self._parts(names), {})
+        self._looks.keep(names, known)
         return known
 
     def _state_of(self, names: Discovered) -> Unchanged:
@@ -233,11 +227,19 @@ class Discovery:
     @contextmanager
     def at_once(self) -> Iterator[None]:
         """Cache the state of each input for the duration of the context."""
-        self._memo = {}
+        self._memo, self._memo_of_sets = {}, {}
         try:
             yield
         finally:
             self._memo = None
+
+    def _at_once(self, names: Discovered) -> dict[str, str]:
+        """Return the states of a set as they were first found in the context."""
+        if names not in self._memo_of_sets:
+            if len(self._memo_of_sets) >= MOST_LOOKS:
+                self._memo_of_sets.clear()
+            self._memo_of_sets[names] = self._parts(names)
+        return self._memo_of_sets[names]
 
     def _state(self, kind: str, member: str) -> str:
         memo = self._memo
@@ -322,13 +324,16 @@ class Discovery:
         """
         if _is_listing(names):
             return self._moved(names, since)
-        look = self._look_at(names)
-        known = look.moved
-        if since not in known:
-            if len(known) >= _MOST_LOOKS:
-                known.clear()
-            known[since] = self._moved_by(names, since, look.unchanged)
-        return list(known[since])
+        found: list[str] = []
+        for half in halves_of(names):
+            look = self._look_at(half)
+            known = look.moved
+            if since not in known:
+                if len(known) >= MOST_LOOKS:
+                    known.clear()
+                known[since] = self._moved_by(half, since, look.unchanged)
+            found += known[since]
+        return sorted(found)
 
     def _moved_by(self, names: Discovered, since: int, unchanged: Unchanged) -> list[str]:
         """Return the inputs that were written to since a time, by a look that still holds."""
@@ -405,6 +410,12 @@ class Discovery:
         if folder not in self._stdlibs:
             self._stdlibs[folder] = os.path.isfile(f"{folder}/os.py")  # noqa: PTH113
         return folder if self._stdlibs[folder] else ""
+
+
+def _place(name: str) -> tuple[int, str]:
+    """Return a sort key that orders parts of keys as `grouped` lists them."""
+    kind, _, shown = name.partition(" ")
+    return _ORDER[kind], shown
 
 
 def grouped(names: Discovered) -> Iterator[tuple[str, str, tuple[str, ...]]]:

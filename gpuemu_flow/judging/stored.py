@@ -18,7 +18,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Program, RunError, error_from_json
 from gpuemu_flow.runners.attempt import JobFailedError
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.types import Case, CheckResult, Json, failure_from_json
+from gpuemu_flow.types import Case, CheckResult, Json, Verdict, failure_from_json
 
 WORKER = "gpuemu_flow.judging.stored_batch:judge_batch"
 EVALUATIONS = 20
@@ -55,6 +55,10 @@ class StoredCase:
         return {"case": self.case.to_json(), "op": self.op, "reference": self.reference}
 
 
+def _all_passed(answers: Json) -> bool:
+    return all(answer["verdict"] == Verdict.PASSED.value for answer in answers)
+
+
 def _error_of(record: Mapping[str, Json]) -> RunError | None:
     return None if record["ok"] else error_from_json(record["error"])
 
@@ -62,6 +66,9 @@ def _error_of(record: Mapping[str, Json]) -> RunError | None:
 @dataclass(frozen=True)
 class StoredJudge:
     """Judges the cases of one op and dtype, in workers that have loaded the reference.
+
+    A worker that has just run the reference's cases may say that all passed; anything else is found
+    out in a process of its own.
 
     Attributes
     ----------
@@ -123,6 +130,7 @@ class StoredJudge:
                 seconds=OVERHEAD_SECONDS + len(batch) * EVALUATIONS * patience,
                 cancel=self.cancel,
                 on_observed=self.on_observed,
+                is_final=_all_passed,
             )
             return [CheckResult.from_json(answer) for answer in answers]
         except JobFailedError as failed:

@@ -15,6 +15,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import selectors
 import shutil
 import signal
@@ -30,8 +31,19 @@ import pybase64
 
 from gpuemu_flow.let_through import user_cache_of
 from gpuemu_flow.numerics.rng_jump import prefix_table
-from gpuemu_flow.runners import channel, integrity, limits, malloc, observe, preload, tracer, worker
-from gpuemu_flow.runners.sandbox import enter, spec
+from gpuemu_flow.runners import (
+    channel,
+    imports,
+    integrity,
+    jobs,
+    limits,
+    malloc,
+    observe,
+    preload,
+    tracer,
+    worker,
+)
+from gpuemu_flow.runners.sandbox import enter, listings, spec
 
 PRELOADED = (base64, json, ml_dtypes, pybase64)
 _FOR_JOBS = (
@@ -48,6 +60,7 @@ The first session after an edit calls the op alone, and does not wait for them.
 """
 _FDS_PER_SESSION = 5
 _SHUTDOWN_ROUNDS = 1000
+_IDLE_SECONDS = 5.0  # after which folders' entries are not kept open for the next fence
 _CONTROL, _WAKEUP = "control", "wakeup"
 
 
@@ -78,6 +91,7 @@ class ForkServer:
         self._selector = selectors.DefaultSelector()
         self._complete = False
         self._wakeup, self._wakeup_end = os.pipe()
+        self._listings, self._open_files = listings.raise_limit()
 
     def run(self) -> NoReturn:
         """Serve until the coordinator is gone, then end all processes."""
@@ -89,7 +103,10 @@ class ForkServer:
         self._selector.register(self._wakeup, selectors.EVENT_READ, _WAKEUP)
         try:
             while True:
-                for key, _ in self._selector.select():
+                events = self._selector.select(None if self._listings.is_empty else _IDLE_SECONDS)
+                if not events:
+                    self._listings.forget()
+                for key, _ in events:
                     self._react(key.data)
         except (channel.ChannelClosedError, channel.ChannelJunkError):
             pass
@@ -149,9 +166,10 @@ class ForkServer:
         server = os.getpid()
         incoming, outgoing = socket.socketpair()
         given = replace(given, notices=outgoing.fileno())
-        scratch = ""
+        scratch, ready = "", None
         try:
             scratch = enter.make_scratch(self._folder)
+            ready = self._ready(sandbox, scratch)
             pid = os.fork()
         except OSError as error:
             incoming.close()
@@ -160,7 +178,8 @@ class ForkServer:
             lifeline.close()
         else:
             if pid == 0:
-                _fence(sandbox, scratch, given.stderr)
+                resource.setrlimit(resource.RLIMIT_NOFILE, self._open_files)
+                _fence(sandbox, scratch, ready, given.stderr)
                 _child(given, server=server, fresh=fresh)
             self._sessions[pid] = lifeline
             self._scratch[pid] = scratch
@@ -169,9 +188,21 @@ class ForkServer:
             taker = tracer.Incoming(incoming, os.dup(given.report), pid)
             self._selector.register(incoming, selectors.EVENT_READ, taker)
             _tell_started(lifeline, pid, scratch)
+        if ready is not None:
+            ready.close()
         outgoing.detach()
         for fd in given.numbers():
             os.close(fd)
+
+    def _ready(self, sandbox: spec.Sandbox | None, scratch: str) -> enter.Ready | None:
+        """Prepare a sandbox; if that fails, the worker meets the error again, and reports it."""
+        if sandbox is None:
+            return None
+        try:
+            home = os.environ.get("HOME", "")
+            return enter.make_ready(sandbox, scratch, home, self._listings)
+        except Exception:
+            return None
 
     def _forget(self, pid: int) -> None:
         lifeline = self._sessions.pop(pid, None)
@@ -257,12 +288,14 @@ def _remove(scratch: str) -> None:
         subprocess.run(["rm", "-rf", "--", scratch], check=False, stderr=subprocess.DEVNULL)
 
 
-def _fence(sandbox: spec.Sandbox | None, scratch: str, stderr: int) -> None:
+def _fence(
+    sandbox: spec.Sandbox | None, scratch: str, ready: enter.Ready | None, stderr: int
+) -> None:
     """Set up the forked process's folder and sandbox, or end the process."""
     try:
         home = enter.move_in(scratch, trusted=sandbox is None)
         if sandbox is not None:
-            enter.enter(sandbox, scratch, home)
+            enter.enter(sandbox, scratch, home, ready)
     except BaseException as error:
         os.write(stderr, f"{type(error).__name__}: {error}\n".encode("utf-8", "replace"))
         os._exit(spec.FAILED)
@@ -299,8 +332,12 @@ def _preload(package: str, control: socket.socket) -> None:
 
 def record_imports() -> None:
     """Record, for all processes forked from now on, what this one has imported."""
-    observe.base_records(anew=True)
     integrity.prepare()
+    jobs.prepare()
+    observe.base_records(anew=True)  # last: workers are to find the modules loaded by then
+    imports.forget_folders()
+    gc.collect()
+    gc.disable()
     gc.freeze()
 
 

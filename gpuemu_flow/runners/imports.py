@@ -98,6 +98,19 @@ def _finder_hook(root: str) -> Callable[[str], machinery.FileFinder]:
     return hook
 
 
+_finders_are_fresh = False
+
+
+def forget_folders() -> None:
+    """Have finders list each folder anew, in all processes forked from this one.
+
+    Call it in a process that imports nothing after that, or again once it has.
+    """
+    global _finders_are_fresh  # noqa: PLW0603 - a fact on the process's finders
+    importlib.invalidate_caches()
+    _finders_are_fresh = True
+
+
 def enter_workspace(program: Program) -> None:
     """Set this process up for the workspace: working directory, ``sys.path``, import rules, env.
 
@@ -120,7 +133,8 @@ def enter_workspace(program: Program) -> None:
     for path in list(sys.path_importer_cache):
         if is_workspace_path(path, program.root):
             del sys.path_importer_cache[path]
-    importlib.invalidate_caches()
+    if not _finders_are_fresh:
+        importlib.invalidate_caches()
 
 
 def read_source(program: Program) -> bytes:

@@ -82,7 +82,7 @@ def prepare() -> None:
 
 
 def _watchers() -> list[ModuleType]:
-    return [m for n, m in sorted(sys.modules.items()) if n.startswith(_WATCHERS)]
+    return [sys.modules[n] for n in sorted(n for n in sys.modules if n.startswith(_WATCHERS))]
 
 
 class Seal:

@@ -13,7 +13,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,6 +36,7 @@ PLAIN, SHADOW = "plain", "shadow"
 _BUILT_IN = frozenset(sys.builtin_module_names)
 
 
+@lru_cache(maxsize=16)
 def shadow_bytes(source: bytes, wrap: str = "") -> bytes:
     """Return a module's source with float64 replaced by float32; unchanged if it has no float64.
 
@@ -48,6 +49,22 @@ def shadow_bytes(source: bytes, wrap: str = "") -> bytes:
     except (UnicodeDecodeError, SyntaxError, ValueError, RecursionError):
         return source
     return source if changed is None else changed.encode()
+
+
+_never_taken: dict[str, types.ModuleType] = {}
+"""Modules that belong to no workspace, as far as they were loaded at `prepare`."""
+
+
+def prepare() -> None:
+    """Sort the loaded modules, for all processes forked from this one.
+
+    Call it in a process that never runs code of a program.
+    """
+    for name, module in sys.modules.items():
+        path = getattr(module, "__file__", None) or ""
+        own = name.partition(".")[0] == __package__.partition(".")[0]
+        if name != "__main__" and (own or imports.is_installed(path) or name in _BUILT_IN):
+            _never_taken[name] = module
 
 
 class Evaluator:
@@ -137,8 +154,9 @@ class Evaluator:
         """Remove the workspace's modules from ``sys.modules``."""
         below = self.program.root.rstrip(os.sep) + os.sep
         foreign, taken = self._foreign, {}
-        known = foreign.get  # most are, and this is asked at each evaluation
-        for name, module in [(n, m) for n, m in list(sys.modules.items()) if known(n) is not m]:
+        known, never = foreign.get, _never_taken.get  # most are, and each evaluation asks
+        modules = list(sys.modules.items())
+        for name, module in [(n, m) for n, m in modules if never(n) is not m is not known(n)]:
             path = getattr(module, "__file__", None)
             if not path and name not in _BUILT_IN:
                 continue  # it may get one

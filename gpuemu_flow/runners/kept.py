@@ -1,7 +1,11 @@
-"""One idle worker, passed on from a run of a program's cases to its next run."""
+"""Idle workers, passed on from a run of a program's cases to its next run, or to a judge."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+
+from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.attempt import WorkerClient
 
 
@@ -33,3 +37,58 @@ class KeptWorker:
         if client is not None:
             client.worker.follow_no_more()
         self._client = client
+
+
+class IdleWorkers:
+    """The workers that ran a reference's cases last, for the judge that needs it again.
+
+    Thread-safe. No worker is handed out if a file has changed that it may have read before.
+
+    Parameters
+    ----------
+    most : int
+        Workers at once; the oldest one makes room for a new one.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._idle: list[tuple[WorkerClient, Callable[[], bool]]] = []
+
+    def put(self, client: WorkerClient, unchanged: Callable[[], bool]) -> None:
+        """Keep an idle worker.
+
+        Parameters
+        ----------
+        client : WorkerClient
+        unchanged : callable
+            Tells whether all that the program was seen to use is as it was before the worker
+            loaded it.
+        """
+        client.worker.follow_no_more()
+        with self._lock:
+            self._idle.append((client, unchanged))
+            over = len(self._idle) - self._most
+            dropped, self._idle = self._idle[: max(0, over)], self._idle[max(0, over) :]
+        for old, _ in dropped:
+            old.close()
+
+    def take(self, program: Program) -> WorkerClient | None:
+        """Return a worker that has loaded a program as it is now; its new owner closes it."""
+        with self._lock:
+            place = next((n for n, (c, _) in enumerate(self._idle) if c.program == program), None)
+            if place is None:
+                return None
+            client, unchanged = self._idle.pop(place)
+        if unchanged():
+            return client
+        client.close()
+        return None
+
+    def close(self) -> None:
+        """End all of them, and keep none from now on."""
+        with self._lock:
+            self._most = 0
+            idle, self._idle = self._idle, []
+        for client, _ in idle:
+            client.close()

@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,14 @@ def _lower(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, hard))
 
 
+_SPACE = resource.getrlimit(resource.RLIMIT_AS)[0]
+
+
+def lift_memory_limit() -> None:
+    """Undo `limit_memory`."""
+    resource.setrlimit(resource.RLIMIT_AS, (_SPACE, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
 def limit_memory(extra: int | None) -> bool:
     """Limit the growth of the address space to `extra` bytes; return False if that failed."""
     used = None if extra is None else address_space()
@@ -110,9 +118,25 @@ def open_descriptors() -> list[int]:
 
 def close_all_but(keep: Collection[int]) -> None:
     """Close every file descriptor that is not in `keep`."""
+    if _close_between(sorted(keep)):
+        return
     for fd in open_descriptors():
         if fd not in keep:
             try:
                 os.close(fd)
             except OSError:  # the listing's own descriptor
                 pass
+
+
+def _close_between(keep: Sequence[int]) -> bool:
+    """Close all descriptors but those in a sorted list; return False if the system cannot."""
+    try:
+        close_range = _libc().close_range
+        gaps = zip((-1, *keep), (*keep, 1 << 32), strict=True)
+        return not any(
+            close_range(ctypes.c_uint(before + 1), ctypes.c_uint(after - 1), 0)
+            for before, after in gaps
+            if after - before > 1
+        )
+    except (OSError, AttributeError):
+        return False

@@ -16,8 +16,8 @@ from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import named
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import EMULATED, Checks, Outcome, Program, Request
-from gpuemu_flow.runners.attempt import WorkerClient, load_request
-from gpuemu_flow.runners.kept import KeptWorker
+from gpuemu_flow.runners.attempt import JobFailedError, WorkerClient, load_request
+from gpuemu_flow.runners.kept import IdleWorkers, KeptWorker
 from gpuemu_flow.runners.process import (
     ServerDiedError,
     ServerHandle,
@@ -73,6 +73,7 @@ class Pool:
         self._load_timeout = load_timeout
         self._servers: dict[ServerStart, ServerHandle] = {}
         self._most_idle = max(1, workers)
+        self._idle = IdleWorkers(max(1, workers))
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._closed = False
@@ -93,6 +94,7 @@ class Pool:
             self._closed = True
             servers = list(self._servers.values())
             self._servers.clear()
+        self._idle.close()
         for server in servers:
             server.close()
 
@@ -310,7 +312,8 @@ class Pool:
 
         try:
             with self._slot(cancel):
-                supervisor = self._supervisor(program, cancel, sightings, calls_only=True)
+                # A worker that is kept may be asked to judge, see `call`.
+                supervisor = self._supervisor(program, cancel, sightings, calls_only=kept is None)
                 if kept is not None:
                     _go_on(supervisor, kept, sightings)
                 try:
@@ -332,6 +335,11 @@ class Pool:
         tell_observed()
         return outcomes
 
+    def keep(self, worker_client: WorkerClient | None, unchanged: Callable[[], bool]) -> None:
+        """Keep the worker of a run of cases for a later `call`, as `IdleWorkers.put` says."""
+        if worker_client is not None:
+            self._idle.put(worker_client, unchanged)
+
     def call(
         self,
         program: Program,
@@ -341,13 +349,17 @@ class Pool:
         seconds: float,
         cancel: threading.Event | None = None,
         on_observed: OnObserved | None = None,
+        is_final: Callable[[Json], bool] = lambda _: True,
     ) -> Json:
         """Run one of this package's own functions in a worker, `program` being its evaluator.
+
+        A worker that was kept for the program is used first. What it cannot do is done in a new
+        one, as it may be the doing of the cases that ran before.
 
         Parameters
         ----------
         program : Program
-            Loaded in the worker when the function first asks for it.
+            Loaded in a new worker when the function first asks for it.
         target : str
             ``gpuemu_flow.module:function``; called as ``function(payload, evaluator)``.
         payload : JSON
@@ -355,6 +367,8 @@ class Pool:
             After this the worker is killed.
         on_observed : callable, optional
             Called at the end, also after a failure, with all that the program was seen to use.
+        is_final : callable
+            Tells whether a result counts that was made in a kept worker.
 
         Raises
         ------
@@ -364,16 +378,32 @@ class Pool:
         """
         program = _equipped(program)
         with self._slot(cancel):
-            session = self._open(program)
-            sightings = Sightings()
-            session.follow_with(sightings)
-            worker_client = WorkerClient(session, program, self._load_timeout, cancel)
-            try:
-                return worker_client.run_job(target, payload, seconds)
-            finally:
-                worker_client.close()
-                if on_observed is not None:
-                    on_observed(sightings.observation())
+            idle = self._idle.take(program)
+            if idle is not None:
+                with contextlib.suppress(JobFailedError):
+                    result = _job(idle, target, payload, seconds, on_observed)
+                    if is_final(result):
+                        return result
+            fresh = WorkerClient(self._open(program), program, self._load_timeout, cancel)
+            return _job(fresh, target, payload, seconds, on_observed)
+
+
+def _job(
+    worker_client: WorkerClient,
+    target: str,
+    payload: Json,
+    seconds: float,
+    on_observed: OnObserved | None,
+) -> Json:
+    """Run a function of this package in a worker, and end the worker; see `Pool.call`."""
+    sightings = Sightings()
+    worker_client.worker.follow_with(sightings)
+    try:
+        return worker_client.run_job(target, payload, seconds)
+    finally:
+        worker_client.close()
+        if on_observed is not None:
+            on_observed(sightings.observation())
 
 
 def _equipped(program: Program) -> Program:

@@ -215,11 +215,16 @@ class Worker:
     def _job(self, message: Mapping[str, Json]) -> dict[str, Json]:
         """Run one of our own functions, with the program as its evaluator."""
         program = self._program = Program.from_json(message["program"])
-        evaluator = jobs.Evaluator(program, lambda p: _runner(p, self._streams), self._watch)
+        evaluator = jobs.Evaluator(
+            program, lambda p: _runner(p, self._streams), self._watch, self._runner
+        )
         try:
             limits.limit_file_size(limits.MIN_OUTPUT_LIMIT)
-            enter_workspace(program)
-            self._observer.begin(program)
+            if self._runner is None:
+                enter_workspace(program)
+                self._observer.begin(program)
+            limits.lift_memory_limit()
+            np.random.seed(0)  # as in a worker that has run no case
             result = jobs.run_job(message["target"], message["payload"], evaluator)
         except BaseException as error:
             failed = asdict(self._failed(error, doing="evaluating"))

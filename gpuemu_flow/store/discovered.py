@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import fields
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gpuemu_flow.let_through import ANY, is_general, is_named
 from gpuemu_flow.observed import ConfiguredEnv, Observation
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Json
+
+if TYPE_CHECKING:
+    from gpuemu_flow.store.cache import JsonStore
 
 T = TypeVar("T")
 VERSION = 1

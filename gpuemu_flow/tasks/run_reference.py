@@ -38,6 +38,7 @@ VERSION = stages.VERSIONS[STAGE]
 def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> StageResult:
     """Run the reference on the cases that have no result yet."""
     program = program_of(spec.settings)
+    begun = context.inputs.now()
     asked = params_of(ReferenceParams, spec.params).dtype
     cases = read_cases(spec, context)
 
@@ -71,6 +72,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
                 elif not expected:
                     ran = next((o for o in found.outcomes if o.ok), found.outcomes[0])
                     expected = own_dtypes(ran, spec.dtype)
+                _keep_for_judge(context, kept, [each.used for each in runs], begun)
             pairs = zip(refused, found.outcomes, strict=True)
             refused = [case for case, outcome in pairs if not outcome.ok]
     content = {
@@ -90,3 +92,12 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         },
         discovered=functools.reduce(operator.or_, (r.used for r in runs), Discovered()),
     )
+
+
+def _keep_for_judge(
+    context: StageContext, kept: KeptWorker, used: Sequence[Discovered], begun: int
+) -> None:
+    """Keep the worker for the comparison, unless it may have used more than was seen."""
+    names = functools.reduce(operator.or_, used)
+    if not names.untracked:
+        context.pool.keep(kept.take(), lambda: not context.inputs.moved(names, begun))

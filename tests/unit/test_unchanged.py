@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,19 @@ def test_nothing_is_digested_where_nothing_changed(root: Path) -> None:
     files.entries.clear()
     assert look.parts(names) == before
     assert not files.entries
+
+
+def test_another_program_s_set_needs_no_new_look_at_what_is_installed(root: Path) -> None:
+    """Only the workspace's own files are its own; the rest is known from the first program."""
+    (root / "other.py").write_text("1")
+    files = FileTable(root)
+    look, names = Discovery(files, staging=root / ".gpuemu-cache/staging"), made(root)[1]
+    assert names.pythons
+    before = look.parts(names)
+    files.entries.clear()
+    other = look.parts(replace(names, files=names.files - {"op.py"} | {"other.py"}))
+    assert {name for name in files.entries if name.startswith("/")} == set()
+    assert list(other) == [n.replace("file op.py", "file other.py") for n in before]
+    assert {n: s for n, s in other.items() if n in before} == {
+        n: s for n, s in before.items() if n in other
+    }

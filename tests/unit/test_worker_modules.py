@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from gpuemu_flow.runners import jobs
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.jobs import Evaluator
 from gpuemu_flow.runners.watch import Watch
@@ -52,4 +53,19 @@ def test_a_module_that_is_given_its_file_later_is_taken(
     module = put(None)
     assert evaluator._take_modules() == {}
     module.__file__ = str(tmp_path / "m.py")
+    assert evaluator._take_modules() == {NAME: module}
+
+
+def test_what_was_loaded_before_workers_is_not_looked_at_again(
+    evaluator: Evaluator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it seems to lie in the workspace; a module that takes its place is another."""
+    monkeypatch.setattr(jobs, "_never_taken", {})
+    put(tmp_path / "site-packages" / "m.py")
+    jobs.prepare()
+    assert jobs._never_taken[NAME] is sys.modules[NAME]
+    assert jobs._never_taken["sys"] is sys
+    assert jobs._never_taken["gpuemu_flow.runners.jobs"] is jobs
+    assert evaluator._take_modules() == {}
+    module = put(tmp_path / "m.py")
     assert evaluator._take_modules() == {NAME: module}

@@ -6,12 +6,15 @@ import ctypes
 import os
 import struct
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from gpuemu_flow.let_through import USER_CACHE, keep_user_cache
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox import filters, landlock, syscalls
+from gpuemu_flow.runners.sandbox.listings import Listings
 from gpuemu_flow.runners.sandbox.rules import AccessRules, outermost, rules_for
 from gpuemu_flow.runners.sandbox.spec import NONE, SCRATCH, Sandbox, has_seccomp, landlock_version
 
@@ -49,6 +52,7 @@ _OF_KERNELS = frozenset(CACHES) - {"MPLCONFIGDIR"}
 _KEPT_CAPABILITIES = (1 << 1) | (1 << 3)  # files of others: read and written, and their modes
 _CAPABILITIES_VERSION = 0x20080522
 _HIGHEST_CAPABILITY = 63
+_LAST_CAPABILITY = "/proc/sys/kernel/cap_last_cap"
 
 
 class SandboxError(Exception):
@@ -94,7 +98,62 @@ def move_in(scratch: str, *, trusted: bool) -> str:
     return home
 
 
-def enter(sandbox: Sandbox, scratch: str, home: str) -> None:
+@dataclass(frozen=True)
+class Ready:
+    """A sandbox that only has to be entered: what takes long is done.
+
+    Attributes
+    ----------
+    ruleset : Ruleset or None
+        None where the system has no Landlock.
+    folders : mapping of str to str
+        Variables, and the folders in which frameworks keep what they compile.
+    """
+
+    ruleset: landlock.Ruleset | None
+    folders: Mapping[str, str]
+
+    def close(self) -> None:
+        """Give up what another process enters."""
+        if self.ruleset is not None:
+            self.ruleset.close()
+
+
+def make_ready(
+    sandbox: Sandbox, scratch: str, home: str, listings: Listings | None = None
+) -> Ready:
+    """List the files that a process may use, as they are now.
+
+    A process that forks others does this before: a forked one pays for each page of memory that it
+    is the first to write to, and this goes through much of it.
+
+    Parameters
+    ----------
+    sandbox : Sandbox
+    scratch : str
+        The worker's own folder.
+    home : str
+        The user's home folder.
+    listings : Listings, optional
+        Kept from one sandbox to the next.
+
+    Raises
+    ------
+    OSError, AttributeError
+    """
+    for path in outermost(sandbox.writable):
+        if not os.path.lexists(path):
+            make(path)
+    folders, compiled = _cache_folders(scratch, sandbox, home)
+    known = landlock_version(sandbox.level)
+    ruleset = None
+    if known:
+        rules = rules_for(sandbox, scratch, home, compiled, listings)
+        ruleset = _ruleset(syscalls.library(), rules, known)
+    return Ready(ruleset, folders)
+
+
+def enter(sandbox: Sandbox, scratch: str, home: str, ready: Ready | None = None) -> None:
     """Restrict this process, and all that it will start, to its own files; irreversible.
 
     Parameters
@@ -104,18 +163,18 @@ def enter(sandbox: Sandbox, scratch: str, home: str) -> None:
         The worker's own folder.
     home : str
         The user's home folder.
+    ready : Ready, optional
+        Result of `make_ready` for the same arguments.
 
     Raises
     ------
     SandboxError
         Nothing may run then, since the keys of results contain the sandbox's level.
     """
-    known = landlock_version(sandbox.level)
     try:
-        for path in outermost(sandbox.writable):
-            if not os.path.lexists(path):
-                make(path)
-        compiled = _point_to(scratch, sandbox, home)
+        if ready is None:
+            ready = make_ready(sandbox, scratch, home)
+        os.environ.update(ready.folders)
         if sandbox.level == NONE:
             _make_inner(sandbox)
             return
@@ -124,9 +183,8 @@ def enter(sandbox: Sandbox, scratch: str, home: str) -> None:
             raise SandboxError("the worker has more than one thread")
         _drop_capabilities(libc)
         syscalls.prctl(libc, syscalls.NO_NEW_PRIVS, 1)
-        if known:
-            rules = rules_for(sandbox, scratch, home, compiled)
-            _restrict_files(libc, rules, known)
+        if ready.ruleset is not None:
+            ready.ruleset.enforce()
         if has_seccomp(sandbox.level):
             filters.enforce(libc)
         _make_inner(sandbox)
@@ -136,6 +194,7 @@ def enter(sandbox: Sandbox, scratch: str, home: str) -> None:
 
 def prepare() -> None:
     """Make what every fence needs, for all processes forked from this one."""
+    _highest_capability()
     with suppress(OSError, AttributeError):  # who is to be fenced meets the same error
         syscalls.adds_rules(syscalls.library())
         if syscalls.seccomp_number():
@@ -159,15 +218,19 @@ def _make_inner(sandbox: Sandbox) -> None:
                 make(path)
 
 
-def _restrict_files(libc: Any, rules: AccessRules, known: int) -> None:
+def _ruleset(libc: Any, rules: AccessRules, known: int) -> landlock.Ruleset:
     ruleset = landlock.Ruleset(libc, known)
-    # Names, unlike what is in a file, can be listed everywhere: a folder on the way to something
-    # hidden could else hold no module.
-    ruleset.allow(("/",), landlock.READ_DIR)
-    ruleset.allow(rules.read, landlock.READ)
-    ruleset.allow(rules.write, landlock.WRITE)
-    ruleset.allow(rules.devices, landlock.DEVICE)
-    ruleset.enforce()
+    try:
+        # Names, unlike what is in a file, can be listed everywhere: a folder on the way to
+        # something hidden could else hold no module.
+        ruleset.allow(("/",), landlock.READ_DIR)
+        ruleset.allow(rules.read, landlock.READ, rules.opened)
+        ruleset.allow(rules.write, landlock.WRITE, rules.opened)
+        ruleset.allow(rules.devices, landlock.DEVICE)
+    except BaseException:
+        ruleset.close()
+        raise
+    return ruleset
 
 
 def _use_for_temporary_files(folder: str) -> None:
@@ -177,14 +240,17 @@ def _use_for_temporary_files(folder: str) -> None:
     tempfile.tempdir = None
 
 
-def _point_to(scratch: str, sandbox: Sandbox, home: str) -> list[str]:
-    """Direct frameworks' compiler caches to a writable folder.
+def _cache_folders(scratch: str, sandbox: Sandbox, home: str) -> tuple[dict[str, str], list[str]]:
+    """Choose writable folders for what frameworks compile.
 
     Returns
     -------
-    list of str
+    folders : dict of str to str
+        By the variable that names each.
+    compiled : list of str
         The folders that trusted programs use in their place: what a reference was compiled to.
     """
+    folders = {}
     writable = tuple(os.path.realpath(path) for path in sandbox.writable)
     usual = (
         {f"{home}/{COMPILED_BELOW_HOME[name]}" for name in _OF_KERNELS & {*COMPILED_BELOW_HOME}}
@@ -196,14 +262,24 @@ def _point_to(scratch: str, sandbox: Sandbox, home: str) -> list[str]:
         given = os.environ.get(name, "")
         real = os.path.realpath(given) if given else ""
         if not _is_at(real, writable):
-            os.environ[name] = f"{scratch}/{folder}"
+            folders[name] = f"{scratch}/{folder}"
             if real and name in _OF_KERNELS:
                 found.add(real)
-    return [path for path in found if not _is_at(sandbox.root, (path,))]
+    return folders, [path for path in found if not _is_at(sandbox.root, (path,))]
 
 
 def _is_at(path: str, places: Iterable[str]) -> bool:
     return any(path == place or path.startswith(f"{place.rstrip('/')}/") for place in places)
+
+
+@cache
+def _highest_capability() -> int:
+    """Return the highest number that this kernel knows, or could know."""
+    try:
+        with open(_LAST_CAPABILITY, "rb") as file:  # noqa: PTH123
+            return int(file.read())
+    except (OSError, ValueError):
+        return _HIGHEST_CAPABILITY
 
 
 def _drop_capabilities(libc: Any) -> None:
@@ -215,7 +291,7 @@ def _drop_capabilities(libc: Any) -> None:
     low = struct.unpack("<6I", held.raw)
     if not (low[1] or low[4]):
         return
-    for number in range(_HIGHEST_CAPABILITY + 1):
+    for number in range(_highest_capability() + 1):
         if not (1 << number) & _KEPT_CAPABILITIES:
             # Refused for numbers that this kernel has not, and where there is no right to it.
             libc.prctl(syscalls.DROP_FROM_BOUNDS, *map(ctypes.c_ulong, (number, 0, 0, 0)))

@@ -6,10 +6,11 @@ import ctypes
 import os
 import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpuemu_flow.runners.sandbox import syscalls
+from gpuemu_flow.runners.sandbox.listings import LOOK
 
 # linux/landlock.h
 _EXECUTE, _WRITE_FILE, _READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
@@ -23,7 +24,6 @@ _SCOPES = 0b11  # abstract Unix sockets, signals
 _QUIETLY = 1  # what is denied goes into no log of the system
 _RULE = struct.Struct("<Qi")
 _PATH = 1
-_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 READ = _READ_FILE | _EXECUTE
 """Of files; names in folders are `READ_DIR`."""
@@ -72,25 +72,38 @@ class Ruleset:
         )
         self._add = syscalls.adds_rules(libc)
 
-    def allow(self, paths: Iterable[str], rights: int) -> None:
+    def allow(
+        self, paths: Iterable[str], rights: int, opened: Mapping[str, int] | None = None
+    ) -> None:
         """Allow everything at or below each path; skip paths that do not exist or are links.
 
         There may be thousands: all other files of each folder in which one is hidden.
+
+        Parameters
+        ----------
+        paths : iterable of str
+        rights : int
+        opened : mapping of str to int, optional
+            Descriptors of some of these paths.
         """
         of_files = rights & self._handled & _OF_FILES
         wide = rights & self._handled
+        kept = {} if opened is None else opened
         for path in paths:
-            try:
-                fd = os.open(path, _LOOK)
-            except OSError:
-                continue
+            fd = kept.get(path, -1)
+            if fd < 0:
+                try:
+                    fd = os.open(path, LOOK)
+                except OSError:
+                    continue
             here = of_files
             if wide != of_files and stat.S_ISDIR(os.fstat(fd).st_mode):
                 here = wide
             # A rule for a link concerns the link alone, which nothing is read through.
             if here and self._add(syscalls.LANDLOCK_ADD, self._fd, _PATH, _RULE.pack(here, fd), 0):
                 syscalls.fail()
-            os.close(fd)
+            if path not in kept:
+                os.close(fd)
 
     def enforce(self) -> None:
         """Enforce the list on this thread and what it starts; ``NO_NEW_PRIVS`` must be set before.
@@ -101,4 +114,8 @@ class Ruleset:
         """
         flags = _QUIETLY if self._known >= 7 else 0
         syscalls.syscall(self._libc, syscalls.LANDLOCK_RESTRICT, self._fd, flags)
+        self.close()
+
+    def close(self) -> None:
+        """Close the list, which goes on to hold where it is enforced."""
         os.close(self._fd)

@@ -97,6 +97,12 @@ def private_paths(root: str, home: str) -> Iterator[str]:
     yield from _histories((Path(root), *Path(root).parents))
 
 
+def forget() -> None:
+    """Look at folders again from now on, which a process that fences several others must."""
+    for remembered in (_names_in, _working_trees, _history):
+        remembered.cache_clear()
+
+
 def own_home() -> str:
     """Return the user's home folder by the system's list of users; empty if it has none."""
     try:
@@ -177,9 +183,9 @@ def _built_copies(paths: Iterable[str], root: str) -> Iterator[str]:
 
 @lru_cache(maxsize=4096)
 def _names_in(folder: str) -> frozenset[str]:
-    """Return the names in a folder; empty where it cannot be listed.
+    """Return the names in a folder, as they were when first asked for since `forget`.
 
-    A process that is to be fenced asks once.
+    Empty where it cannot be listed.
     """
     try:
         return frozenset(os.listdir(folder))  # noqa: PTH208

@@ -9,10 +9,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field
 
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.sandbox.private import copies_of, private_paths
+from gpuemu_flow.runners.sandbox.listings import Listings
+from gpuemu_flow.runners.sandbox.private import copies_of, forget, private_paths
 from gpuemu_flow.runners.sandbox.spec import SCRATCH, Sandbox
 
 DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -31,15 +33,22 @@ class AccessRules:
     ----------
     read, write, devices : tuple of str
         Paths; each holds for all that lies below.
+    opened : mapping of str to int
+        Descriptors of some of these paths, which are not to be closed.
     """
 
     read: tuple[str, ...]
     write: tuple[str, ...]
     devices: tuple[str, ...]
+    opened: Mapping[str, int] = field(default_factory=dict)
 
 
 def rules_for(
-    sandbox: Sandbox, scratch: str, home: str, compiled: Iterable[str] = ()
+    sandbox: Sandbox,
+    scratch: str,
+    home: str,
+    compiled: Iterable[str] = (),
+    listings: Listings | None = None,
 ) -> AccessRules:
     """List the rights of a program for the files that exist now.
 
@@ -52,34 +61,41 @@ def rules_for(
         The value of ``HOME``.
     compiled : iterable of str
         Folders of what frameworks compiled for references, without links.
+    listings : Listings, optional
+        Kept from one fence to the next.
     """
-    private = (*private_paths(sandbox.root, home), *_others_scratch(scratch), "/dev", *compiled)
+    forget()
+    listings = listings or Listings()
+    listings.begin()
+    scratches = frozenset(_others_scratch(scratch))
+    private = (*private_paths(sandbox.root, home), "/dev", *compiled)
     whole = [sandbox.root] if sandbox.closed else []
-    hidden = _Excluded([*_with_copies(sandbox), *private, *whole])
-    kept = _Excluded(sandbox.kept, hidden.paths)
+    hidden = _Excluded(listings, [*_with_copies(sandbox), *private, *whole], scratches)
+    kept = _Excluded(listings, sandbox.kept, hidden.paths)
     below = frozenset(path for path in hidden.paths if _is_in_memory(path))
-    in_memory = _Excluded((), below)
+    in_memory = _Excluded(listings, (), below)
     read = [*hidden.rest("/"), *in_memory.rest(_SHARED_MEMORY)]
     # Of a closed workspace the interpreter is read, but no folder from which it imports.
     for path in _needed(*(() if sandbox.closed else sys.path)):
         # A home folder that is another's, or that cannot be listed, may hold the interpreter.
         read += hidden.without_own(path)
     starts = map(os.path.realpath, outermost(sandbox.writable))
-    kept_in_memory = _Excluded(sandbox.kept, below)
+    kept_in_memory = _Excluded(listings, sandbox.kept, below)
     write = [
         path
         for start in starts
         for path in (kept_in_memory if _is_in_memory(start) else kept).rest(start)
     ]
-    closed = _Excluded(sandbox.kept).paths
+    closed = _Excluded(listings, sandbox.kept).paths
     opened = map(os.path.realpath, {*sandbox.shown}.intersection(sandbox.writable))
     write += [path for path in opened if path not in closed]
     # A workspace, or scratch folders, may lie there.
-    owned = _Excluded((sandbox.root, *sandbox.kept, *_others_scratch(scratch)), below)
+    owned = _Excluded(listings, (sandbox.root, *sandbox.kept), below | scratches)
     return AccessRules(
         read=(*read, *map(os.path.realpath, sandbox.shown)),
         write=(scratch, *owned.rest(_SHARED_MEMORY), *write),
         devices=_devices(),
+        opened=listings.opened,
     )
 
 
@@ -88,7 +104,7 @@ def _is_in_memory(path: str) -> bool:
 
 
 def _others_scratch(scratch: str) -> list[str]:
-    """Return the folders that hold the scratch folders of all workers, the reference's too.
+    """Return the folders that hold the scratch folders of all workers, without links.
 
     Beside them lie what a reference had compiled, and a daemon's files where there is no home.
     Entries that appear beside them later are hidden as well, since allowed ones are listed by name.
@@ -97,10 +113,11 @@ def _others_scratch(scratch: str) -> list[str]:
     if not name.startswith(SCRATCH):
         return []
     try:
-        names = os.listdir(folder)  # noqa: PTH208
+        with os.scandir(folder) as entries:
+            found = [e for e in entries if e.name.startswith(_OF_TRUSTED)]
     except OSError:
-        names = [name]
-    return [f"{folder}/{n}" for n in names if n.startswith(_OF_TRUSTED)]
+        return [os.path.realpath(f"{folder}/{name}")]
+    return [os.path.realpath(e.path) if e.is_symlink() else e.path for e in found]
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
@@ -192,12 +209,16 @@ class _Excluded:
 
     Parameters
     ----------
+    listings : Listings
     paths : iterable of str
     resolved : frozenset of str
         More of them, that lead through no links.
     """
 
-    def __init__(self, paths: Iterable[str], resolved: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, listings: Listings, paths: Iterable[str], resolved: frozenset[str] = frozenset()
+    ) -> None:
+        self._listings = listings
         self.paths = resolved.union(_real_paths(paths))
         self._above = {above for path in self.paths for above in _above(path)}
 
@@ -221,8 +242,7 @@ class _Excluded:
             return
         excluded, above = self.paths, self._above
         try:
-            with os.scandir(start) as entries:
-                below = [e.path for e in entries if not e.is_symlink()]
+            below = self._listings.below(start)
         except OSError:
             return
         for path in below:  # of thousands of files, mostly

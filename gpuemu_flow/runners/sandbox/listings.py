@@ -1,0 +1,168 @@
+"""List folders for fences, and keep what was listed and opened of those that stay as they are.
+
+To hide one file, a fence names all others of its folder. A process that fences one worker for each
+of a thousand files in a folder would list it a thousand times, and open a million files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import select
+import time
+from collections.abc import Mapping
+
+from gpuemu_flow.quick_dataclass import dataclass
+
+LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST = 1 << 16
+_LOW = 512  # numbers below are left to others
+_SETTLED_NS = 2_000_000_000  # a younger folder may change again within a tick of the clock
+_OWN_WAYS = ("/proc", "/sys", "/dev")  # what comes and goes there leaves no trace at the folder
+_MOUNTS = "/proc/self/mounts"
+
+_Stamp = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """The entries of one folder as they were at `stamp`, with a descriptor of each."""
+
+    stamp: _Stamp
+    opened: Mapping[str, int]
+
+
+class Listings:
+    """Entries of folders. Not thread-safe.
+
+    Parameters
+    ----------
+    most : int
+        Descriptors that may be kept open. A process that keeps any must not run other code with
+        them, so that it has to close them in what it forks.
+
+    Attributes
+    ----------
+    opened : mapping of str to int
+        Descriptors of entries that were listed since `begin`.
+    """
+
+    def __init__(self, most: int = 0) -> None:
+        self.opened: dict[str, int] = {}
+        self._left = most
+        self._known: dict[str, _Listing] = {}
+        self._mounts = select.poll()
+        if most:
+            self._watch_mounts()
+
+    def _watch_mounts(self) -> None:
+        try:
+            fd = _moved_up(os.open(_MOUNTS, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:
+            self._left = 0
+        else:
+            # The kernel reports each change once: see proc_pid_mounts(5).
+            self._mounts.register(fd, select.POLLPRI)
+
+    def begin(self) -> None:
+        """Start the next fence; what was found for the last one may have changed since."""
+        self.opened = {}
+        if self._known and self._mounts.poll(0):  # a mount hides what was opened before
+            self.forget()
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether nothing is kept open."""
+        return not self._known
+
+    def forget(self) -> None:
+        """Close everything: an open file takes its place on the disk even when it is deleted."""
+        self.opened = {}
+        for folder in list(self._known):
+            self._forget(folder)
+
+    def below(self, folder: str) -> list[str]:
+        """Return the paths of a folder's entries, without links.
+
+        Raises
+        ------
+        OSError
+        """
+        if not self._left and not self._known:
+            return _entries(folder)
+        stamp = _stamp(folder)
+        known = self._known.get(folder)
+        if known is None or known.stamp != stamp:
+            if known is not None:
+                self._forget(folder)
+            paths = _entries(folder)
+            known = self._keep(folder, stamp, paths)
+            if known is None:
+                return paths
+        self.opened.update(known.opened)
+        return list(known.opened)
+
+    def _keep(self, folder: str, stamp: _Stamp, paths: list[str]) -> _Listing | None:
+        """Keep a listing, if it is sure to show when the folder changes."""
+        young = time.time_ns() - max(stamp[:2]) < _SETTLED_NS
+        if len(paths) > self._left or young or f"{folder}/".startswith(_OWN_WAYS):
+            return None
+        opened: dict[str, int] = {}
+        try:
+            for path in paths:
+                opened[path] = _moved_up(os.open(path, LOOK))
+            same = _stamp(folder) == stamp
+        except OSError:
+            same = False
+        if not same:
+            _close(opened)
+            return None
+        self._left -= len(opened)
+        self._known[folder] = _Listing(stamp, opened)
+        return self._known[folder]
+
+    def _forget(self, folder: str) -> None:
+        opened = self._known.pop(folder).opened
+        self._left += len(opened)
+        _close(opened)
+
+
+def _entries(folder: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.path for entry in entries if not entry.is_symlink()]
+
+
+def _stamp(folder: str) -> _Stamp:
+    found = os.stat(folder)  # noqa: PTH116 - hot
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev
+
+
+def _moved_up(fd: int) -> int:
+    """Move a descriptor to a number above those that others get."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LOW)
+    finally:
+        os.close(fd)
+
+
+def _close(opened: Mapping[str, int]) -> None:
+    for fd in opened.values():
+        os.close(fd)
+
+
+def raise_limit() -> tuple[Listings, tuple[int, int]]:
+    """Allow this process more open files, to be kept by the listings that are returned.
+
+    Returns
+    -------
+    listings : Listings
+    before : tuple of int
+        The limits as they were, which hold for programs.
+    """
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = before
+    most = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
+    if soft != resource.RLIM_INFINITY and most > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return Listings(max(0, most // 2 - _LOW)), before
