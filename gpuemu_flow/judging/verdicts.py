@@ -11,6 +11,9 @@ from gpuemu_flow.types import CheckResult, Failure, FailureKind, Verdict
 from gpuemu_flow.value_rules import GENERATOR_SLUGS, NOT_CALLED_SLUG
 
 EXCEPTION = "op-exception"
+UNSTEADY = "reference-unsteady"
+"""Reason of a failure of a reference whose outputs differ between equal calls."""
+
 UNTRIED = (NOT_RUN_SLUG, NOT_CALLED_SLUG)
 """Errors of cases that were not tried, because those before them hung."""
 _WHO = {
