@@ -168,8 +168,10 @@ def strategies_of(rule: ValueRule | None) -> tuple[str, ...]:
 
 
 GENERATE_FAILED_SLUG, GENERATE_RESULT_SLUG = "generate-failed", "generate-result"
-GENERATE_DIFFERS_SLUG = "generate-nondeterministic"
-GENERATOR_SLUGS = (GENERATE_FAILED_SLUG, GENERATE_RESULT_SLUG, GENERATE_DIFFERS_SLUG)
+GENERATE_DIFFERS_SLUG, NOT_CALLED_SLUG = "generate-nondeterministic", "generate-not-called"
+GENERATOR_SLUGS = (
+    GENERATE_FAILED_SLUG, GENERATE_RESULT_SLUG, GENERATE_DIFFERS_SLUG, NOT_CALLED_SLUG,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.conditions import sizes_of
 from gpuemu_flow.cases.facts import ANY, ELEMENTS, INFINITE, CaseFacts, Key
 from gpuemu_flow.cases.generate import input_values
-from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
+from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
 from gpuemu_flow.numerics.layouts import lay_out
 from gpuemu_flow.types import DTYPES, Case
 
@@ -31,8 +31,7 @@ def facts_of(case: Case) -> CaseFacts:
         if not lay_out(values, spec.layout).flags.c_contiguous:
             marks.add((spec.name, "scattered"))
         if values.size and dtype_name(values.dtype) is not None:
-            floating = DTYPES[spec.dtype].kind == "float"
-            found, measured = _of_values(_rows(values), floating=floating)
+            found, measured = _of_input(values, DTYPES[spec.dtype].kind)
             marks |= {(spec.name, mark) for mark in found}
             measures.update({(spec.name, name): value for name, value in measured.items()})
     if sum(DTYPES[spec.dtype].kind == "float" for spec in case.inputs) > 1:
@@ -54,11 +53,41 @@ def facts_of(case: Case) -> CaseFacts:
     )
 
 
+def _of_input(values: NDArray[Any], kind: str) -> tuple[set[str], dict[str, float]]:
+    """Return flags and measures of one input, whose dtype is of a kind such as ``float``."""
+    rows = _rows(values)
+    if kind == "bool":
+        return _of_truths(rows, single=not values.ndim), {}
+    if values.ndim:
+        return _of_values(rows, floating=kind == "float")
+    value = float(rows[0, 0])
+    if np.isnan(value):
+        return {"is_nan"}, {}
+    return ({"is_zero"} if value == 0 else set()), {
+        "value": float(np.clip(value, -INFINITE, INFINITE))
+    }
+
+
+def _of_truths(rows: NDArray[np.float64], *, single: bool) -> set[str]:
+    """Return marks of booleans."""
+    holds = rows != 0
+    if single:
+        return {"is_true" if holds.all() else "is_false"}
+    found = {
+        "true": holds.any(),
+        "false": not holds.all(),
+        "true_row": holds.all(axis=1).any(),
+        "false_row": (~holds).all(axis=1).any(),
+    }
+    return {name for name, there in found.items() if there}
+
+
 def measures_of(name: str, values: NDArray[Any]) -> dict[Key, float]:
     """Return the measures of given values of an input."""
-    if not values.size or dtype_name(values.dtype) is None:
+    dtype = dtype_name(values.dtype)
+    if not values.size or dtype is None:
         return {}
-    _, found = _of_values(_rows(values), floating=dtype_name(values.dtype) in FLOAT_LIMITS)
+    _, found = _of_input(values, DTYPES[dtype].kind if dtype in DTYPES else "float")
     return {(name, measure): value for measure, value in found.items()}
 
 

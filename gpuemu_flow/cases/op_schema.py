@@ -241,6 +241,10 @@ SAME_SHAPE_BUILTINS = frozenset({"elementwise", "reduction"})
 FEWEST_INPUTS = {"norm": 1, "conv2d": 2}
 
 
+PLAIN_DIMS = ("batch", "sequence", "hidden")
+"""Dims of schemas that were given as plain lists of sizes."""
+
+
 def default_schema(input_names: Sequence[str]) -> OpSchema:
     """Return the default schema of an op: every input has the built-in elementwise shape."""
     return same_shape_schema(BUILTIN_SCHEMAS["elementwise"], input_names)
@@ -264,19 +268,33 @@ def plain_shapes_schema(
     A shape is (batch, sequence, hidden) with a size from each list; an empty list leaves its axis
     out. The edge cases are whole shapes of any rank.
     """
-    lists = {"batch": batch_sizes, "sequence": sequence_lengths, "hidden": hidden_dims}
+    lists = dict(zip(PLAIN_DIMS, (batch_sizes, sequence_lengths, hidden_dims), strict=True))
     dims = tuple(Dim(name, tuple(dict.fromkeys(sizes))) for name, sizes in lists.items() if sizes)
     axes = tuple(dim.name for dim in dims)
     inputs = tuple(TensorDef(name, axes) for name in input_names or ("input",))
     return OpSchema(dims, inputs, (), tuple(dict.fromkeys(tuple(s) for s in edge_cases)))
 
 
+def takes_any_rank(schema: OpSchema) -> bool:
+    """Tell whether the op's inputs share one shape of any rank.
+
+    Those of a schema that somebody wrote have the rank that is written there; but one built in for
+    ops whose inputs all have one shape stands for every rank, and so do plain lists of sizes.
+    """
+    if len({tensor.dims for tensor in (*schema.inputs, *schema.outputs)}) != 1:
+        return False
+    if schema.derived or any(tensor.rule for tensor in schema.inputs):
+        return False
+    plain = not schema.outputs and {dim.name for dim in schema.dims} <= {*PLAIN_DIMS}
+    return plain or any(schema.dims == BUILTIN_SCHEMAS[n].dims for n in SAME_SHAPE_BUILTINS)
+
+
 def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSchema]:
     """Restrict the schema to exactly the given shapes; return one schema for each.
 
     A shape with as many sizes as the schema has dims gives these dims their sizes, in schema order
-    (``7x3x5`` for a matmul of M, K, N). Otherwise, when all tensors share one list of dims, as
-    those of an elementwise op do, it is the shape of each input, whatever its rank.
+    (``7x3x5`` for a matmul of M, K, N). Otherwise it is the shape of each input, of an op whose
+    inputs may have any rank; see `takes_any_rank`.
 
     Raises
     ------
@@ -284,18 +302,19 @@ def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSch
         A shape is neither; the message says which shapes are possible.
     """
     names = [dim.name for dim in schema.dims]
-    same = len({tensor.dims for tensor in (*schema.inputs, *schema.outputs)}) == 1
+    any_rank = takes_any_rank(schema)
     out = []
     for sizes in shapes:
         if len(sizes) == len(names):
             dims = tuple(Dim(name, (size,)) for name, size in zip(names, sizes, strict=True))
             out.append(replace(schema, dims=dims, fixed_shapes=()))
-        elif same and not (schema.derived or any(t.rule for t in schema.inputs)):
+        elif any_rank:
             bare = tuple(replace(tensor, dims=()) for tensor in schema.inputs)
             out.append(OpSchema((), bare, (), (tuple(sizes),)))
         else:
             shown = "x".join(str(size) for size in sizes)
-            message = f"{shown} has {len(sizes)} sizes; this op has {len(names)} dims"
+            many = "1 dim" if len(names) == 1 else f"{len(names)} dims"
+            message = f"{shown} has {len(sizes)} sizes; the op's schema has {many}"
             raise ValueError(f"{message}: {', '.join(names)}")
     return out
 

@@ -120,6 +120,8 @@ SENTENCES = {
     "row_least_top_below": "the largest element of a row of {s} is ≤ {v}",
     "row_least_magnitude_below": "no element of some row of {s} has a magnitude above {v}",
     "row_range_above": "the elements of a row of {s} differ by {v} or more",
+    "value_above": "{s} is {v} or more",
+    "value_below": "{s} is {v} or less",
     "row_offset_above": "a row of {s} has a mean of {v} times its standard deviation, or more",
 }
 
@@ -138,6 +140,14 @@ MARKS = {
     "constant_row": "{s} holds a row whose elements are all equal",
     "ties": "{s} holds equal elements in a row",
     "duplicates": "{s} holds a value more than once",
+    "true": "{s} holds True",
+    "false": "{s} holds False",
+    "true_row": "{s} holds a row of nothing but True",
+    "false_row": "{s} holds a row of nothing but False",
+    "is_true": "{s} is True",
+    "is_false": "{s} is False",
+    "is_nan": "{s} is NaN",
+    "is_zero": "{s} is 0",
     "tied_top": "{s} holds a row whose largest element occurs twice",
 }
 
@@ -168,7 +178,7 @@ _PRIOR = {
     "layout": -3.5, "magnitude_above": -1.5, "largest_above": -2.0, "lowest_below": -2.0,
     "row_least_magnitude_below": -2.5, "row_offset_above": -2.5, "row_range_above": -2.5,
     "row_least_top_below": -3.0, "multiple": -4.0, "power_of_two": -4.0, "not_power_of_two": -4.0,
-    "at_most": -3.0, "larger": -4.0, "different": -4.5,
+    "value_above": -2.0, "value_below": -2.0, "at_most": -3.0, "larger": -4.0, "different": -4.5,
 }  # fmt: skip
 """Logarithms of how likely a cause is of a kind before any case is looked at: what kernels are
 known to stumble over comes first, layouts and parities last."""
@@ -279,8 +289,8 @@ def _choices(
 LEAST_OFFSET = 3.0
 """A mean of fewer standard deviations is nothing out of the ordinary."""
 
-_ABOVE = ("largest", "magnitude", "row_range", "row_offset")
-_BELOW = ("lowest", "row_least_top", "row_least_magnitude")
+_ABOVE = ("largest", "magnitude", "row_range", "row_offset", "value")
+_BELOW = ("lowest", "value", "row_least_top", "row_least_magnitude")
 
 
 def _bounds(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> Iterator[Predicate]:

@@ -23,7 +23,8 @@ def debug(seed: str | None, op: str | None, repl: bool) -> None:
 
     They come from the terminal or from standard input; nothing is evaluated. With --seed and
     without --repl, all of one failure is shown and the command ends: exit code 1 while it still
-    fails, 0 once fixed, 4 where there is no verdict on it.
+    fails, 0 once fixed, 4 where there is no verdict on it, as when it passes although nothing has
+    changed since it failed.
     """
     from gpuemu_flow.debug.repl import Pipe, Terminal, line_editing, run_repl  # noqa: PLC0415
     from gpuemu_flow.debug.session import DebugSession  # noqa: PLC0415

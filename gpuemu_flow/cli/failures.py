@@ -25,6 +25,8 @@ from gpuemu_flow.cli.say import say, wants_color
 def failures(context: click.Context, op: str | None, limit: int, output_format: str) -> None:
     """List recorded failures, newest first; those whose cases pass by now stand in another table.
 
+    So do intermittent ones: they passed although neither code nor configuration had changed.
+
     The format `published` is the one that the published extension for VS Code reads.
     """
     if context.invoked_subcommand is not None:
@@ -42,7 +44,14 @@ def failures(context: click.Context, op: str | None, limit: int, output_format: 
         return
     mended = fixed_ids(workspace, found)
     if output_format == "json":
-        public = [{**one.to_public_json(), "mended": one.id in mended} for one in found]
+        public = [
+            {
+                **one.to_public_json(),
+                "mended": one.id in mended,
+                **({"intermittent": True} if one.intermittent else {}),
+            }
+            for one in found
+        ]
         say(json_writer.dumps({"schema_version": 1, "failures": public}))
     elif not found:
         say("no failures are recorded")

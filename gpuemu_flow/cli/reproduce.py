@@ -32,7 +32,8 @@ def reproduce(
 
     With --op a case need not be recorded here: it follows from its seed, and from --case where the
     run that printed it had options or a seed of its own. Exit code 1 while it still fails, 0 once
-    fixed, 4 where there is no verdict on it, 2 when there is no such case.
+    fixed, 4 where there is no verdict on it, as when it passes although nothing has changed since
+    it failed, 2 when there is no such case.
     """
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415

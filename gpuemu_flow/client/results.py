@@ -270,7 +270,8 @@ class ReproduceResult(Record):
         The result as it was recorded.
     inputs : dict of str to ndarray
     still_fails : bool or None
-        True if the op failed when it was run again just now.
+        True if the op failed when it was run again just now; None if it was not, or if it passed
+        although neither code nor configuration changed: then the failure is intermittent.
     current : ValidationResult or None
     """
 

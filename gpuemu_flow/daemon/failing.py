@@ -48,7 +48,7 @@ def reproduce_failure(service: Service, fields: Fields, job: Job) -> dict[str, J
         cancel = threading.Event()
         with job.linked(cancel):
             again = reproduce(service.configured().workspace, [record], cancel=cancel)[0]
-        reply["still_fails"] = again.still_fails
+        reply["still_fails"] = None if again.did_not_show else again.still_fails
         reply["current"] = validation_result(record.op, wire_seed(record), again.result)
     return reply
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.fuzz.wire_ops import WireSubject
+from gpuemu_flow.fuzz.code_state import CODE, code_key
+from gpuemu_flow.fuzz.wire_ops import SUBMITTED, WireSubject
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.types import Case, CheckResult, Json, Shape
@@ -33,6 +34,9 @@ def record_failure(
         Recipe of the case; None if its inputs are the client's own.
     """
     programs = subject.subject
+    workspace = service.configured().workspace
+    runs_here = programs.op.kind != SUBMITTED
+    code = {CODE: code_key(workspace, programs.name, case.dtype)} if runs_here else {}
     record = FailureRecord.of(
         programs.name,
         case,
@@ -40,10 +44,11 @@ def record_failure(
         source="daemon",
         provenance={
             **programs.to_json(),
+            **code,
             "fuzz_config": fuzz_config,
             "output_shapes": {name: list(shape) for name, shape in output_shapes.items()},
         },
-        environment=service.configured().workspace.environment,
+        environment=workspace.environment,
     )
     values = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
     with service.failures_lock:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.debug.tensors import describe
 from gpuemu_flow.fuzz.failures import Reproduction
+from gpuemu_flow.reports.failure_text import outcome_of
 from gpuemu_flow.reports.text import Style, note_lines, number, printable, share
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.types import Case, Verdict
@@ -63,9 +64,10 @@ def _outputs(tensors: Mapping[str, NDArray[Any]], steps: Steps) -> Iterator[str]
 
 
 def _compare(record: FailureRecord, steps: Steps) -> Iterator[str]:
-    result = steps.reproduction().result
-    stats = result.stats
-    yield steps.style.verdict(result.verdict)
+    found = steps.reproduction()
+    result, stats = found.result, found.result.stats
+    verdict, word = outcome_of(found)
+    yield steps.style.verdict(verdict) + (f": it {word}" if found.did_not_show else "")
     if stats.count:
         yield (
             f"{stats.num_exceeding} of {stats.count} elements exceed the tolerance; the worst uses "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError, Problem
+from gpuemu_flow.judging.verdicts import UNSTEADY
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.model import OpResult, RunReport
 from gpuemu_flow.runners.timeouts import TIMEOUT
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.judging.case_evaluator import CaseEvaluator
     from gpuemu_flow.runners.pool import Pool
 
-VERSION = 5
+VERSION = 6
 WRONG_VALUES = (FailureKind.TOLERANCE, FailureKind.NAN, FailureKind.INF, FailureKind.INVARIANT)
 RERUNS = 12
 """Evaluations of the reference on other inputs for each case of the budget."""
@@ -260,14 +261,15 @@ def causes_of(
 
 
 def _families(failing: Sequence[Judged]) -> dict[str, list[Judged]]:
-    """Group the failing cases by kind of failure, without those whose inputs could not be made.
+    """Group the failing cases by kind of failure, without those that need no experiment.
 
     An error of a function that returns inputs needs no experiment to explain it, and a function
-    that hangs would exceed the time of one.
+    that hangs would exceed the time of one. Nor does a reference that differs between calls.
     """
     families: dict[str, list[Judged]] = {}
     for case, result in failing:
-        made = not result.failures or result.failures[0].why not in GENERATOR_SLUGS
+        untold = (*GENERATOR_SLUGS, UNSTEADY)
+        made = not result.failures or result.failures[0].why not in untold
         if made and result.verdict in BAD and result.failures:
             families.setdefault(family(result), []).append((case, result))
     return families

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from threading import Event
 from typing import Any
@@ -15,8 +15,16 @@ from gpuemu_flow.cases.generated_values import is_made
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, StoreError, UsageError
-from gpuemu_flow.fuzz.named_case import records_from_words
-from gpuemu_flow.fuzz.rejudging import FailureSetting, judge_in, shows_all
+from gpuemu_flow.fuzz.code_state import CODE, code_key, has_changed
+from gpuemu_flow.fuzz.named_case import disallowed_sizes, records_from_words
+from gpuemu_flow.fuzz.rejudging import (
+    CONFIRMED_BY,
+    DIFFERS,
+    FailureSetting,
+    judge_in,
+    shows_all,
+    told_by_setting,
+)
 from gpuemu_flow.fuzz.subjects import (
     dtypes_of,
     op_names,
@@ -41,7 +49,15 @@ from gpuemu_flow.store.failures import (
     inputs_dropped_problem,
 )
 from gpuemu_flow.tasks.base import resolved
-from gpuemu_flow.types import BAD, Case, CheckResult, Json, Verdict, canonical_dtype
+from gpuemu_flow.types import (
+    BAD,
+    Case,
+    CheckResult,
+    FailureKind,
+    Json,
+    Verdict,
+    canonical_dtype,
+)
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -56,6 +72,13 @@ class Reproduction:
     result : CheckResult
         The result of the op as it is now.
     inputs, actual, expected : mapping of str to ndarray
+    did_not_show : bool
+        It passed in every setting, although neither code nor configuration has changed since it was
+        recorded: an intermittent failure, on which there is no verdict.
+    known : bool
+        False if no failure of the case was recorded here.
+    disallowed : str
+        Sizes of such a case that the op's schema does not allow; `run` never judges it.
     """
 
     record: FailureRecord
@@ -63,6 +86,9 @@ class Reproduction:
     inputs: Arrays
     actual: Arrays
     expected: Arrays
+    did_not_show: bool = False
+    known: bool = True
+    disallowed: str = ""
 
     @property
     def still_fails(self) -> bool:
@@ -74,6 +100,8 @@ class Reproduction:
         """Return 1 if it still fails, 0 if it passes, 4 if there is no verdict."""
         if self.still_fails:
             return 1
+        if self.did_not_show or self.disallowed:
+            return 4
         return 0 if self.result.verdict is Verdict.PASSED else 4
 
 
@@ -82,6 +110,7 @@ class FailureLog:
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
+        self._codes: dict[tuple[str, str], str] = {}
         self.store = FailureStore(workspace.cache)
 
     def add(
@@ -115,12 +144,19 @@ class FailureLog:
             case,
             result,
             source=source,
-            provenance={**subject.to_json(), **(more or {})},
+            provenance={**subject.to_json(), CODE: self._code(op, case.dtype), **(more or {})},
             environment=self._workspace.environment,
             cause=cause,
             minimized_from=minimized_from,
         )
         return self.store.add(record, blobs.encode(values))
+
+    def _code(self, op: str, dtype: str) -> str:
+        """Return the digest of an op's code and configuration, as it was when first asked for."""
+        where = op, dtype
+        if where not in self._codes:
+            self._codes[where] = code_key(self._workspace, *where)
+        return self._codes[where]
 
 
 def record_results(workspace: Workspace, fresh: Sequence[OpResult]) -> list[Problem]:
@@ -297,37 +333,92 @@ def reproduce(
     """Run recorded failures again, on their exact inputs, in each setting that may show them.
 
     Each result is that of the plainest setting that shows all that was recorded, or else of the
-    plainest one in which the op fails at all.
+    plainest one in which the op fails at all. What that setting says of the op is noted where
+    repeated runs confirm it.
     """
-    store = FailureStore(workspace.cache)
     workspace.cache.create()
-    found = []
     with Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:
-        for record in records:
-            subject, _ = subject_for(workspace, record)
-            inputs = stored_inputs(store, record)
-            shown: Reproduction | None = None
-            for setting in FailureSetting:
-                with open_ordered(workspace, pool, subject, cancel) as evaluator:
-                    evaluated = judge_in(
-                        setting, evaluator, Case.from_json(record.case), inputs, record
-                    )
-                    again = Reproduction(
-                        record,
-                        evaluated.result,
-                        inputs,
-                        _copied(evaluated.actual),
-                        _copied(evaluated.expected),
-                    )
-                if shown is None or (again.still_fails and not shown.still_fails):
-                    shown = again
-                if shows_all(record, again.result):
-                    shown = again
-                    break
-            assert shown is not None  # noqa: S101 - there are settings
-            store.set_mended(record.id, shown.result.verdict is Verdict.PASSED)
-            found.append(shown)
-    return found
+        return [_Rerun(workspace, pool, record, cancel).reproduction() for record in records]
+
+
+class _Rerun:
+    """Runs one recorded failure again."""
+
+    def __init__(
+        self, workspace: Workspace, pool: Pool, record: FailureRecord, cancel: Event | None
+    ) -> None:
+        self._workspace = workspace
+        self._pool = pool
+        self._record = record
+        self._cancel = cancel
+        self._store = FailureStore(workspace.cache)
+        self._subject, self._schema = subject_for(workspace, record)
+        self._inputs = stored_inputs(self._store, record)
+        self._changed = False
+
+    def reproduction(self) -> Reproduction:
+        """Return the outcome, and record whether the failure is mended or intermittent."""
+        setting, shown = self._first_that_shows()
+        passed = shown.result.verdict is Verdict.PASSED
+        differs = False
+        if shown.still_fails:
+            told = told_by_setting(setting, self._fails)
+            differs = told == DIFFERS
+            notes = (told, *shown.result.notes) if told else shown.result.notes
+            shown = replace(shown, result=replace(shown.result, notes=notes))
+        elif passed and (not self._changed or self._is_unsteady()):
+            again = next((r for r in self._more_runs() if r.still_fails), None)
+            if again is not None:
+                notes = (DIFFERS, *again.result.notes)
+                shown, differs = replace(again, result=replace(again.result, notes=notes)), True
+        known = self._record.id in {record.id for record in self._store.find(self._record.seed)}
+        passed = shown.result.verdict is Verdict.PASSED
+        unseen = known and passed and not self._changed
+        self._store.set_seen(
+            self._record.id, mended=passed and self._changed, intermittent=unseen or differs
+        )
+        case, schema = Case.from_json(self._record.case), self._schema
+        disallowed = disallowed_sizes(schema, case) if schema and not known else ""
+        return replace(shown, did_not_show=unseen, known=known, disallowed=disallowed)
+
+    def _first_that_shows(self) -> tuple[FailureSetting, Reproduction]:
+        shown: tuple[FailureSetting, Reproduction] | None = None
+        for setting in FailureSetting:
+            again = self._run(setting)
+            if shown is None or (again.still_fails and not shown[1].still_fails):
+                shown = setting, again
+            if shows_all(self._record, again.result):
+                return setting, again
+        assert shown is not None  # noqa: S101 - there are settings
+        return shown
+
+    def _is_unsteady(self) -> bool:
+        """Tell whether equal calls are known to have differed, so that one pass says little."""
+        unsteady = FailureKind.NON_DETERMINISTIC.value
+        return self._record.intermittent or self._record.kind == unsteady
+
+    def _more_runs(self) -> Iterator[Reproduction]:
+        for _ in range(CONFIRMED_BY - 1):
+            for setting in (FailureSetting.ALONE, FailureSetting.AS_RUN):
+                yield self._run(setting)
+
+    def _fails(self, setting: FailureSetting) -> bool:
+        return self._run(setting).still_fails
+
+    def _run(self, setting: FailureSetting) -> Reproduction:
+        record, inputs = self._record, self._inputs
+        with open_ordered(self._workspace, self._pool, self._subject, self._cancel) as evaluator:
+            evaluated = judge_in(setting, evaluator, Case.from_json(record.case), inputs, record)
+            self._changed = self._changed or has_changed(
+                self._workspace, record, self._subject, evaluator.observed()
+            )
+            return Reproduction(
+                record,
+                evaluated.result,
+                inputs,
+                _copied(evaluated.actual),
+                _copied(evaluated.expected),
+            )
 
 
 def _copied(outputs: Arrays) -> Arrays:

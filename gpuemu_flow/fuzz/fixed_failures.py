@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import StoreError
+from gpuemu_flow.fuzz.code_state import code_changed
 from gpuemu_flow.store.failures import GENERATED, FailureRecord
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import read_manifest
@@ -17,8 +18,9 @@ _CaseKey = tuple[int, str]
 def fixed_ids(workspace: Workspace, records: Iterable[FailureRecord]) -> set[str]:
     """Return the ids of the failures whose cases passed when they last ran.
 
-    These are the failures that `reproduce` saw pass, and those that passed in the last run. If an
-    edit has broken one again since, the next run finds that.
+    These are the failures that `reproduce` saw pass, and those that passed in the last run, with
+    other code or another configuration than they were recorded with: otherwise they are
+    intermittent. If an edit has broken one again since, the next run finds that.
     """
     passed: dict[tuple[str, str], set[_CaseKey]] = {}
     found = set()
@@ -29,7 +31,8 @@ def fixed_ids(workspace: Workspace, records: Iterable[FailureRecord]) -> set[str
             where = (record.op, record.dtype)
             if where not in passed:
                 passed[where] = _passed(workspace, *where)
-            if _key(Case.from_json(record.case)) in passed[where]:
+            key = _key(Case.from_json(record.case))
+            if key in passed[where] and code_changed(workspace, record):
                 found.add(record.id)
     return found
 

@@ -24,6 +24,7 @@ from gpuemu_flow.fuzz.rejudging import (
     fails_alike,
     judge_in,
     recorded_reason,
+    told_by_setting,
 )
 from gpuemu_flow.fuzz.subjects import open_ordered
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
@@ -109,6 +110,9 @@ def minimise_failure(
         result = shrinker.judge_patiently(candidate).result
         if not fails_alike(record, result):
             raise RunnerError(_only_slow(record, subject.op.timeout))
+        told = shrinker.told_by_setting(candidate)
+        if told:
+            result = replace(result, notes=(told, *result.notes))
     new_id = FailureLog(workspace).add(
         record.op,
         smallest,
@@ -192,6 +196,19 @@ class _Shrinker:
         """Evaluate one case in a separate process, with the op's full time limit."""
         with self._evaluator(self._patient) as evaluator:
             return self._judge(evaluator, candidate)
+
+    def told_by_setting(self, candidate: Candidate) -> str:
+        """Return the sentence on the setting in which a case fails, if it is confirmed."""
+        setting = self._setting
+
+        def fails(other: FailureSetting) -> bool:
+            self._setting = other
+            return self.fails_alone(candidate)
+
+        try:
+            return told_by_setting(setting, fails)
+        finally:
+            self._setting = setting
 
     def fails_alone(self, candidate: Candidate) -> bool:
         """Tell whether the case fails in a separate process."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.op_schema import OpSchema, takes_any_rank
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.cases.shapes import listed_sizes
+from gpuemu_flow.cases.sizes_allowed import allows_size
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
@@ -70,10 +71,44 @@ def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
                 tensor.rule,
             )
         )
+    _demand_shapes(schema, inputs)
     case = _whole(schema, seed, known, tuple(inputs))
     if case.numel > MAX_ELEMENTS:
         raise _bad("its inputs have too many elements")
     return case
+
+
+def _demand_shapes(schema: OpSchema, inputs: Sequence[InputSpec]) -> None:
+    """Raise ``bad-case`` for shapes that no case of the schema has, whatever the sizes of dims."""
+    if takes_any_rank(schema):
+        return
+    sizes: dict[str, int] = {}
+    for tensor, spec in zip(schema.inputs, inputs, strict=True):
+        if spec.strategy == ABSENT or (not tensor.dims and schema.fixed_shapes):
+            continue
+        form = ", ".join(str(dim) for dim in tensor.dims)
+        shown = "x".join(map(str, spec.shape))
+        if len(spec.shape) != len(tensor.dims):
+            raise _bad(f"{tensor.name}={shown} does not fit [{form}] of the op's schema")
+        for dim, size in zip(tensor.dims, spec.shape, strict=True):
+            meant = sizes.setdefault(dim, size) if isinstance(dim, str) else dim
+            if meant != size:
+                raise _bad(
+                    f"{tensor.name}={shown} does not fit [{form}]: {size} instead of {meant}"
+                )
+
+
+def disallowed_sizes(schema: OpSchema, case: Case) -> str:
+    """Describe the sizes of a case that its op's schema does not allow; empty if there are none."""
+    if takes_any_rank(schema):
+        return ""
+    sizes, known = dict(case.dims), {dim.name: dim for dim in schema.dims}
+    found = [
+        f"{name} = {size}"
+        for name, size in sizes.items()
+        if name in known and not allows_size(known[name], size)
+    ]
+    return ", ".join(found)
 
 
 def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...]) -> Case:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,12 @@ _WATCHED = (
     "BarrierMisuse",
     "KernelTrap",
 )
+
+
+CONFIRMED_BY = 5
+"""Runs in a setting that must agree before it is told what the setting shows."""
+
+DIFFERS = "results differ between equal calls: it fails in some of them only"
 
 
 class FailureSetting(enum.Enum):
@@ -71,11 +77,30 @@ def judge_in(
     else:
         decoy, guards = setting is FailureSetting.AFTER_DECOY, setting is FailureSetting.GUARDED
         checks = replace(checks, decoy=decoy, guards=guards)
-    evaluated = evaluator.judge_arrays(case, inputs, checks)
-    if not setting.value or not evaluated.result.failures:
-        return evaluated
-    result = evaluated.result
-    return replace(evaluated, result=replace(result, notes=(*result.notes, setting.value)))
+    return evaluator.judge_arrays(case, inputs, checks)
+
+
+def told_by_setting(setting: FailureSetting, fails: Callable[[FailureSetting], bool]) -> str:
+    """Return the sentence on a setting that showed a failure, if repeated runs confirm it.
+
+    Parameters
+    ----------
+    setting : FailureSetting
+        The first setting in which the failure showed.
+    fails : callable
+        Runs the case once in a setting, and tells whether it fails.
+
+    Returns
+    -------
+    str
+        `DIFFERS` where equal runs differ; empty for a failure that shows in the plainest setting.
+    """
+    if setting is FailureSetting.ALONE:
+        return ""
+    for _ in range(CONFIRMED_BY - 1):
+        if fails(FailureSetting.ALONE) or not fails(setting):
+            return DIFFERS
+    return str(setting.value)
 
 
 def recorded_reason(record: FailureRecord) -> str:

@@ -163,6 +163,7 @@ def _fuzz_op(
         left_out=outcome.left_out,
         interrupted=outcome.interrupted,
         stopped_early=_stopped_early(outcome, options),
+        not_run=outcome.count(Verdict.SKIPPED),
     )
 
 

@@ -20,7 +20,7 @@ from gpuemu_flow.runners.attempt import JobFailedError
 from gpuemu_flow.runners.pool import OnObserved, Pool
 from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS
 from gpuemu_flow.types import Case, InputSpec, Json
-from gpuemu_flow.value_rules import GENERATE_FAILED_SLUG, GeneratedValues
+from gpuemu_flow.value_rules import GENERATE_FAILED_SLUG, NOT_CALLED_SLUG, GeneratedValues
 
 Generators = Mapping[str, Program]
 """Programs by the text that stands in the schema."""
@@ -128,7 +128,8 @@ class _GeneratorCaller:
             call = rest[0]
             if slow >= MOST_TIMEOUTS:
                 text = f"not called: {MOST_TIMEOUTS} cases in a row had no result in time"
-                answers += [self._failed(each, RunError(SLOW, text)) for each in rest]
+                error = RunError(SLOW, text)
+                answers += [self._failed(each, error, NOT_CALLED_SLUG) for each in rest]
                 break
             try:
                 answers += self._ask(rest[: 1 if alone else MOST_CALLS])
@@ -159,9 +160,11 @@ class _GeneratorCaller:
             raise JobFailedError(RunError("op-broke-runner", "its worker gave no usable answer"))
         return found
 
-    def _failed(self, call: GeneratorCall, error: RunError) -> GeneratedValues:
+    def _failed(
+        self, call: GeneratorCall, error: RunError, slug: str = GENERATE_FAILED_SLUG
+    ) -> GeneratedValues:
         text = f"{call.name}: {self._label}: {error.message}"
-        return GeneratedValues("", GENERATE_FAILED_SLUG, text, error.hint, error.file, error.line)
+        return GeneratedValues("", slug, text, error.hint, error.file, error.line)
 
 
 def _read(answer: Json) -> list[GeneratedValues]:

@@ -14,6 +14,7 @@ from gpuemu_flow.judging.compare_functions import CompareFunctions
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.plain_inputs import plain_inputs
 from gpuemu_flow.judging.remedies import precision_note, range_notes, wider_precisions
+from gpuemu_flow.judging.unsteady_reference import blamed, unsteady_output
 from gpuemu_flow.numerics.checked_output import SpecialInputs
 from gpuemu_flow.numerics.compare import Policy, SeparateVerdict, check_outputs, check_structure
 from gpuemu_flow.numerics.contract import OutputContract
@@ -104,13 +105,14 @@ class Criteria:
 
 @dataclass(frozen=True)
 class _Measured:
-    """The latest case's tensors, and their envelopes by the dtypes of the outputs."""
+    """The latest case's tensors, and what was found out about them and the reference."""
 
     inputs: Arrays
     expected: Arrays
     contracts: CaseContracts
     kinks: Kinks
     envelopes: dict[tuple[tuple[str, str], ...], Envelope] = field(default_factory=dict)
+    unsteady: list[Failure | None] = field(default_factory=list)
 
 
 class Judge:
@@ -179,10 +181,26 @@ class Judge:
 
         Without `explain` the notes do not say what the wrong elements have in common, which takes
         longer than all else. Outputs of variants (`numerics.variants`) are judged too: if one of
-        them gets another verdict, the case has none.
+        them gets another verdict, the case has none. Nor has a case that does not pass, where the
+        reference gives other outputs when it is evaluated again.
         """
         if inputs is None:
             inputs = materialise(case)
+        result = self._check(case, actual, expected, inputs, explain=explain)
+        if result.verdict not in (Verdict.FAILED, Verdict.INCONCLUSIVE) or not explain:
+            return result
+        measured = self._measured(case, inputs, expected)
+        if not measured.unsteady:
+            random = [each.name for each in self._settings.outputs if not each.plain]
+            evaluate = self._evaluate
+            measured.unsteady.append(unsteady_output(evaluate, inputs, expected, random=random))
+        (failure,) = measured.unsteady
+        return result if failure is None else blamed(result, failure)
+
+    def _check(
+        self, case: Case, actual: Arrays, expected: Arrays, inputs: Arrays, *, explain: bool
+    ) -> CheckResult:
+        """Judge a case's outputs and their variants."""
         own: Arrays
         own, variants = split_variants(actual)
         if self._settings.gradients:

@@ -21,7 +21,11 @@ def summarise(results: Iterable[tuple[Case, CheckResult]]) -> dict[str, Json]:
             # NaN compares false with everything: a figure that is NaN is the worst there is.
             if not value <= worst[name]:
                 worst[name] = value
-    return {**tallied(tally), **{name: number_to_json(value) for name, value in worst.items()}}
+    summary = tallied(tally)
+    if tally.counts.get(Verdict.SKIPPED):
+        hung = f"{summary['skipped']} of {tally.cases} cases were not run"
+        summary["reason"] = summary["reason"] or f"{hung}, since those before them hung"
+    return {**summary, **{name: number_to_json(value) for name, value in worst.items()}}
 
 
 def tallied(tally: Tally) -> dict[str, Json]:

@@ -6,10 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpuemu_flow.runners.api import RunError
+from gpuemu_flow.runners.timeouts import NOT_RUN_SLUG
 from gpuemu_flow.types import CheckResult, Failure, FailureKind, Verdict
-from gpuemu_flow.value_rules import GENERATOR_SLUGS
+from gpuemu_flow.value_rules import GENERATOR_SLUGS, NOT_CALLED_SLUG
 
 EXCEPTION = "op-exception"
+UNSTEADY = "reference-unsteady"
+"""Reason of a failure of a reference whose outputs differ between equal calls."""
+
+UNTRIED = (NOT_RUN_SLUG, NOT_CALLED_SLUG)
+"""Errors of cases that were not tried, because those before them hung."""
 _WHO = {
     FailureKind.REFERENCE: "the reference",
     FailureKind.EXECUTION: "the op",
@@ -21,6 +27,7 @@ def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
     """Return the verdict on a case whose op or reference (`kind`) gave no usable outputs.
 
     If a function that makes an input failed, neither program is at fault, and the kind says so.
+    A case that was not tried is skipped: nobody knows whether it would hang.
     """
     kind = FailureKind.GENERATOR if error.slug in GENERATOR_SLUGS else kind
     place = f"{error.file}:{error.line}" if error.line else ""
@@ -29,22 +36,26 @@ def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
     why = error.exception if error.slug == EXCEPTION and error.exception else error.slug
     failure = Failure(kind, message, why=why, place=place)
     notes = (f"hint: {error.hint}",) if error.hint else ()
+    verdict = Verdict.SKIPPED if error.slug in UNTRIED else Verdict.ERROR
     return CheckResult(
-        Verdict.ERROR, (failure,), notes=notes, stderr=error.stderr_tail, stdout=error.stdout_tail
+        verdict, (failure,), notes=notes, stderr=error.stderr_tail, stdout=error.stdout_tail
     )
 
 
 def without_outputs(reference: RunError | None, op: RunError | None) -> CheckResult | None:
     """Return the verdict if a program has no outputs, preferring the reference's error.
 
+    An error of a program that was run comes before that of one that was not.
+
     Returns
     -------
     CheckResult or None
         None where both have outputs, which a comparison has to judge.
     """
-    for error, kind in ((reference, FailureKind.REFERENCE), (op, FailureKind.EXECUTION)):
-        if error is not None:
-            return run_error_result(kind, error)
+    both = ((reference, FailureKind.REFERENCE), (op, FailureKind.EXECUTION))
+    found = [(error, kind) for error, kind in both if error is not None]
+    for error, kind in sorted(found, key=lambda each: each[0].slug in UNTRIED):
+        return run_error_result(kind, error)
     return None
 
 

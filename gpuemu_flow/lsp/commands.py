@@ -57,8 +57,11 @@ def _run(op: str, found: Mapping[str, Any]) -> tuple[bool, str]:
 
 
 def _reproduce(op: str, found: Mapping[str, Any]) -> tuple[bool, str]:
-    passed = found["result"]["verdict"] == "passed"
+    unseen = bool(found.get("did_not_show"))
+    passed = found["result"]["verdict"] == "passed" and not unseen
     word = "no longer fails" if passed else "has no verdict now"
+    if unseen:
+        word = "did not show again, though nothing changed: no verdict"
     if found["still_fails"]:
         word = "still fails"
     first = found["result"]["failures"][:1]
@@ -69,7 +72,7 @@ def _reproduce(op: str, found: Mapping[str, Any]) -> tuple[bool, str]:
 def _minimize(op: str, found: Mapping[str, Any]) -> tuple[bool, str]:
     smallest = found["minimized"]
     if smallest is None:
-        return True, f"{op}: {found['original']['id']} no longer fails"
+        return True, f"{op}: {found['original']['id']} did not fail again"
     shapes = " ".join(f"{name}{shape}" for name, shape in smallest["shapes"].items())
     steps = plural(found["steps"], "step")
     return False, f"{op}: {shapes} after {steps}: {smallest['message']}; {smallest['reproduce']}"

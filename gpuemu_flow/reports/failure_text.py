@@ -58,7 +58,13 @@ def render_list(failures: Sequence[FailureRecord], mended: Collection[str]) -> l
     """
     standing = [failure for failure in failures if failure.id not in mended]
     rest = [failure for failure in failures if failure.id in mended]
-    lines = _listed(standing) if standing else ["nothing that is recorded still fails"]
+    seldom = [failure for failure in standing if failure.intermittent]
+    standing = [failure for failure in standing if not failure.intermittent]
+    lines = _listed(standing) if standing else []
+    if seldom:
+        told = "intermittent, in equal runs they fail now and then:"
+        lines += [*([""] if lines else []), told, *_listed(seldom)]
+    lines = lines or ["nothing that is recorded still fails"]
     if rest:
         lines += ["", "mended, their cases passed when they last ran:", *_listed(rest)]
     return lines
@@ -122,6 +128,12 @@ class Reproduced(Protocol):
     @property
     def still_fails(self) -> bool: ...
     @property
+    def did_not_show(self) -> bool: ...
+    @property
+    def known(self) -> bool: ...
+    @property
+    def disallowed(self) -> str: ...
+    @property
     def inputs(self) -> Mapping[str, Any]: ...
     @property
     def actual(self) -> Mapping[str, Any]: ...
@@ -129,13 +141,27 @@ class Reproduced(Protocol):
     def expected(self) -> Mapping[str, Any]: ...
 
 
+def outcome_of(found: Reproduced) -> tuple[Verdict, str]:
+    """Return the verdict on a failure that was run again, and what has become of it."""
+    verdict = found.result.verdict
+    if found.still_fails:
+        return verdict, "still fails"
+    if found.did_not_show:
+        word = "did not show again, though neither code nor configuration changed: no verdict"
+        return Verdict.INCONCLUSIVE, word
+    if verdict is not Verdict.PASSED:
+        return verdict, "has no verdict now"
+    if found.disallowed:
+        word = f"passes; the op's schema does not allow its sizes {found.disallowed}"
+        return Verdict.INCONCLUSIVE, word
+    return verdict, "no longer fails" if found.known else "passes; no failure of it is recorded"
+
+
 def render_reproduction(found: Reproduced, style: Style, *, verbose: bool) -> str:
     """Describe whether a failure still occurs; with `verbose` show its tensors."""
     record, result = found.record, found.result
-    word = "no longer fails" if found.result.verdict is Verdict.PASSED else "has no verdict now"
-    if found.still_fails:
-        word = "still fails"
-    lines = [f"{style.verdict(result.verdict)} {printable(record.op)}: {record.id} {word}"]
+    verdict, word = outcome_of(found)
+    lines = [f"{style.verdict(verdict)} {printable(record.op)}: {record.id} {word}"]
     lines += [f"  {line}" for line in failure_lines(record)]
     lines += [
         f"  now: {line}" for f in result.failures for line in printable(f.message).splitlines()
@@ -159,6 +185,7 @@ def reproduction_to_json(found: Reproduced) -> dict[str, Json]:
         "schema_version": 1,
         "id": found.record.id,
         "still_fails": found.still_fails,
+        **({"did_not_show": True} if found.did_not_show else {}),
         "failure": found.record.to_public_json(),
         "result": found.result.to_json(),
     }
@@ -185,7 +212,7 @@ def render_minimization(found: MinimizationFigures, style: Style) -> str:
     """Return a failure and the smallest case found."""
     lines = [f"original: {line}" for line in failure_lines(found.original)[:1]]
     if found.minimized is None:
-        return "\n".join([*lines, "it no longer fails, so there is nothing to minimise"])
+        return "\n".join([*lines, "it did not fail again, so there is nothing to minimise"])
     lines += [f"  {line}" for line in found.log]
     rest = "" if found.one_minimal else "; the budget ended before nothing could be made smaller"
     lines.append(f"{plural(found.steps, 'step')}, {plural(found.calls, 'run')} of the op{rest}")

@@ -73,6 +73,7 @@ def _other_counts(report: FuzzReport) -> list[tuple[int, str]]:
         (report.failed, "failed"),
         (report.inconclusive, "inconclusive"),
         (report.errors, "in error"),
+        (report.not_run, "not run"),
     ]
 
 

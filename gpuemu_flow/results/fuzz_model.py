@@ -81,6 +81,8 @@ class FuzzReport:
     interrupted : bool
     stopped_early : str
         Reason why fewer cases ran than were asked for, empty when all did.
+    not_run : int
+        Cases that were not tried, because the function that makes their inputs hung before.
     """
 
     op: str
@@ -103,6 +105,7 @@ class FuzzReport:
     left_out: Mapping[str, int] = field(default_factory=dict)
     interrupted: bool = False
     stopped_early: str = ""
+    not_run: int = 0
 
     @property
     def failure_rate(self) -> FailureRate:
@@ -157,6 +160,7 @@ class FuzzReport:
             "failures": [
                 failure.to_public_json() for group in self.groups for failure in group.failures
             ],
+            **({"not_run": self.not_run} if self.not_run else {}),
             **({"failures_left_out": dict(self.left_out)} if self.left_out else {}),
             "interrupted": self.interrupted,
         }

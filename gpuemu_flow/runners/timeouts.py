@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gpuemu_flow.runners.api import Outcome, RunError
 
 TIMEOUT = "op-timeout"
+NOT_RUN_SLUG = "op-not-run"
 MOST_TIMEOUTS = 3
 """Timeouts in a row: a loaded machine may cause one or two."""
 
@@ -20,9 +21,8 @@ def gives_up(outcomes: Sequence[Outcome]) -> bool:
         Outcomes of the cases so far, in order.
     """
     last = outcomes[-MOST_TIMEOUTS:]
-    return len(last) == MOST_TIMEOUTS and all(
-        outcome.error is not None and outcome.error.slug == TIMEOUT for outcome in last
-    )
+    slugs = {"" if outcome.error is None else outcome.error.slug for outcome in last}
+    return len(last) == MOST_TIMEOUTS and slugs <= {TIMEOUT, NOT_RUN_SLUG}
 
 
 def not_run(index: int, seconds: float) -> Outcome:
@@ -37,4 +37,4 @@ def not_run(index: int, seconds: float) -> Outcome:
     """
     message = f"not run: {MOST_TIMEOUTS} cases in a row had no result after {seconds:g} s each"
     hint = "fix what hangs, or raise `timeout` if the op really needs longer"
-    return Outcome(index, ok=False, error=RunError(TIMEOUT, message, hint))
+    return Outcome(index, ok=False, error=RunError(NOT_RUN_SLUG, message, hint))

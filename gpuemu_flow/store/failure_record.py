@@ -75,7 +75,10 @@ class FailureRecord:
     inputs_dropped : bool
         The blob was deleted to stay within the limit; see `failure_limit`.
     mended : bool
-        True if the case passed when it was last run again by itself.
+        True if the case passed when it was last run again by itself, and code or configuration had
+        changed since it failed.
+    intermittent : bool
+        True if equal runs of it differed: it passed although nothing had changed.
     """
 
     op: str
@@ -109,6 +112,7 @@ class FailureRecord:
     id: str = ""
     inputs_dropped: bool = False
     mended: bool = False
+    intermittent: bool = False
 
     @classmethod
     def of(
@@ -189,6 +193,8 @@ class FailureRecord:
         out["shapes"] = {name: list(shape) for name, shape in self.shapes.items()}
         out["index"] = None if self.index is None else list(self.index)
         out.update({name: number_to_json(out[name]) for name in _NUMBERS})
+        if not self.intermittent:  # earlier versions refuse records with names that they lack
+            del out["intermittent"]
         return out
 
     @classmethod
@@ -209,7 +215,7 @@ class FailureRecord:
         """Return a failure as commands print it: no inputs, no configuration, no paths."""
         inner = (
             "version", "case", "result", "inputs", "inputs_dropped", "provenance", "environment",
-            "mended",
+            "mended", "intermittent",
         )  # fmt: skip
         out = {name: value for name, value in self.to_json().items() if name not in inner}
         return {**out, "seed_str": str(self.seed), "reproduce": self.reproduce}

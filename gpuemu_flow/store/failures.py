@@ -207,11 +207,11 @@ class FailureStore:
             self._write(record)
         return record
 
-    def set_mended(self, failure_id: str, mended: bool) -> None:
-        """Record whether a failure's case passes by now; ignore failures that are not recorded."""
+    def set_seen(self, failure_id: str, *, mended: bool, intermittent: bool) -> None:
+        """Record the outcome of running a failure again; ignore failures that are not recorded."""
         record = self._read(failure_id)
-        if record is not None and record.mended != mended:
-            self._write(replace(record, mended=mended))
+        if record is not None and (record.mended, record.intermittent) != (mended, intermittent):
+            self._write(replace(record, mended=mended, intermittent=intermittent))
 
     def rename(self, old: str, new: str) -> dict[str, str]:
         """Rename the op of its failures, which also changes their ids.

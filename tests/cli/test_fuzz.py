@@ -130,6 +130,7 @@ def test_an_op_that_crashes_or_hangs_on_one_case_costs_that_case(mini: Mini) -> 
         (["fuzz", "scale", "--layout", "stridded"], ["unknown-layout", "strided"]),
         (["fuzz", "scale", "--shapes", "3xq"], ["8x128x512"]),
         (["fuzz", "total", "--shapes", "1x2x3x4"], ["bad-shape"]),
+        (["fuzz", "scale", "--shapes", "3x5"], ["bad-shape", "the op's schema has 1 dim: N"]),
         (["fuzz", "scale", "--dtype", "int8"], ["no-such-dtype", "float32"]),
         (["reproduce", "12345"], ["unknown-failure"]),
         (["reproduce", "zebra"], ["unknown-failure"]),

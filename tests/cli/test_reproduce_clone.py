@@ -74,13 +74,32 @@ def test_a_seed_alone_is_looked_for_in_every_dtype(mini: Mini) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "float31/x=3", "float32", "float32/y=3", "float32/x=-3", "float32/x=3:loud",
-     "float32/x=3:normal:round", "float32/x=3:normal::float32:more", "float32/x=99999x99999x999",
+    ["", "float31/x=3", "float32/x=3x5:normal", "float32/x=:normal", "float32",
+     "float32/y=3", "float32/x=-3", "float32/x=3:loud", "float32/x=3:normal:round",
+     "float32/x=3:normal::float32:more", "float32/x=99999x99999x999",
      "float32/x=3,x=4,y=5", "x" * 9999],
 )  # fmt: skip
 def test_words_that_name_no_case(mini: Mini, text: str) -> None:
     done = mini.command("reproduce", "7", "--op", "scale", "--case", text, code=2)
     assert done.stderr.startswith("bad-case: --case: ")
+
+
+def test_a_case_that_never_failed_here_is_not_called_fixed(mini: Mini) -> None:
+    line = ("reproduce", "7", "--op", "scale", "--case")
+    done = mini.command(*line, "float32/x=9:normal")
+    assert "passes; no failure of it is recorded" in done.stdout
+    outside = mini.command(*line, "float32/x=999:normal", code=4)
+    assert "does not allow its sizes N = 999" in outside.stdout
+    assert "no longer fails" not in done.stdout + outside.stdout
+    mini.edit("scripts/scale.py", "* 3)", "* 3.5)")
+    mini.command(*line, "float32/x=999:normal", code=1)
+
+
+def test_a_dim_has_one_size_in_all_inputs() -> None:
+    matmul = BUILTIN_SCHEMAS["matmul"]
+    case_from_text(matmul, 1, "float32/a=3x5:normal,b=5x7:normal")
+    with pytest.raises(UsageError, match="6 instead of 5"):
+        case_from_text(matmul, 1, "float32/a=3x5:normal,b=6x7:normal")
 
 
 def test_a_seed_of_no_case(mini: Mini) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -353,5 +354,10 @@ def test_shapes_from_the_command_line():
     assert [(d.name, d.candidates) for d in pinned.dims] == [("M", (7,)), ("K", (3,)), ("N", (5,))]
     (whole,) = with_shapes(default_schema(("x", "y")), [(4, 4)])
     assert whole.fixed_shapes == ((4, 4),)
+    (other_rank,) = with_shapes(plain_shapes_schema(("x",), [1], [64], [], []), [(2, 3, 4)])
+    assert other_rank.fixed_shapes == ((2, 3, 4),)
+    own = replace(default_schema(("x", "y")), dims=(Dim("B"), Dim("N")))
+    with pytest.raises(ValueError, match="8x128x512 has 3 sizes; the op's schema has 2 dims: B, N"):
+        with_shapes(own, [(8, 128, 512)])
     with pytest.raises(ValueError, match="M, K, N"):
         with_shapes(matmul, [(7, 3)])

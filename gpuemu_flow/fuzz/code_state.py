@@ -1,0 +1,82 @@
+"""The code and configuration that a failure was seen with, and whether they changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.subjects import dtypes_of, op_names, tasks_of
+from gpuemu_flow.judging.subject import Subject
+from gpuemu_flow.observed import Observation
+from gpuemu_flow.store.failures import FailureRecord
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.tasks import stages
+
+CODE = "code"
+"""Key of a record's provenance that holds the digest of the code and configuration."""
+
+
+def code_key(workspace: Workspace, op: str, dtype: str) -> str:
+    """Return a digest of the present code and configuration of an op and its reference.
+
+    It is empty for an op that the workspace does not run in that dtype.
+    """
+    if op not in op_names(workspace) or dtype not in dtypes_of(workspace, op):
+        return ""
+    tasks = tasks_of(workspace.graph, op, dtype)
+    states = workspace.states()
+    found = []
+    for spec in (tasks.op, tasks.reference, tasks.compare):
+        parts = states.static_parts(spec)
+        built = {role: digest for role, digest in parts.input.items() if stages.is_made(role)}
+        found.append([parts.stage, dict(parts.code), parts.params, dict(parts.env), built])
+    return digest_json(found)
+
+
+def has_changed(
+    workspace: Workspace,
+    record: FailureRecord,
+    subject: Subject,
+    observed: Mapping[str, Observation],
+) -> bool:
+    """Tell whether code or configuration may have changed since a failure was recorded.
+
+    A failure that no longer shows is mended only then.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    record : FailureRecord
+    subject : Subject
+        The programs that were run again.
+    observed : mapping of str to Observation
+        What the programs were seen to use; files of these that were written to since then count.
+    """
+    if code_changed(workspace, record):
+        return True
+    since = _nanoseconds(record.time)
+    lookup = workspace.inputs
+    return any(
+        lookup.moved(lookup.discover(seen, subject.program(who).given), since)
+        for who, seen in observed.items()
+    )
+
+
+def code_changed(workspace: Workspace, record: FailureRecord) -> bool:
+    """Tell whether the code or configuration known before a run differs from the record's.
+
+    A record without them is of an earlier version of this package, which belongs to the code.
+    """
+    provenance = record.provenance if isinstance(record.provenance, Mapping) else {}
+    known = provenance.get(CODE)
+    return known is None or known != code_key(workspace, record.op, record.dtype)
+
+
+def _nanoseconds(text: str) -> int:
+    """Return a record's time in ns; 0 if it is malformed."""
+    try:
+        parsed = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return 0
+    return int(parsed.timestamp() * 1e9)

@@ -1,0 +1,122 @@
+"""Find references whose outputs differ between evaluations on the same inputs.
+
+A reference that draws random numbers, or that keeps state between calls, gets right ops rejected.
+It is evaluated again only where a case did not pass: elsewhere it was right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.judging.verdicts import UNSTEADY
+from gpuemu_flow.numerics.dtypes import to_float64
+from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations
+from gpuemu_flow.numerics.perturb import widen
+from gpuemu_flow.types import CheckResult, Failure, FailureKind, Verdict
+
+Arrays = Mapping[str, NDArray[Any]]
+
+APART = 1e-3
+"""Relative difference from which on two evaluations count as different: threads that add in another
+order differ by far less."""
+
+IN_SIGHT = 1e-6
+"""Share of an output's largest magnitude that a difference has to exceed as well: what is left of
+numbers that cancel may differ."""
+
+MOSTLY = 0.5
+"""Share of the elements from which on small differences count, too: so many do not cancel."""
+
+TIMES = 2
+"""Evaluations that must give the same again: one alone may be wrong in the same way by chance."""
+
+
+def unsteady_output(
+    evaluate: Evaluate, inputs: Arrays, expected: Arrays, *, random: Collection[str] = ()
+) -> Failure | None:
+    """Evaluate a reference again, and return an output in which it differs; None if it is steady.
+
+    Parameters
+    ----------
+    evaluate : Evaluate
+    inputs, expected : mapping of str to ndarray
+        A case's inputs in their own dtypes, and the reference's outputs on them.
+    random : collection of str
+        Outputs that are meant to be random.
+    """
+    kept = {name: array for name, array in expected.items() if name not in random and array.size}
+    if not kept:
+        return None
+    evaluations = Evaluations(evaluate, inputs)
+    found = (_once_more(evaluations, inputs, kept) for _ in range(TIMES))
+    return next((failure for failure in found if failure is not None), None)
+
+
+def blamed(result: CheckResult, found: Failure) -> CheckResult:
+    """Return the result of a case that did not pass as an error of its reference."""
+    notes = tuple(failure.message for failure in result.failures)
+    told = "it draws random numbers or keeps state between calls: no verdict on the op"
+    return replace(
+        result,
+        verdict=Verdict.ERROR,
+        failures=(replace(found, message=f"{found.message}; {told}"),),
+        notes=(*notes, *result.notes),
+    )
+
+
+def _once_more(evaluations: Evaluations, inputs: Arrays, expected: Arrays) -> Failure | None:
+    """Return the first output in which one more evaluation differs.
+
+    The outputs may have been made from float64 inputs, or from inputs of the case's own dtypes.
+    """
+    found: Failure | None = None
+    for ask, given in ((evaluations.outputs, widen(inputs)), (evaluations.own_outputs, inputs)):
+        outputs = ask({name: array.copy() for name, array in given.items()})
+        if outputs is None:
+            continue
+        pairs = [(n, a, outputs[n]) for n, a in expected.items() if n in outputs]
+        failures = [_difference(name, array, again) for name, array, again in pairs]
+        different = [failure for failure in failures if failure is not None]
+        if not different:
+            return None
+        found = found or different[0]
+    return found
+
+
+def _difference(name: str, first: NDArray[Any], again: NDArray[Any]) -> Failure | None:
+    message = "the reference, evaluated twice on the same inputs, gives"
+    if again.shape != first.shape:
+        text = f"{message} {name!r} the shapes {list(first.shape)} and {list(again.shape)}"
+        return Failure(FailureKind.REFERENCE, text, name, why=UNSTEADY)
+    if first.dtype.kind == "c" or again.dtype.kind == "c":
+        one, other = np.asarray(first, np.complex128), np.asarray(again, np.complex128)
+    else:
+        one, other = _as_float64(first), _as_float64(again)
+    with np.errstate(all="ignore"):
+        sizes = np.maximum(np.abs(one), np.abs(other))
+        finite = sizes[np.isfinite(sizes)]
+        least = IN_SIGHT * float(finite.max()) if finite.size else 0.0
+        apart = np.abs(one - other)
+        far = (apart > APART * sizes) & np.isfinite(one) & np.isfinite(other)
+        if np.count_nonzero(far) < MOSTLY * far.size:
+            far &= apart > least
+        nan, infinite = (test(one) | test(other) for test in (np.isnan, np.isinf))
+        far |= np.isnan(one) != np.isnan(other)
+        far |= infinite & ~nan & (one != other)
+    if not far.any():
+        return None
+    index = tuple(int(i) for i in np.unravel_index(int(np.flatnonzero(far)[0]), far.shape))
+    values = f"{one[index]:.9g} and {other[index]:.9g}" if one.dtype.kind == "f" else "two values"
+    text = f"{message} different values of {np.count_nonzero(far)} of {far.size} elements of"
+    return Failure(
+        FailureKind.REFERENCE, f"{text} {name!r}: {values} at {list(index)}", name, why=UNSTEADY
+    )
+
+
+def _as_float64(array: NDArray[Any]) -> NDArray[Any]:
+    return array.astype(np.float64) if array.dtype.kind in "iub" else to_float64(array)

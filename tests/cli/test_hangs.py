@@ -1,0 +1,103 @@
+"""Hangs: the case that is shown was run and hung, and cases that were not tried are no hangs."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from mini_workspace import Mini
+
+from gpuemu_flow.judging.verdicts import without_outputs
+from gpuemu_flow.runners.api import RunError
+from gpuemu_flow.runners.timeouts import NOT_RUN_SLUG
+from gpuemu_flow.types import Verdict
+
+CONFIG = """
+[project]
+name = "hangs"
+[validation]
+cases = 12
+seed = 42
+cause_budget = 0
+[[ops]]
+name = "it"
+op = "op.py:f"
+reference = "ref.py:f"
+timeout = 1
+[ops.schema]
+dims = { B = [1, 3], N = { min = 1, max = 100 } }
+inputs.x = ["B", "N"]
+"""
+RIGHT = "def f(x):\n    return x * 2\n"
+HANGS = """
+import signal
+
+
+def f(x):
+    if x.shape[-1] > 16:
+        signal.pause()
+    return x * 2
+"""
+
+
+def hanging(folder: Path, *, op: str = HANGS) -> Mini:
+    mini = Mini(folder)
+    for name, text in (("gpuemu.toml", CONFIG), ("op.py", op), ("ref.py", RIGHT)):
+        mini.write(name, text)
+    return mini
+
+
+def sizes(shapes: dict[str, list[int]]) -> int:
+    return shapes["x"][-1]
+
+
+def test_the_case_shown_was_run_and_hung(tmp_path: Path) -> None:
+    mini = hanging(tmp_path)
+    report = mini.root / "report.xml"
+    done = mini.command("ci", "-o", "report.xml", "-o", "report.md", "-o", "all.json", code=3)
+    found = json.loads((mini.root / "all.json").read_text())
+    (row,) = found["results"]
+    assert row["errors"] == 3 and row["skipped"] > 0, row
+    assert row["passed"] + row["errors"] + row["skipped"] == row["cases"] == 12
+    told = f"{row['skipped']} of 12 cases were not run"
+    assert told in row["reason"] and told in done.stdout
+    assert "in 3 cases" in done.stdout
+    assert len(found["failures"]) == 3
+    assert all(sizes(failure["shapes"]) > 16 for failure in found["failures"])
+    tests = list(ElementTree.parse(report).iter("testcase"))
+    assert len([test for test in tests if test.find("error") is not None]) == 3
+    assert len([test for test in tests if test.find("skipped") is not None]) == row["skipped"]
+    assert f"**{row['skipped']}** skipped" in (mini.root / "report.md").read_text()
+    listed = json.loads(mini.command("failures", "--format", "json").stdout)["failures"]
+    assert len(listed) == 3 and all(sizes(one["shapes"]) > 16 for one in listed)
+    assert "still fails" in mini.command("reproduce", listed[0]["id"], code=1).stdout
+
+
+def test_what_was_not_run_is_run_by_the_next_run(tmp_path: Path) -> None:
+    mini = hanging(tmp_path)
+    assert mini.run(code=3)["results"][0]["skipped"] > 0
+    mini.edit("op.py", "> 16", "> 1000")
+    (row,) = mini.run()["results"]
+    assert (row["passed"], row["skipped"], row["reason"]) == (12, 0, "")
+
+
+def test_inputs_that_were_not_made_are_no_hangs(tmp_path: Path) -> None:
+    mini = hanging(tmp_path, op=RIGHT)
+    mini.edit(
+        "gpuemu.toml", 'x = ["B", "N"]', 'x = { dims = ["B", "N"], generate = "gen.py:make" }'
+    )
+    mini.write("gen.py", "import signal\n\n\ndef make(shape, rng):\n    signal.pause()\n")
+    (row,) = mini.run(code=3)["results"]
+    assert 0 < row["errors"] <= 3 and row["skipped"] == 12 - row["errors"], row
+
+
+def test_an_error_of_a_program_that_ran_comes_before_that_of_one_that_did_not() -> None:
+    untried = RunError(NOT_RUN_SLUG, "not run")
+    ran = RunError("op-exception", "raised", exception="ValueError")
+    for reference, op in ((untried, ran), (ran, untried)):
+        found = without_outputs(reference, op)
+        assert found is not None and found.verdict is Verdict.ERROR
+        assert "raised" in found.failures[0].message
+    skipped = without_outputs(untried, None)
+    assert skipped is not None and skipped.verdict is Verdict.SKIPPED
