@@ -1,4 +1,4 @@
-"""Python clients of the daemon: they need numpy and pynng, and nothing of gpuemu-flow's engine."""
+"""Python clients of the daemon: they need numpy, and nothing of gpuemu-flow's engine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A client's connection: finds or starts the daemon, checks its version, sends and receives.
 
-One socket, a context of its own for each call: threads may share a connection. A process that was
-forked connects anew.
+Threads may share a connection: each call under way has a socket. A process that was forked connects
+anew.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from gpuemu_flow.client import calls, library_socket
+from gpuemu_flow.client import calls
 from gpuemu_flow.client.calls import Call, Reply
 from gpuemu_flow.client.errors import (
     ClientError,
@@ -28,7 +28,6 @@ from gpuemu_flow.client.errors import (
     VersionMismatchError,
     refused,
 )
-from gpuemu_flow.client.library_socket import LibrarySocket
 from gpuemu_flow.client.plain_socket import PlainSocket
 from gpuemu_flow.errors import FlowError, Problem
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES, PROTOCOL_VERSION
@@ -44,8 +43,6 @@ START_HINT = "start one with `gpuemu-flow daemon start --background`"
 AUTOSTART_IDLE_SECONDS = 4 * 3600.0
 CONNECT_MILLISECONDS = 5000
 REFUSED_SECONDS = 0.1  # as often as the transport itself tries to connect again
-
-_PLAIN = (str, int, float, type(None))
 
 _connections: WeakSet[Connection] = WeakSet()
 
@@ -83,7 +80,7 @@ class Connection:
             )
         self._autostart = autostart and self._root is not None
         self._lock = threading.RLock()
-        self._socket: LibrarySocket | PlainSocket | None = None
+        self._socket: PlainSocket | None = None
         self._exchange: Exchange | None = None
         self.pong: dict[str, Any] = {}
         self._process = os.getpid()
@@ -124,7 +121,7 @@ class Connection:
             ``client-too-large``, ``client-bad-request``.
         """
         try:
-            data = render(self._encoded(call.request))
+            data = render(call.request, self._encoded)
         except (WireError, TypeError, ValueError) as error:
             raise ClientError(Problem("client-bad-request", str(error))) from None
         if len(data) > MAX_MESSAGE_BYTES:
@@ -137,18 +134,15 @@ class Connection:
             )
         return data
 
-    def _encoded(self, value: Any) -> Any:
+    def _encoded(self, value: object) -> Any:
+        """Return a tensor as a message has it, or a mapping as JSON has it."""
         if isinstance(value, np.ndarray):
             return encode_tensor(value, None, self._exchange)
-        if isinstance(value, _PLAIN):  # of most values; asking for a mapping takes longer
-            return value
         if isinstance(value, Mapping):
-            return {name: self._encoded(item) for name, item in value.items()}
-        if isinstance(value, list):
-            return [self._encoded(item) for item in value]
-        return value
+            return dict(value)
+        raise TypeError(f"a {type(value).__name__} cannot be written")
 
-    def read(self, call: Call[T], data: bytes) -> T:
+    def read(self, call: Call[T], data: bytes | bytearray) -> T:
         """Decode the reply to a call into its result.
 
         Raises
@@ -169,7 +163,7 @@ class Connection:
             reason = f"{type(error).__name__}: {error}"
         raise ClientError(Problem("client-bad-reply", f"the daemon answered wrongly: {reason}"))
 
-    def socket(self) -> LibrarySocket | PlainSocket:
+    def socket(self) -> PlainSocket:
         """Return the socket, connecting it first where needed.
 
         Raises
@@ -188,7 +182,7 @@ class Connection:
                     raise
             return self._socket
 
-    def _connect(self) -> LibrarySocket | PlainSocket:
+    def _connect(self) -> PlainSocket:
         path = self.socket_path
         socket = _dial(path)
         if socket is None and self._autostart and self._root is not None:
@@ -285,7 +279,7 @@ def transport_error(error: TransportError, timeout_ms: int) -> ClientError:
     return ClientError(Problem("client-transport", f"the request failed: {error}"))
 
 
-def _dial(path: Path) -> LibrarySocket | PlainSocket | None:
+def _dial(path: Path) -> PlainSocket | None:
     """Return a connected socket, or None when nobody listens."""
     if not fits(path):
         raise ClientError(
@@ -296,7 +290,7 @@ def _dial(path: Path) -> LibrarySocket | PlainSocket | None:
             )
         )
     try:
-        return LibrarySocket(path) if library_socket.usable() else PlainSocket(path)
+        return PlainSocket(path)
     except OSError:
         return None
 
@@ -314,7 +308,6 @@ def _hangs_up(path: Path) -> bool:
 
 def _after_fork() -> None:
     """Reset, in a forked child, the connections of all clients of its parent."""
-    library_socket.note_fork()
     for connection in list(_connections):
         connection.start_anew()
 

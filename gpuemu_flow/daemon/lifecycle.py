@@ -57,6 +57,8 @@ CLOSE_SECONDS = 2.0
 IDLE_CHECK_SECONDS = 5.0
 MOST_DESCRIPTORS = 65_536
 SWITCH_SECONDS = 0.001  # of the interpreter's lock: a ping must not wait long for busy threads
+GARBAGE_THRESHOLD = 20_000
+"""Objects between two looks for garbage, which stop all threads: hardly any is left in cycles."""
 _LEVELS = {"trace": "DEBUG", "debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR"}
 
 
@@ -153,6 +155,7 @@ def _serve(
             max_connections=workspace.config.daemon.max_connections,
         )
         gc.freeze()  # what is loaded stays: no collection has to look through it
+        gc.set_threshold(GARBAGE_THRESHOLD)
         sockets, held = _listen(server, place, workspace.config, environ)
         try:
             # SIGHUP, too: a terminal that hangs up ends a daemon in its foreground.

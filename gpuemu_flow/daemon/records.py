@@ -21,13 +21,13 @@ def get_result(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
     stored = service.results.find(seed)
     if stored is None:
         raise RequestError("NotFound", f"no result has the seed {seed}")
-    return {"type": "ValidationResult", "result": dict(stored.result)}
+    return {"type": "ValidationResult", "result": stored.result}
 
 
 def list_results(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
     """Answer ``ListResults``: return results, newest first."""
     found = service.results.newest(fields.integer("limit", 0, MAX_LIMIT))
-    return {"type": "Results", "results": [dict(stored.result) for stored in found]}
+    return {"type": "Results", "results": [stored.result for stored in found]}
 
 
 def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:

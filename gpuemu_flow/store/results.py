@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 import time
@@ -108,8 +109,9 @@ class StoredResult:
         Digest of what decided the verdict; another digest means that the reference or the rules
         have changed.
     judged : CountedResult
-    result : JSON
-        The reply as the wire has it; it is only handed out again.
+    text : str
+        The reply as the wire has it, as JSON; it is only handed out again. As objects, thousands
+        of replies would keep Python's collector of garbage busy, which stops all threads.
     client : JSON
         Who submitted it, as far as it is known: ``id`` of the process, ``name``, ``pid``, ``host``,
         ``user``; ``origin`` and ``code``: which code computed the output, and a digest of it.
@@ -124,9 +126,15 @@ class StoredResult:
     source: str
     judged_by: str
     judged: CountedResult
-    result: Mapping[str, Json]
+    text: str
     client: Mapping[str, Json] = field(default_factory=dict)
     files: str = ""
+
+    @property
+    def result(self) -> dict[str, Json]:
+        """Return the reply as the wire has it."""
+        found: dict[str, Json] = json.loads(self.text)
+        return found
 
     @property
     def origin(self) -> str:
@@ -151,7 +159,7 @@ class NewResult:
         The files of the code that computed the output, and the sha256 of each. They are kept once
         for all results of the same code.
     text, client_text : str
-        `result` and `client` as JSON, where that is known; else it is made.
+        `result` and `client` as JSON, where that is known; else `encoded` makes it.
     """
 
     op: str
@@ -174,7 +182,7 @@ class NewResult:
                 "op": self.op, "seed": self.seed, "dtype": self.dtype, "source": self.source,
                 "judged": self.judged.to_json(),
             }  # fmt: skip
-            text = self.text or to_text(dict(self.result))
+            self.text = text = self.text or to_text(dict(self.result))
             client = self.client_text or to_text(dict(self.client))
             self._encoded = f'{to_text(fields)[:-1]},"client":{client},"result":{text}'
         return self._encoded
@@ -252,7 +260,8 @@ class ResultStore:
             try:
                 if data is not None:
                     judged = CountedResult.from_json(data.pop("judged"))
-                    stored = StoredResult(key, judged=judged, **data)
+                    text = to_text(data.pop("result"))
+                    stored = StoredResult(key, judged=judged, text=text, **data)
                     if stored.time_ns >= 0:
                         self._index(stored)
             except (KeyError, TypeError, ValueError):
@@ -345,7 +354,7 @@ class ResultStore:
         end = f'"judged_by":{to_text(new.judged_by)},"files":{to_text(code)}}}'
         records.append((key, seal_text(f"{new.encoded()},{end}", key)))
         return StoredResult(
-            key, new.op, new.seed, new.dtype, new.source, new.judged_by, new.judged, new.result,
+            key, new.op, new.seed, new.dtype, new.source, new.judged_by, new.judged, new.text,
             new.client, code,
         )  # fmt: skip
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import field
+from typing import Any
 
 import numpy as np
 import pybase64
@@ -65,7 +67,7 @@ class ParsedMessage:
         return ParsedMessage(fields, self._cut)
 
 
-def parse(data: bytes) -> ParsedMessage:
+def parse(data: bytes | bytearray) -> ParsedMessage:
     """Read a message.
 
     Raises
@@ -98,7 +100,7 @@ def _refuse_half_characters(value: Json) -> None:
         raise WireError("the message holds text that is no Unicode") from None
 
 
-def _cut_spans(data: bytes, cut: dict[str, memoryview]) -> bytes:
+def _cut_spans(data: bytes | bytearray, cut: dict[str, memoryview]) -> bytes | bytearray:
     """Return the message with a token in place of each long ``data`` text."""
     nonce = secrets.token_hex(16)
     view = memoryview(data)
@@ -127,11 +129,24 @@ def _cut_spans(data: bytes, cut: dict[str, memoryview]) -> bytes:
     return b"".join(pieces)
 
 
-def render(message: dict[str, Json] | Encoded) -> bytes:
+def _no_json(value: object) -> Json:
+    raise TypeError(f"a {type(value).__name__} cannot be written")
+
+
+def render(
+    message: Mapping[str, Any] | Encoded, as_json: Callable[[object], Any] = _no_json
+) -> bytes:
     """Write a message; values may be `Base64`.
+
+    Parameters
+    ----------
+    message : mapping or Encoded
+    as_json : callable
+        Returns what to write in place of a value that JSON does not have; may raise TypeError.
 
     Raises
     ------
+    TypeError
     ValueError
         For NaN and infinities, which JSON does not have.
     """
@@ -140,9 +155,9 @@ def render(message: dict[str, Json] | Encoded) -> bytes:
     nonce = secrets.token_hex(16)
     payloads: list[Base64] = []
 
-    def token(value: object) -> str:
+    def token(value: object) -> Any:
         if not isinstance(value, Base64):
-            raise TypeError(f"a {type(value).__name__} cannot be written")
+            return as_json(value)
         payloads.append(value)
         return f"{nonce}{len(payloads) - 1}"
 

@@ -131,7 +131,7 @@ SCRIPTS = {
                     spec.loader.exec_module = slowly
                 return spec
         client = Client(SOCKET)
-        thread = threading.Thread(target=right, args=[client])
+        thread = threading.Thread(target=lambda: __import__("pynng"))
         sys.meta_path.insert(0, Slow)
         thread.start()
         reached.wait()

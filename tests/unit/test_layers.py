@@ -103,7 +103,7 @@ CHEAP = ("typing", "importlib")
 THIRD_PARTY = {
     "doit": ("engine",),
     "diskcache": ("store",),
-    "pynng": ("daemon", "client"),
+    "pynng": ("daemon",),
     "click": ("cli",),
     "rich": ("cli",),
     "watchfiles": ("watch",),

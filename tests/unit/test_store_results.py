@@ -100,8 +100,9 @@ def test_days(cache: WorkspaceCache) -> None:
         **vars(store.newest(1)[0]),
         "seed": 2,
         "judged": CountedResult(Verdict.PASSED).to_json(),
+        "result": {},
     }
-    del fields["key"]
+    del fields["key"], fields["text"]
     store._records.put(f"{old:020d}", fields)
     assert ResultStore(cache).find(2) is not None
     assert ResultStore(cache, retention_days=1).find(2) is None

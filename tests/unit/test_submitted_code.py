@@ -14,7 +14,7 @@ def verdicts(client: dict[str, Json], *stored: tuple[str, Verdict]) -> list[Verd
     """Return the verdicts that count of submissions for one case: who judged each, and how."""
     submissions = [
         StoredResult(
-            f"{key:03}", "softmax", 7, "float32", "submit", by, CountedResult(verdict), {}, client
+            f"{key:03}", "softmax", 7, "float32", "submit", by, CountedResult(verdict), "{}", client
         )
         for key, (by, verdict) in enumerate(stored)
     ]

@@ -1,0 +1,176 @@
+"""A client's exchange with whatever listens: answers in pieces, wrong ones, and none."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuemu_flow.client.errors import TransportLost, TransportTimeout
+from gpuemu_flow.client.plain_socket import PlainSocket
+
+GREETING = b"\x00SP\x00\x00\x31\x00\x00"
+ANSWER = bytes(range(256)) * 1000  # longer than one read
+TIMEOUT_MS = 60_000
+
+
+def received(conn: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size and (part := conn.recv(size - len(found))):
+        found += part
+    return found
+
+
+def request(conn: socket.socket) -> tuple[int, bytes]:
+    """Return the number and the text of the next request."""
+    _, length, number = struct.unpack(">BQI", received(conn, 13))
+    return number, received(conn, length - 4)
+
+
+def frame(number: int, text: bytes, *, kind: int = 1, length: int | None = None) -> bytes:
+    size = 4 + len(text) if length is None else length
+    return struct.pack(">BQI", kind, size, number) + text
+
+
+@contextmanager
+def listening(folder: Path, say: Callable[[socket.socket], object]) -> Iterator[PlainSocket]:
+    """A connection to a process's other end, which `say` speaks for."""
+    path = folder / "other.sock"
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.socket(socket.AF_UNIX))
+        server.bind(str(path))
+        server.listen()
+
+        def serve() -> None:
+            conn, _ = server.accept()
+            with conn:
+                received(conn, len(GREETING))
+                say(conn)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        stack.callback(thread.join)
+        sock = PlainSocket(path)
+        stack.callback(sock.close)
+        yield sock
+
+
+def exchanged(sock: PlainSocket, text: bytes, timeout_ms: int = TIMEOUT_MS) -> bytes:
+    context = sock.new_context(timeout_ms)
+    try:
+        context.send(text)
+        return bytes(context.recv())
+    finally:
+        context.close()
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", ANSWER])
+@pytest.mark.parametrize("cuts", [(), (1,), (8, 9), (9, 13), (12, 13, 14)])
+def test_answers_in_pieces(tmp_path: Path, text: bytes, cuts: Sequence[int]) -> None:
+    asked = []
+
+    def say(conn: socket.socket) -> None:
+        conn.sendall(GREETING[:3])
+        conn.sendall(GREETING[3:])
+        for _ in range(2):
+            number, question = request(conn)
+            asked.append(question)
+            answer = frame(number, text)
+            for begin, end in zip((0, *cuts), (*cuts, len(answer)), strict=True):
+                conn.sendall(answer[begin:end])
+
+    with listening(tmp_path, say) as sock:
+        for question in (b"short", ANSWER):  # on one connection
+            assert exchanged(sock, question) == text
+    assert asked == [b"short", ANSWER]
+
+
+WRONG: dict[str, Callable[[int], bytes]] = {
+    "of another request": lambda number: frame(number ^ 1, b"{}"),
+    "of another kind": lambda number: frame(number, b"{}", kind=0),
+    "longer than it says": lambda number: frame(number, b"{}", length=5),
+    "shorter than a number": lambda number: frame(number, b"", length=3),
+    "larger than the memory": lambda number: frame(number, b"{}", length=1 << 62),
+    "cut off": lambda number: frame(number, b"{}", length=100),
+    "cut off in its head": lambda number: frame(number, b"{}")[:7],
+    "none": lambda _: b"",
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_answers_that_are_wrong(tmp_path: Path, kind: str) -> None:
+    def say(conn: socket.socket) -> None:
+        conn.sendall(GREETING)
+        number, _ = request(conn)
+        conn.sendall(WRONG[kind](number))
+
+    with listening(tmp_path, say) as sock, pytest.raises(TransportLost):
+        exchanged(sock, b"{}")
+
+
+def test_what_greets_otherwise_is_no_daemon(tmp_path: Path) -> None:
+    with (
+        listening(tmp_path, lambda conn: conn.sendall(b"HTTP/1.1 ")) as sock,
+        pytest.raises(TransportLost, match="no daemon"),
+    ):
+        exchanged(sock, b"{}")
+
+
+def test_no_answer_in_time(tmp_path: Path) -> None:
+    def say(conn: socket.socket) -> None:
+        conn.sendall(GREETING)
+        request(conn)
+        assert conn.recv(1) == b""  # the client closes what it waits for no more
+
+    with listening(tmp_path, say) as sock, pytest.raises(TransportTimeout):
+        exchanged(sock, b"{}", timeout_ms=50)
+
+
+def test_closing_ends_an_exchange(tmp_path: Path) -> None:
+    asked = threading.Event()
+
+    def say(conn: socket.socket) -> None:
+        conn.sendall(GREETING)
+        request(conn)
+        asked.set()
+        assert conn.recv(1) == b""
+
+    with listening(tmp_path, say) as sock, ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(exchanged, sock, b"{}")
+        assert asked.wait(60)
+        sock.close()
+        with pytest.raises(TransportLost):
+            answer.result(60)
+        with pytest.raises(TransportLost):
+            exchanged(sock, b"{}")
+
+
+def test_a_fork_in_the_middle_leaves_the_answer_to_the_parent(tmp_path: Path) -> None:
+    forked = threading.Event()
+
+    def say(conn: socket.socket) -> None:
+        conn.sendall(GREETING)
+        number, _ = request(conn)
+        assert forked.wait(60)
+        conn.sendall(frame(number, b"{}"))
+
+    with listening(tmp_path, say) as sock:
+        context = sock.new_context(TIMEOUT_MS)
+        context.send(b"{}")
+        pid = os.fork()
+        if pid == 0:
+            try:
+                context.recv()
+            except TransportLost:
+                os._exit(3)
+            os._exit(4)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+        forked.set()
+        assert context.recv() == b"{}"
