@@ -48,7 +48,7 @@ class Client(Calling):
     autostart : bool
         Start a daemon for the workspace when none runs.
     workspace : str or Path, optional
-        A folder of the workspace; by default the current one.
+        A folder of the workspace, or its configuration file; by default the current folder.
 
     Raises
     ------
@@ -89,7 +89,7 @@ class Client(Calling):
         self._connection.close()
 
     def ping(self) -> dict[str, Json]:
-        """Return ``version``, ``protocol_version``, ``uptime_secs``, ``workspace``."""
+        """Return ``version``, ``protocol_version``, ``uptime_secs``, ``workspace``, ``config``."""
         return self._do(calls.ping())
 
     def validate_op(

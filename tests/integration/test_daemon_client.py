@@ -82,6 +82,7 @@ def test_no_workspace(tmp_path: Path) -> None:
 
 def test_a_socket_that_is_named(daemon: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUEMU_SOCKET", daemon.socket)
+    monkeypatch.chdir(daemon.root)
     with Client() as client:
         assert client.socket_path == daemon.socket
         client.ping()
