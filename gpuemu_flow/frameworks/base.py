@@ -145,8 +145,11 @@ class FrameworkAdapter(ABC):
     ----------
     name, package, extra : str
         Names of the framework, of the package to import, and of our extra that installs it.
+    mutable : bool
+        True if an op can change the tensors that `from_numpy` makes.
     """
 
+    mutable = False
     name = "unknown"
     package = ""
     extra = ""

@@ -213,6 +213,17 @@ def test_validation_by_the_daemon(unserved: Served) -> None:
         assert (found.total, found.failed, len(found.forward_failures)) == (1, 1, 1)
 
 
+def test_an_op_that_changes_its_input(unserved: Served) -> None:
+    unserved.start()
+    with unserved.client() as client:
+        options: dict[str, Any] = {"iterations": 3, "seed": 5, "dtypes": ["float32", "bfloat16"]}
+        found = adapters.fuzz_pytorch_op(client, "double", lambda x: x.mul_(2), **options)
+        assert (found.passed, found.failed) == (0, 3)
+        kinds = [result.failures[0].kind for result in found.forward_failures]
+        assert kinds == ["InputModified"] * 3
+        assert adapters.fuzz_pytorch_op(client, "double", lambda x: x.mul(2), **options).passed == 3
+
+
 def test_fuzzing_without_a_daemon() -> None:
     options: dict[str, Any] = {
         "ref_fn": lambda x: x * x, "iterations": 5, "seed": 3, "names": ["x"],
