@@ -260,4 +260,6 @@ def agree(
         if not same:
             message = f"{what}: output {number} differs by up to {difference:.3g}"
             return CheckOutcome(False, message, difference)
+    if not any(array.size for array in actual):
+        return CheckOutcome(False, f"{what}: no verdict: the outputs hold no element")
     return CheckOutcome(True, f"{what}: {len(actual)} outputs agree", worst)

@@ -96,7 +96,8 @@ class _Tried:
         run = caller(self.op, arrays)
         tensors = {name: self.adapter.from_numpy(a) for name, a in arrays.items()}
         output = run(dict(tensors))
-        for name, check in self.checks.items():
+        judgeable = any(array.size for array in arrays.values())
+        for name, check in self.checks.items() if judgeable else ():
             outcome = check(self.op, arrays)
             if not outcome.passed:
                 self.failures[name].append(replace(outcome, seed=case_seed))
