@@ -311,15 +311,21 @@ class Connection:
         return None
 
     def _require_workspace(self, pong: Mapping[str, Json], config: Path) -> None:
-        """Raise an error if the daemon judges by another configuration than this client's."""
+        """Raise an error if the daemon judges by another configuration than this client's.
+
+        Whoever names the socket of a daemon in another container is believed: the folder has
+        another path there.
+        """
         root = pong.get("workspace")
+        if self._named is not None and (root is None or not Path(root).exists()):
+            return
         if root == str(config.parent):
             served = pong.get("config", str(config))
             if served != str(config):
                 text = f"the daemon of {root} judges by {served}, not by {config}"
                 hint = "end it: `gpuemu-flow daemon stop`"
                 raise DaemonUnreachableError(Problem("client-other-workspace", text, hint))
-        elif root is not None or self._named is None:
+        else:
             where = self._named or self.socket_path
             text = f"the daemon at {where} serves {root or 'no workspace'}, not {config.parent}"
             hint = "unset GPUEMU_SOCKET" if self._named else "give each a socket of its own"

@@ -108,6 +108,20 @@ def impostor(folder: Path, reply: object) -> Iterator[str]:
     thread.join()
 
 
+def test_a_daemon_in_another_container(at_home: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of the workspace has another path there: who names the socket is believed."""
+    pong = {"type": "Pong", "version": "9", "protocol_version": 1, "uptime_secs": 1}
+    for workspace, believed in (("/not/here", True), ("/", False)):
+        with impostor(at_home.folder, {**pong, "workspace": workspace}) as path:
+            monkeypatch.setenv("GPUEMU_SOCKET", path)
+            with Client() as client:
+                if believed:
+                    assert client.ping()["workspace"] == workspace
+                    continue
+                with pytest.raises(DaemonUnreachableError, match="serves /, not"):
+                    client.ping()
+
+
 def test_another_version(unserved: Served) -> None:
     for version, who in ((2, "client"), (0, "daemon")):
         reply = {"type": "Pong", "version": "9", "protocol_version": version, "uptime_secs": 1}
