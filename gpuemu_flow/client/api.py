@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,13 +23,11 @@ from gpuemu_flow.client.results import (
     ReproduceResult,
     TestCase,
     ValidationResult,
-    raised_result,
     summed,
 )
+from gpuemu_flow.client.trying import RunOp, try_op
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.types import Json
-
-RunOp = Callable[[dict[str, Any]], Any]
 
 BATCH = 16  # cases that client-side fuzzing asks for at a time
 SUBMITTED_AT_ONCE = 5000  # cases; a daemon takes twice as many in one request
@@ -48,7 +46,7 @@ class Client(Calling):
     autostart : bool
         Start a daemon for the workspace when none runs.
     workspace : str or Path, optional
-        A folder of the workspace; by default the current one.
+        A folder of the workspace, or its configuration file; by default the current folder.
 
     Raises
     ------
@@ -89,7 +87,7 @@ class Client(Calling):
         self._connection.close()
 
     def ping(self) -> dict[str, Json]:
-        """Return ``version``, ``protocol_version``, ``uptime_secs``, ``workspace``."""
+        """Return ``version``, ``protocol_version``, ``uptime_secs``, ``workspace``, ``config``."""
         return self._do(calls.ping())
 
     def validate_op(
@@ -280,6 +278,8 @@ class Client(Calling):
     ) -> FuzzResults:
         """Fuzz an op that runs in this process.
 
+        An op that changes an input which `mutates` does not name fails, whatever it returns.
+
         Parameters
         ----------
         op_name, seed, op_schema, dtypes
@@ -324,21 +324,13 @@ class Client(Calling):
         client: Mapping[str, Json],
     ) -> ValidationResult:
         """Run one case; report exceptions of the op as failures, and raise errors of the daemon."""
-        # The op may write to its inputs: what is submitted must be what the case was.
-        given = case.fresh_inputs()
+        call, instead = try_op(op_name, case, function, kwargs, client)
         try:
-            output = function(given)
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            call = calls.raised(op_name, case.inputs, text, kwargs, seed=case.seed, client=client)
-            try:
-                return self._do(call)
-            except ClientError:  # such as of a daemon that wants an output
-                return raised_result(op_name, case.seed, text)
-        call = calls.validate(
-            op_name, case.inputs, output, kwargs, seed=case.seed, dtype=None, client=client
-        )
-        return self._do(call)
+            return self._do(call)
+        except ClientError:
+            if instead is None:
+                raise
+            return instead
 
     def fuzz_op(
         self,

@@ -111,6 +111,23 @@ def as_arrays(
     }
 
 
+def elements_changed(
+    before: Mapping[str, NDArray[Any]], after: Mapping[str, NDArray[Any]]
+) -> dict[str, int]:
+    """Count the elements of each array that an op changed, by name; NaN that stays is no change."""
+    found = {}
+    for name, array in before.items():
+        now = after[name]
+        if now.shape != array.shape or now.dtype != array.dtype:
+            found[name] = max(1, array.size)
+            continue
+        old, new = array.tobytes(), now.tobytes()
+        if old != new:
+            differs = np.frombuffer(old, np.uint8) != np.frombuffer(new, np.uint8)
+            found[name] = int(differs.reshape(-1, array.itemsize).any(axis=1).sum())
+    return found
+
+
 def output_fields(output: Any, dtype: str | None = None) -> dict[str, Any]:
     """Return the fields of a request that hold an output: one tensor, or several by name.
 

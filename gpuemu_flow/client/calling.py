@@ -52,7 +52,11 @@ class Calling:
 
     def give_up(self, request_id: str) -> None:
         """Cancel the request of that name in the daemon."""
-        self._do(calls.cancel(request_id))
+        self._ask_about(calls.cancel(request_id))
+
+    def _ask_about(self, call: Call[T]) -> T:
+        """Make a call about another one, whose daemon has to be running."""
+        return self._connection.exchange_messages(call, self.timeout_ms or TIMEOUT_MS, start=False)
 
     @contextmanager
     def _watched(self, request_id: str, on_progress: OnProgress | None) -> Iterator[None]:
@@ -64,7 +68,7 @@ class Calling:
         def watch() -> None:
             while not ended.wait(PROGRESS_SECONDS):
                 with suppress(ClientError):
-                    on_progress(*self._do(calls.progress(request_id)))
+                    on_progress(*self._ask_about(calls.progress(request_id)))
 
         thread = threading.Thread(target=watch, name="gpuemu-progress", daemon=True)
         thread.start()

@@ -119,6 +119,7 @@ def validate(
     seed: int | None,
     dtype: str | None,
     client: Mapping[str, Json] | None = None,
+    modified: Mapping[str, int] | None = None,
 ) -> Call[ValidationResult]:
     """Make the request to judge an output, as that of the case with `seed` if given.
 
@@ -127,6 +128,8 @@ def validate(
     output : tensor, or mapping of name to tensor
     client : mapping, optional
         Who submits, and by which code; see `identity`.
+    modified : mapping of str to int, optional
+        Elements that the op changed in its inputs, by input; an extension of protocol v1.
 
     Raises
     ------
@@ -143,6 +146,8 @@ def validate(
     }
     if client is not None:
         request["client"] = dict(client)
+    if modified:
+        request["modified"] = dict(modified)
     request.update(output_fields(output, dtype))
     if seed is None:
         return Call({"type": "ValidateOp", **request}, "ValidationResult", _result)

@@ -1,7 +1,8 @@
-"""A client's connection: finds or starts the daemon, checks its version, sends and receives.
+"""A client's connection: finds or starts its workspace's daemon, sends and receives.
 
-Threads may share a connection: each call under way has a socket. A process that was forked connects
-anew.
+Threads may share a connection: each call under way has a socket. Each socket begins with a ping,
+whose answer says whether the daemon is of the right workspace, since after a daemon's end another
+may listen at its path. A process that was forked connects anew.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -21,28 +23,46 @@ from gpuemu_flow.client.calls import Call, Reply
 from gpuemu_flow.client.errors import (
     ClientError,
     DaemonUnreachableError,
+    OtherWorkspaceError,
     RequestTimeoutError,
+    TransportClosed,
     TransportError,
+    TransportFull,
     TransportLost,
     TransportTimeout,
+    TransportUnreached,
     VersionMismatchError,
     refused,
 )
-from gpuemu_flow.client.plain_socket import PlainSocket
+from gpuemu_flow.client.plain_socket import (
+    CONNECT_MILLISECONDS,
+    REFUSED_SECONDS,
+    Opening,
+    PlainContext,
+    PlainSocket,
+)
 from gpuemu_flow.errors import FlowError, Problem
+from gpuemu_flow.types import Json
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES, PROTOCOL_VERSION
-from gpuemu_flow.wire.address import MAX_PATH_BYTES, default_socket, find_root, fits, read_info
+from gpuemu_flow.wire.address import (
+    CONFIG_NAME,
+    MAX_PATH_BYTES,
+    default_socket,
+    find_config,
+    fits,
+    read_info,
+    user_folders,
+    workspace_stem,
+)
 from gpuemu_flow.wire.envelope import WireError, parse, render
 from gpuemu_flow.wire.exchange import Exchange
-from gpuemu_flow.wire.launch import start_daemon
+from gpuemu_flow.wire.launch import START_SECONDS, start_daemon
 from gpuemu_flow.wire.tensors import encode_tensor
 
 T = TypeVar("T")
 
 START_HINT = "start one with `gpuemu-flow daemon start --background`"
 AUTOSTART_IDLE_SECONDS = 4 * 3600.0
-CONNECT_MILLISECONDS = 5000
-REFUSED_SECONDS = 0.1  # as often as the transport itself tries to connect again
 
 _connections: WeakSet[Connection] = WeakSet()
 
@@ -55,10 +75,16 @@ class Connection:
     socket_path : str or Path or None
         None finds the daemon of the workspace that the current folder belongs to.
     workspace : str or Path or None
-        A folder of that workspace instead of the current one.
+        A folder of that workspace instead of the current one, or its configuration file.
     autostart : bool
         Start a daemon for the workspace when none runs.
     environ : mapping
+
+    Raises
+    ------
+    ClientError
+        ``client-no-workspace``: there is none in the folder given, or ``GPUEMU_CONFIG`` names a
+        file that is not there.
     """
 
     def __init__(
@@ -72,28 +98,27 @@ class Connection:
         self._environ = environ
         named = socket_path or environ.get("GPUEMU_SOCKET") or None
         self._named = None if named is None else Path(named).expanduser().absolute()
-        start = Path.cwd() if workspace is None else Path(workspace)
-        self._root = None if self._named is not None else find_root(start, environ)
-        if workspace is not None and self._named is None and self._root is None:
-            raise ClientError(
-                Problem("client-no-workspace", f"there is no gpuemu.toml in {start} or above it")
-            )
-        self._autostart = autostart and self._root is not None
-        self._lock = threading.RLock()
+        self._config: Path | None = None
+        # Whoever gives a socket alone means the daemon there, from whatever folder they call.
+        if not socket_path or workspace is not None:
+            self._config = _config_of(workspace, environ)
+        self._autostart = autostart and self._named is None
+        self._lock = threading.Lock()
+        self._start_lock = threading.Lock()
         self._socket: PlainSocket | None = None
-        self._exchange: Exchange | None = None
-        self.pong: dict[str, Any] = {}
+        self._opening = Opening(render(calls.ping().request), self._meet)
         self._process = os.getpid()
         _connections.add(self)
 
     def start_anew(self) -> None:
         """Drop the parent's connection, in a process that was just forked.
 
-        Another thread of the parent may have held the lock.
+        Another thread of the parent may have held a lock.
         """
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        self._start_lock = threading.Lock()
         self._process = os.getpid()
-        socket, self._socket, self._exchange = self._socket, None, None
+        socket, self._socket = self._socket, None
         if socket is not None:
             socket.abandon()
 
@@ -102,17 +127,21 @@ class Connection:
         """Return the path of the daemon's socket, whether it exists or not."""
         if self._named is not None:
             return self._named
-        info = read_info(self._root, self._environ) if self._root is not None else None
-        return Path(info["socket"]) if info is not None else default_socket(self._environ)
+        if self._config is None:
+            return default_socket(self._environ)
+        info = read_info(self._config.parent, self._environ)
+        if info is not None:
+            return Path(info["socket"])
+        return user_folders(self._environ)[0] / f"{workspace_stem(self._config.parent)}.sock"
 
     def close(self) -> None:
         """Close the connection; the next call connects again."""
         with self._lock:
-            if self._socket is not None:
-                self._socket.close()
-                self._socket = None
+            socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.close()
 
-    def prepare(self, call: Call[T]) -> bytes:
+    def prepare(self, call: Call[T], exchange: Exchange | None) -> bytes:
         """Encode a call as a message.
 
         Raises
@@ -120,8 +149,16 @@ class Connection:
         ClientError
             ``client-too-large``, ``client-bad-request``.
         """
+
+        def encoded(value: object) -> Any:
+            if isinstance(value, np.ndarray):
+                return encode_tensor(value, None, exchange)
+            if isinstance(value, Mapping):
+                return dict(value)
+            raise TypeError(f"a {type(value).__name__} cannot be written")
+
         try:
-            data = render(call.request, self._encoded)
+            data = render(call.request, encoded)
         except (WireError, TypeError, ValueError) as error:
             raise ClientError(Problem("client-bad-request", str(error))) from None
         if len(data) > MAX_MESSAGE_BYTES:
@@ -134,15 +171,7 @@ class Connection:
             )
         return data
 
-    def _encoded(self, value: object) -> Any:
-        """Return a tensor as a message has it, or a mapping as JSON has it."""
-        if isinstance(value, np.ndarray):
-            return encode_tensor(value, None, self._exchange)
-        if isinstance(value, Mapping):
-            return dict(value)
-        raise TypeError(f"a {type(value).__name__} cannot be written")
-
-    def read(self, call: Call[T], data: bytes | bytearray) -> T:
+    def read(self, call: Call[T], data: bytes | bytearray, exchange: Exchange | None) -> T:
         """Decode the reply to a call into its result.
 
         Raises
@@ -157,49 +186,112 @@ class Connection:
                 code = str(envelope.fields.get("code", ""))
                 raise refused(code, str(envelope.fields.get("message", "unknown error")))
             if kind == call.expects:
-                return call.read(Reply(envelope, self._exchange))
+                return call.read(Reply(envelope, exchange))
             reason = f"a reply of type {kind!r} where {call.expects} was expected"
         except (WireError, KeyError, TypeError, ValueError, AttributeError) as error:
             reason = f"{type(error).__name__}: {error}"
         raise ClientError(Problem("client-bad-reply", f"the daemon answered wrongly: {reason}"))
 
-    def socket(self) -> PlainSocket:
-        """Return the socket, connecting it first where needed.
+    def exchange_messages(self, call: Call[T], timeout_ms: int, *, start: bool = True) -> T:
+        """Send a call once and wait for its result, connecting first where needed.
+
+        Parameters
+        ----------
+        call : Call
+        timeout_ms : int
+            Milliseconds for the exchange, after the connection is made.
+        start : bool
+            False: start no daemon for this call.
 
         Raises
         ------
-        DaemonUnreachableError, VersionMismatchError
+        ClientError
         """
+        context = self._begin(timeout_ms, start=start)
+        exchange: Exchange | None = context.met
+        try:
+            context.send(self.prepare(call, exchange))
+            answer = context.recv()
+        except TransportError as error:
+            raise transport_error(error, timeout_ms) from None
+        finally:
+            context.close()
+        return self.read(call, answer, exchange)
+
+    def _begin(self, timeout_ms: int, *, start: bool) -> PlainContext:
+        """Return an exchange with a daemon of the right workspace, which may have to be started."""
         if self._process != os.getpid():  # forked in a way that Python did not see
             self.start_anew()
+        found = self._reach(timeout_ms)
+        if not isinstance(found, PlainContext):
+            # What was connected has ended; a daemon that was started since may listen elsewhere.
+            started = start and self._autostart and self._config is not None
+            found = self._start(timeout_ms) if started else self._reach(timeout_ms)
+        if isinstance(found, PlainContext):
+            return found
+        raise found
+
+    def _reach(self, timeout_ms: int) -> PlainContext | DaemonUnreachableError:
+        """Begin an exchange with the daemon that listens; or return the error that none does."""
         with self._lock:
             if self._socket is None:
-                self._socket = self._connect()
+                self._socket = PlainSocket(_fitting(self.socket_path), self._opening)
+            socket = self._socket
+        try:
+            return socket.new_context(timeout_ms)
+        except (TransportUnreached, TransportClosed):
+            text = f"no daemon listens at {socket.path}"
+            error = DaemonUnreachableError(Problem("client-no-daemon", text, START_HINT))
+        except OtherWorkspaceError as other:
+            error = other
+        except TransportFull:
+            text = f"the daemon at {socket.path} takes no more clients"
+            hint = "end some, or raise [daemon] max_connections"
+            raise DaemonUnreachableError(Problem("client-too-many-clients", text, hint)) from None
+        except TransportError as lost:
+            raise transport_error(lost, CONNECT_MILLISECONDS) from None
+        with self._lock:
+            if self._socket is socket:
+                self._socket = None
+        socket.retire()
+        return error
+
+    def _start(self, timeout_ms: int) -> PlainContext | DaemonUnreachableError:
+        """Start the workspace's daemon and begin an exchange with it.
+
+        Where another process has just started one, or the last one is still ending, this waits.
+        """
+        assert self._config is not None  # noqa: S101 - for the type checker
+        root = self._config.parent
+        environ = {name: text for name, text in self._environ.items() if name != "GPUEMU_CONFIG"}
+        if self._config.name != CONFIG_NAME:
+            environ["GPUEMU_CONFIG"] = str(self._config)
+        deadline = time.monotonic() + START_SECONDS
+        with self._start_lock:
+            while True:
+                found = self._reach(timeout_ms)
+                if isinstance(found, PlainContext) or time.monotonic() > deadline:
+                    return found
                 try:
-                    self._greet()
-                except BaseException:
-                    self.close()
-                    raise
-            return self._socket
+                    info = start_daemon(root, environ, idle_seconds=AUTOSTART_IDLE_SECONDS)
+                except FlowError as error:
+                    raise DaemonUnreachableError(error.problems[0]) from None
+                if not info:
+                    time.sleep(REFUSED_SECONDS)
 
-    def _connect(self) -> PlainSocket:
-        path = self.socket_path
-        socket = _dial(path)
-        if socket is None and self._autostart and self._root is not None:
-            try:
-                start_daemon(self._root, self._environ, idle_seconds=AUTOSTART_IDLE_SECONDS)
-            except FlowError as error:
-                raise DaemonUnreachableError(error.problems[0]) from None
-            path = self.socket_path
-            socket = _dial(path)
-        if socket is None:
-            raise DaemonUnreachableError(
-                Problem("client-no-daemon", f"no daemon listens at {path}", START_HINT)
-            )
-        return socket
+    def _meet(self, data: bytes | bytearray) -> Exchange | None:
+        """Read the answer to a connection's first ping.
 
-    def _greet(self) -> None:
-        pong = self._first_answer()
+        Returns
+        -------
+        Exchange or None
+            For tensors that are passed as files.
+
+        Raises
+        ------
+        VersionMismatchError, OtherWorkspaceError, DaemonUnreachableError
+        """
+        pong = self.read(calls.ping(), data, None)
         theirs = pong.get("protocol_version", 0)
         if theirs != PROTOCOL_VERSION:
             older = "client" if isinstance(theirs, int) and theirs > PROTOCOL_VERSION else "daemon"
@@ -211,51 +303,33 @@ class Connection:
                 ),
                 "VersionMismatch",
             )
-        self.pong = pong
-        self._exchange = None
+        if self._config is not None:
+            self._require_workspace(pong, self._config)
         if isinstance(pong.get("exchange"), str):
-            try:
-                self._exchange = Exchange(Path(pong["exchange"]))
-            except WireError:
-                pass  # another machine's, or another user's: tensors travel in the messages
+            with suppress(WireError):  # another machine's, or another user's
+                return Exchange(Path(pong["exchange"]))
+        return None
 
-    def _first_answer(self) -> dict[str, Any]:
-        """Ping the daemon until it answers, since one with too many clients hangs up at first."""
-        deadline = time.monotonic() + CONNECT_MILLISECONDS / 1000
-        while True:
-            try:
-                return self.exchange_messages(calls.ping(), CONNECT_MILLISECONDS)
-            except (DaemonUnreachableError, RequestTimeoutError) as error:
-                if time.monotonic() < deadline:
-                    time.sleep(REFUSED_SECONDS)
-                    continue
-                if not _hangs_up(self.socket_path):
-                    raise
-                text = f"the daemon at {self.socket_path} takes no more clients"
-                hint = "end some, or raise [daemon] max_connections"
-                raise DaemonUnreachableError(
-                    Problem("client-too-many-clients", text, hint)
-                ) from error
+    def _require_workspace(self, pong: Mapping[str, Json], config: Path) -> None:
+        """Raise an error if the daemon judges by another configuration than this client's.
 
-    def exchange_messages(self, call: Call[T], timeout_ms: int) -> T:
-        """Send a call and wait for its result.
-
-        Raises
-        ------
-        ClientError
+        Whoever names the socket of a daemon in another container is believed: the folder has
+        another path there.
         """
-        socket = self.socket()
-        data = self.prepare(call)
-        try:
-            context = socket.new_context(timeout_ms)
-            try:
-                context.send(data)
-                answer = context.recv()
-            finally:
-                context.close()
-        except TransportError as error:
-            raise transport_error(error, timeout_ms) from None
-        return self.read(call, answer)
+        root = pong.get("workspace")
+        if self._named is not None and (root is None or not Path(root).exists()):
+            return
+        if root == str(config.parent):
+            served = pong.get("config", str(config))
+            if served != str(config):
+                text = f"the daemon of {root} judges by {served}, not by {config}"
+                hint = "end it: `gpuemu-flow daemon stop`"
+                raise DaemonUnreachableError(Problem("client-other-workspace", text, hint))
+        else:
+            where = self._named or self.socket_path
+            text = f"the daemon at {where} serves {root or 'no workspace'}, not {config.parent}"
+            hint = "unset GPUEMU_SOCKET" if self._named else "give each a socket of its own"
+            raise OtherWorkspaceError(Problem("client-other-workspace", text, hint))
 
 
 def transport_error(error: TransportError, timeout_ms: int) -> ClientError:
@@ -279,8 +353,8 @@ def transport_error(error: TransportError, timeout_ms: int) -> ClientError:
     return ClientError(Problem("client-transport", f"the request failed: {error}"))
 
 
-def _dial(path: Path) -> PlainSocket | None:
-    """Return a connected socket, or None when nobody listens."""
+def _fitting(path: Path) -> Path:
+    """Return a socket's path, or raise ClientError where it is too long."""
     if not fits(path):
         raise ClientError(
             Problem(
@@ -289,21 +363,39 @@ def _dial(path: Path) -> PlainSocket | None:
                 "give a shorter one",
             )
         )
-    try:
-        return PlainSocket(path)
-    except OSError:
-        return None
+    return path
 
 
-def _hangs_up(path: Path) -> bool:
-    """Tell whether a daemon lets connections in and ends them at once."""
-    socket = _dial(path)
-    if socket is None:
-        return False
-    try:
-        return socket.hangs_up(10 * REFUSED_SECONDS)
-    finally:
-        socket.close()
+def _config_of(workspace: str | Path | None, environ: Mapping[str, str]) -> Path | None:
+    """Return the configuration that a client's daemon must judge by.
+
+    Parameters
+    ----------
+    workspace : str or Path or None
+        A folder or a configuration; None for the current folder, which may be in no workspace.
+
+    Raises
+    ------
+    ClientError
+        ``client-no-workspace``.
+    """
+    if workspace is None:
+        found = find_config(Path.cwd(), environ)
+        named = environ.get("GPUEMU_CONFIG", "")
+        if found is None and named:
+            text = f"GPUEMU_CONFIG names {named}, which does not exist"
+            raise ClientError(Problem("client-no-workspace", text))
+        return found
+    start = Path(workspace)
+    if start.is_file():
+        return start.parent.resolve() / start.name
+    found = find_config(start, environ)
+    if found is None or not start.resolve().is_relative_to(found.parent):
+        found = find_config(start, {})  # GPUEMU_CONFIG is of another workspace than the one given
+    if found is None:
+        text = f"there is no {CONFIG_NAME} in {start} or above it"
+        raise ClientError(Problem("client-no-workspace", text))
+    return found
 
 
 def _after_fork() -> None:

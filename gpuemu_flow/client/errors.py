@@ -57,6 +57,10 @@ class DaemonUnreachableError(ClientError):
 ConnectionError = DaemonUnreachableError  # noqa: A001 - the documented name
 
 
+class OtherWorkspaceError(DaemonUnreachableError):
+    """Error of a daemon that serves another workspace than the client's."""
+
+
 class VersionMismatchError(ClientError):
     """Error of a daemon that speaks another version of the protocol."""
 
@@ -73,8 +77,24 @@ class TransportTimeout(TransportError):  # noqa: N818 - an outcome of an exchang
     """Error of an exchange without an answer in time."""
 
 
+class TransportUnreached(TransportError):  # noqa: N818
+    """Error of a path at which nobody listens; nothing was sent."""
+
+
+class TransportFull(TransportError):  # noqa: N818
+    """Error of a daemon that lets no more connections in; nothing was sent."""
+
+
 class TransportLost(TransportError):  # noqa: N818
-    """Error of a connection that the other side closed, or on which it broke the protocol."""
+    """Error of a connection that was closed, or on which the other side broke the protocol."""
+
+
+class TransportEnded(TransportLost):
+    """Error of a connection that the other side closed."""
+
+
+class TransportClosed(TransportLost):
+    """Error of connections that this side closed before anything was sent."""
 
 
 def refused(code: str, message: str) -> ClientError:

@@ -14,11 +14,25 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from gpuemu_flow.client.errors import TransportLost, TransportTimeout
+from gpuemu_flow.client.errors import (
+    TransportClosed,
+    TransportEnded,
+    TransportFull,
+    TransportLost,
+    TransportTimeout,
+    TransportUnreached,
+)
 
+CONNECT_MILLISECONDS = 5000
+REFUSED_SECONDS = 0.1  # as often as the transport itself tries to connect again
+MOST_IDLE = 4
+"""Connections that are kept for later exchanges: each takes one of the daemon's places."""
 _GREETING = struct.Struct(">4sHH")
 _FRAME = struct.Struct(">BQI")
 """Kind of the frame, bytes that follow the length, number of the request."""
@@ -30,169 +44,275 @@ _SHORT = 1 << 16
 """Bytes up to which a message, as most are, is sent and read by one call of the system."""
 
 
+@dataclass(frozen=True)
+class Opening:
+    """The first exchange on each connection, which identifies the daemon.
+
+    Attributes
+    ----------
+    data : bytes
+        The message; may be sent any number of times.
+    read : callable
+        Turns its answer into the connection's `PlainContext.met`, or raises to refuse it.
+    """
+
+    data: bytes
+    read: Callable[[bytes | bytearray], Any]
+
+
 class PlainSocket:
-    """A connection to one daemon; each exchange under way has a socket of its own. Thread-safe.
+    """Connections to what listens at a path, one for each exchange under way. Thread-safe.
 
     Parameters
     ----------
     path : Path
-
-    Raises
-    ------
-    OSError
-        Nobody listens.
+    opening : Opening, optional
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.Lock()
+    def __init__(self, path: Path, opening: Opening | None = None) -> None:
+        self.path = path
+        self._opening = opening
+        self._changed = threading.Condition()
         self._closed = False
-        self._idle = [_connected(path)]
+        self._idle: list[_Connection] = []
         self._busy: set[_Connection] = set()
 
     def new_context(self, timeout_ms: int) -> PlainContext:
-        """Begin the exchange of one message for an answer."""
-        return PlainContext(self, timeout_ms)
+        """Begin the exchange of one message for an answer, on an idle connection or a new one.
 
-    def take(self) -> _Connection:
-        """Take an idle connection, or make one."""
+        Raises
+        ------
+        TransportUnreached
+            Nobody listens.
+        TransportFull
+            The daemon lets no more clients in.
+        TransportTimeout
+            The opening had no answer.
+        TransportLost
+            The socket was closed, or what listens is no daemon.
+        """
+        return PlainContext(self, self._take(timeout_ms), timeout_ms)
+
+    def _take(self, timeout_ms: int) -> _Connection:
+        begun = time.monotonic()
         while True:
-            with self._lock:
+            with self._changed:
                 if self._closed:
-                    raise TransportLost("the connection was closed")
+                    raise TransportClosed("the connection was closed")
                 connection = self._idle.pop() if self._idle else None
-                if connection is not None and _lives(connection):
+                if connection is not None and connection.lives():
                     self._busy.add(connection)
                     return connection
-            if connection is None:
-                break
-            connection.close()  # the daemon was started anew since
+                own = bool(self._busy)
+            if connection is not None:
+                connection.close()  # the daemon has ended, or needed the place
+                continue
+            connection = self._open()
+            if connection is not None:
+                with self._changed:
+                    if not self._closed:
+                        self._busy.add(connection)
+                        return connection
+                connection.close()
+                continue
+            # Where this client has other exchanges under way, one of their places becomes free.
+            patience = max(CONNECT_MILLISECONDS, timeout_ms if own else 0) / 1000
+            if time.monotonic() - begun > patience:
+                raise TransportFull
+            with self._changed:
+                if not self._idle and not self._closed:
+                    self._changed.wait(REFUSED_SECONDS)
+
+    def _open(self) -> _Connection | None:
+        """Return a new connection on which the daemon has answered; None if it is full.
+
+        A daemon that is full hangs up after it has let a connection in, or leaves it in its queue.
+        """
+        connection = _Connection()
+        kept = False
         try:
-            connection = _connected(self._path)
-        except OSError as error:
-            raise TransportLost(str(error)) from None
-        with self._lock:
-            if not self._closed:
-                self._busy.add(connection)
-                return connection
-        connection.close()
-        raise TransportLost("the connection was closed")
+            connection.settimeout(CONNECT_MILLISECONDS / 1000)
+            try:
+                connection.connect(str(self.path))
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                raise TransportUnreached(str(error)) from None
+            connection.say_hello()
+            if self._opening is not None:
+                deadline = time.monotonic() + CONNECT_MILLISECONDS / 1000
+                number = _new_number()
+                connection.send_request(number, self._opening.data, deadline)
+                connection.met = self._opening.read(connection.read_answer(number, deadline))
+            kept = True
+        except TransportEnded:
+            return None
+        finally:
+            if not kept:
+                connection.close()
+        return connection
 
     def give_back(self, connection: _Connection) -> None:
-        """Put back a connection whose exchange has succeeded."""
-        with self._lock:
+        """Put back a connection whose exchange has succeeded, or was not begun."""
+        with self._changed:
             self._busy.discard(connection)
-            if not self._closed:
+            if not self._closed and len(self._idle) < MOST_IDLE:
                 self._idle.append(connection)
+                self._changed.notify()
                 return
         connection.close()
 
     def drop(self, connection: _Connection) -> None:
         """Close a connection whose exchange has failed."""
-        with self._lock:
+        with self._changed:
             self._busy.discard(connection)
         connection.close()
 
-    def hangs_up(self, seconds: float) -> bool:
-        """Tell whether the daemon ends the connection at once."""
-        with self._lock:
-            connection = self._idle[-1]
-        connection.settimeout(seconds)
-        try:
-            return not connection.recv(1, socket.MSG_PEEK) or _greeted_then_ended(connection)
-        except OSError:
-            return False
-
     def abandon(self) -> None:
         """Close this process's copies of a parent's connections, without taking the lock."""
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._closed = True
         for connection in (*self._idle, *self._busy):
             connection.close()
 
-    def close(self) -> None:
-        """Close the connections; exchanges under way fail."""
-        with self._lock:
+    def retire(self) -> None:
+        """Begin no more exchanges; those under way go on."""
+        with self._changed:
             self._closed = True
             idle, self._idle = self._idle, []
+            self._changed.notify_all()
+        for connection in idle:
+            connection.close()
+
+    def close(self) -> None:
+        """Close the connections; exchanges under way fail."""
+        self.retire()
+        with self._changed:
             for connection in self._busy:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)  # its thread wakes, and closes it
-        for connection in idle:
-            connection.close()
 
 
 class PlainContext:
     """One exchange; see `PlainSocket.new_context`."""
 
-    def __init__(self, owner: PlainSocket, timeout_ms: int) -> None:
+    def __init__(self, owner: PlainSocket, connection: _Connection, timeout_ms: int) -> None:
         self._owner = owner
         self._deadline = time.monotonic() + timeout_ms / 1000
-        self._connection: _Connection | None = None
-        self._number = secrets.randbits(31) | _LAST
-        self._process = os.getpid()
+        self._connection: _Connection | None = connection
+        self._number = 0
+
+    @property
+    def met(self) -> Any:
+        """Return the result of the connection's opening; None once the answer was received."""
+        return None if self._connection is None else self._connection.met
 
     def send(self, data: bytes) -> None:
         """Send the request, or raise TransportTimeout or TransportLost."""
-        self._connection = connection = self._owner.take()
-        head = _FRAME.pack(1, _NUMBER_SIZE + len(data), self._number)
-        try:
-            self._greet(connection)
-            if len(data) <= _SHORT:
-                data = head + data
-            else:
-                self._wait(connection)
-                connection.sendall(head)
-            self._wait(connection)
-            connection.sendall(data)
-        except TimeoutError:
-            raise TransportTimeout from None
-        except OSError as error:
-            raise TransportLost(str(error)) from None
+        if self._connection is None:
+            raise TransportLost("the exchange has ended")
+        self._number = _new_number()
+        self._connection.send_request(self._number, data, self._deadline)
 
     def recv(self) -> bytes | bytearray:
-        """Return the answer to the request, or raise TransportTimeout or TransportLost."""
+        """Return the answer, or raise TransportTimeout or TransportLost."""
         connection = self._connection
-        if connection is None:
+        if connection is None or not self._number:
             raise TransportLost("nothing was sent")
-        try:
-            number, answer = self._message(connection)
-        except TimeoutError:
-            raise TransportTimeout from None
-        except OSError as error:
-            raise TransportLost(str(error)) from None
-        if number != self._number:
-            raise TransportLost("the daemon answered another request")
+        answer = connection.read_answer(self._number, self._deadline)
         self._connection = None
         self._owner.give_back(connection)
         return answer
 
     def close(self) -> None:
-        """End the exchange; close the connection if no answer came."""
-        if self._connection is not None:
-            self._owner.drop(self._connection)
-            self._connection = None
+        """End the exchange; close the connection if something was sent and no answer came."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            (self._owner.drop if self._number else self._owner.give_back)(connection)
 
-    def _greet(self, connection: _Connection) -> None:
+
+class _Connection(socket.socket):
+    """A connection of this process to a daemon.
+
+    Attributes
+    ----------
+    met : object
+        Result of the opening.
+    """
+
+    met: Any = None
+
+    def __init__(self) -> None:
+        super().__init__(socket.AF_UNIX)
+        self._process = os.getpid()
+        self._greeted = False
+
+    def lives(self) -> bool:
+        """Tell whether the other side of an idle connection is still open."""
+        self.settimeout(0)
+        try:
+            return bool(self.recv(1, socket.MSG_PEEK))  # its greeting, which may not be read yet
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def say_hello(self) -> None:
+        """Send this side's greeting."""
+        try:
+            self.sendall(_GREETING.pack(_MAGIC, _REQUEST, 0))
+        except OSError as error:
+            raise TransportEnded(str(error)) from None
+
+    def send_request(self, number: int, data: bytes, deadline: float) -> None:
+        """Send a request, or raise TransportTimeout or TransportLost."""
+        head = _FRAME.pack(1, _NUMBER_SIZE + len(data), number)
+        try:
+            self._read_greeting(deadline)
+            if len(data) <= _SHORT:
+                data = head + data
+            else:
+                self._wait(deadline)
+                self.sendall(head)
+            self._wait(deadline)
+            self.sendall(data)
+        except TimeoutError:
+            raise TransportTimeout from None
+        except OSError as error:
+            raise TransportEnded(str(error)) from None
+
+    def read_answer(self, number: int, deadline: float) -> bytes | bytearray:
+        """Return the answer to a request, or raise TransportTimeout or TransportLost."""
+        try:
+            found, answer = self._message(deadline)
+        except TimeoutError:
+            raise TransportTimeout from None
+        except OSError as error:
+            raise TransportEnded(str(error)) from None
+        if found != number:
+            raise TransportLost("the daemon answered another request")
+        return answer
+
+    def _read_greeting(self, deadline: float) -> None:
         """Read the other side's greeting, which arrives once per connection and may be late."""
-        if connection.greeted:
+        if self._greeted:
             return
         greeting = bytearray(_GREETING.size)
-        self._fill(connection, memoryview(greeting))
+        self._fill(memoryview(greeting), deadline)
         magic, kind, _ = _GREETING.unpack(greeting)
         if magic != _MAGIC or kind != _REPLY:
             raise TransportLost("what listens there is no daemon")
-        connection.greeted = True
+        self._greeted = True
 
-    def _message(self, connection: _Connection) -> tuple[int, bytes | bytearray]:
+    def _message(self, deadline: float) -> tuple[int, bytes | bytearray]:
         """Read one message: the number of its request, and its text."""
-        self._wait(connection)
-        begin = connection.recv(_SHORT)
+        self._wait(deadline)
+        begin = self.recv(_SHORT)
         if len(begin) < _FRAME.size:
             if not begin:
-                raise TransportLost("the daemon hung up")
+                raise TransportEnded("the daemon hung up")
             rest = bytearray(_FRAME.size - len(begin))
-            self._fill(connection, memoryview(rest))
+            self._fill(memoryview(rest), deadline)
             begin += rest
         kind, length, number = _FRAME.unpack_from(begin)
         size = length - _NUMBER_SIZE
@@ -206,58 +326,27 @@ class PlainContext:
         except (MemoryError, OverflowError):
             raise TransportLost(f"an answer of {size} bytes") from None
         answer[:found] = memoryview(begin)[_FRAME.size :]
-        self._fill(connection, memoryview(answer)[found:])
+        self._fill(memoryview(answer)[found:], deadline)
         return number, answer
 
-    def _fill(self, connection: _Connection, space: memoryview) -> None:
+    def _fill(self, space: memoryview, deadline: float) -> None:
         """Read as many bytes as there is space for."""
         while space:
-            self._wait(connection)
-            read = connection.recv_into(space)
+            self._wait(deadline)
+            read = self.recv_into(space)
             if not read:
-                raise TransportLost("the daemon hung up")
+                raise TransportEnded("the daemon hung up")
             space = space[read:]
 
-    def _wait(self, connection: _Connection) -> None:
+    def _wait(self, deadline: float) -> None:
         """Limit the next operation to the time that is left."""
         if self._process != os.getpid():  # a handler of a signal forked in the middle of it
             raise TransportLost("the answer is the parent process's")
-        left = self._deadline - time.monotonic()
+        left = deadline - time.monotonic()
         if left <= 0:
             raise TransportTimeout
-        connection.settimeout(left)
+        self.settimeout(left)
 
 
-class _Connection(socket.socket):
-    """A socket, with a flag that the daemon's greeting has arrived."""
-
-    greeted = False
-
-
-def _connected(path: Path) -> _Connection:
-    connection = _Connection(socket.AF_UNIX)
-    try:
-        connection.connect(str(path))
-        connection.sendall(_GREETING.pack(_MAGIC, _REQUEST, 0))
-    except OSError:
-        connection.close()
-        raise
-    return connection
-
-
-def _lives(connection: _Connection) -> bool:
-    """Tell whether the other side of an idle connection is still open."""
-    connection.settimeout(0)
-    try:
-        return bool(connection.recv(1, socket.MSG_PEEK))  # its greeting, which may not be read yet
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-
-
-def _greeted_then_ended(connection: _Connection) -> bool:
-    with suppress(TimeoutError):
-        connection.recv(_GREETING.size)
-        return not connection.recv(1)
-    return False
+def _new_number() -> int:
+    return secrets.randbits(31) | _LAST

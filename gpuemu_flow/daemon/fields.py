@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from numpy.typing import NDArray
@@ -143,6 +143,18 @@ class Fields:
             name: self._text(item) if isinstance(item, str) else item
             for name, item in value.items()
         }
+
+    def counts(self, name: str, names: Collection[str]) -> dict[str, int]:
+        """Return positive numbers by name, each of which must be one of `names`; may be absent."""
+        value = self._get(name, None)
+        if value is None:
+            return {}
+        fits = isinstance(value, dict) and all(
+            type(count) is int and count > 0 and key in names for key, count in value.items()
+        )
+        if not fits:
+            raise invalid(f"{name} must be an object of input names and positive integers")
+        return dict(value)
 
     def client(self) -> dict[str, Json]:
         """Return the description that the client gives of itself, an extension of protocol v1."""

@@ -15,6 +15,7 @@ from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validati
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.daemon.submissions import Submission
 from gpuemu_flow.judging.judge_given import GivenCase
+from gpuemu_flow.judging.verdicts import with_violations
 from gpuemu_flow.numerics.weakness import note_of_zeros
 from gpuemu_flow.store.results import CountedResult, NewResult
 from gpuemu_flow.types import BAD, CheckResult, FailureKind, Json, Shape
@@ -139,6 +140,7 @@ class JudgedReplies:
         """
         notes = one.notes if one.issued is not None else (*one.notes, *note_of_zeros(found))
         result = replace(found, notes=(*notes, *found.notes)) if notes else found
+        result = with_violations(result, one.violations)
         seconds = time.perf_counter() - self._begin
         seed = one.given.case.seed
         reply = validation_result(

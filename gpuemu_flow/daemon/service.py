@@ -47,6 +47,7 @@ class Service:
         self.exchange = exchange
         workspace = configured.current().workspace
         config = workspace.config
+        self._config_name = workspace.config_path.name
         self.cache = workspace.cache
         self.references = References(pool, config.execution.max_parallel_refs)
         self.results = ResultStore(
@@ -106,6 +107,7 @@ class Service:
             "server": "gpuemu-flow",
             "in_progress": in_progress,
             "workspace": str(self._configured.root),
+            "config": str(self._configured.root / self._config_name),
             "exchange": None if self.exchange is None else str(self.exchange.folder),
         }
         error = self._configured.error

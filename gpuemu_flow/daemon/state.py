@@ -9,6 +9,9 @@ from datetime import datetime, timezone
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
+_NOT_SHOWN = ("type", "workspace", "config")
+"""Keys of a ping's answer that status commands leave out."""
+
 
 @dataclass(frozen=True)
 class DaemonState:
@@ -86,4 +89,4 @@ class DaemonState:
             out |= {"pid": self.pid, "socket": self.socket, "log": self.log}
             out["started"] = self.started
         told = (self.pong or {}).items()
-        return out | {name: value for name, value in told if name not in ("type", "workspace")}
+        return out | {name: value for name, value in told if name not in _NOT_SHOWN}

@@ -110,6 +110,8 @@ class Submission:
         The verdict on an op that raised an exception in the client.
     issued : Issued or None
         The case that was handed out; None where the inputs are the client's own.
+    violations : tuple of Failure
+        Inputs that the op changed, as its client found, and must not change.
     """
 
     common: CommonFields
@@ -120,6 +122,7 @@ class Submission:
     issued: Issued | None
     notes: tuple[str, ...]
     source: str
+    violations: tuple[Failure, ...] = ()
 
 
 @dataclass
@@ -180,7 +183,8 @@ class Reader:
         subject = self._subject(common, case, dtype, inputs)
         outputs = {key or subject.output_name: array for key, array in outputs.items()}
         given = GivenCase(case, inputs, outputs)
-        return Submission(common, given, subject, dtype, raised, issued, notes, source)
+        violations = _violations(fields.counts("modified", inputs), op, inputs)
+        return Submission(common, given, subject, dtype, raised, issued, notes, source, violations)
 
     def _specs_of(self, inputs: Arrays, dtype: str) -> tuple[InputSpec, ...]:
         """Return the inputs of a case without their values, as the same object for equal ones."""
@@ -246,6 +250,19 @@ def _raised(fields: Fields) -> CheckResult | None:
     why = kind if kind.isidentifier() else EXCEPTION
     failure = Failure(FailureKind.EXECUTION, f"the op: {shown}", why=why)
     return CheckResult(Verdict.ERROR, (failure,))
+
+
+def _violations(modified: Mapping[str, int], op: OpConfig, inputs: Arrays) -> tuple[Failure, ...]:
+    """Return the failures for inputs that the op changed without leave of `mutates`."""
+    return tuple(
+        Failure(
+            FailureKind.INPUT_MODIFIED,
+            f"the op changed {count} of {inputs[name].size} elements of input {name!r}",
+            name,
+        )
+        for name, count in modified.items()
+        if name not in op.mutates
+    )
 
 
 def _outputs(fields: Fields) -> dict[str, NDArray[Any]]:

@@ -145,8 +145,11 @@ class FrameworkAdapter(ABC):
     ----------
     name, package, extra : str
         Names of the framework, of the package to import, and of our extra that installs it.
+    mutable : bool
+        True if an op can change the tensors that `from_numpy` makes.
     """
 
+    mutable = False
     name = "unknown"
     package = ""
     extra = ""
@@ -257,4 +260,6 @@ def agree(
         if not same:
             message = f"{what}: output {number} differs by up to {difference:.3g}"
             return CheckOutcome(False, message, difference)
+    if not any(array.size for array in actual):
+        return CheckOutcome(False, f"{what}: no verdict: the outputs hold no element")
     return CheckOutcome(True, f"{what}: {len(actual)} outputs agree", worst)

@@ -20,6 +20,7 @@ from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 
 EPS, ATOL, RTOL = 1e-4, 1e-5, 1e-3
 _DRAWN_TOGETHER = 0.75  # of a smooth function half the step leaves half the difference
+_CALLS = 8  # a mask of few elements may well be drawn twice in a row
 MAX_ELEMENTS = 1000
 """Per input; of larger ones so many elements are tried, chosen by a fixed seed."""
 
@@ -85,7 +86,19 @@ class GradientChecker:
             made = self.adapter.evaluate(function, arrays)
             return float(sum(np.sum(to_float64(a) * w) for a, w in zip(made, weights, strict=True)))
 
-        return self._compare(weighted, wide, gradients)
+        outcome = self._compare(weighted, wide, gradients)
+        if not outcome.passed and self._is_random(weighted, wide):
+            return CheckOutcome(
+                False,
+                "no verdict: calls on the same inputs gave different outputs; an op that draws "
+                "random numbers must draw the same ones in each call",
+            )
+        return outcome
+
+    def _is_random(self, weighted: Callable[[Arrays], float], arrays: Arrays) -> bool:
+        """Tell whether calls on the same inputs differ by more than central differences allow."""
+        found = [weighted(arrays) for _ in range(_CALLS)]
+        return max(found) - min(found) > self.eps * self.atol
 
     def _compare(
         self,
@@ -117,7 +130,9 @@ class GradientChecker:
                         error,
                         {"input": name, "index": list(index)},
                     )
-        if tried and kinks == tried:
+        if not tried:
+            return CheckOutcome(False, "no verdict: the inputs hold no element to differentiate by")
+        if kinks == tried:
             return CheckOutcome(False, "no verdict: the op has a kink at every element tried")
         return CheckOutcome(
             True, f"{tried - kinks} elements agree", worst, {"tried": tried, "kinks": kinks}

@@ -25,6 +25,7 @@ BACKWARD_ATOL, BACKWARD_RTOL = 1e-4, 1e-3
 class PyTorchAdapter(FrameworkAdapter):
     """Tensors of PyTorch."""
 
+    mutable = True
     name = "pytorch"
     package = extra = "torch"
 

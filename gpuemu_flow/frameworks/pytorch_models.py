@@ -178,16 +178,20 @@ class _LayerCopy:
 
 
 class _Versions(Versions):
-    """A twin and its copy in float32; single steps of a layer cannot be rewritten."""
+    """A twin and, of PyTorch's own layers, its copy in float32.
+
+    Of any other layer, float32 is what is judged: its errors must not make their own tolerance.
+    Single steps of a layer cannot be rewritten.
+    """
 
     def __init__(self, twin: Any) -> None:
         super().__init__(twin)
 
     def version(self, name: str) -> Any:
         if name not in self._made:
-            if name != SHADOW:
-                raise NotImplementedError("a layer has no source to round in")
             twin: Any = self._made[PLAIN]
+            if name != SHADOW or not type(twin.layer).__module__.startswith("torch."):
+                raise NotImplementedError("a layer has no source to round in")
             narrow: Any = _LayerCopy(copy.deepcopy(twin.layer).float(), twin.device, _float32())
             self._made[name] = narrow
         return self._made[name]

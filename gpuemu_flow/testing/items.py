@@ -59,9 +59,10 @@ def make_case(request: pytest.FixtureRequest) -> GpuemuCase:
 def make_client(config: pytest.Config) -> Client:
     """Return a client of the workspace's daemon."""
     from gpuemu_flow.client import Client  # noqa: PLC0415
+    from gpuemu_flow.config.find import find_config  # noqa: PLC0415
 
     session = session_of(config)
-    return Client(workspace=session.configured.root)
+    return Client(workspace=find_config(session.root, session.environ))
 
 
 def call_per_op(item: pytest.Function) -> bool | None:

@@ -17,16 +17,19 @@ DEFAULT_FOLDER, DEFAULT_NAME = ".gpuemu", "gpuemu.sock"
 MAX_PATH_BYTES = 103 if os.uname().sysname == "Darwin" else 107  # sun_path, less its final NUL
 
 
-def find_root(start: Path, environ: Mapping[str, str]) -> Path | None:
-    """Return the workspace that `start` belongs to, or None when there is none."""
+def find_config(start: Path, environ: Mapping[str, str]) -> Path | None:
+    """Return the configuration of the workspace that `start` belongs to, or None if there is none.
+
+    Its folder is the workspace, whose links are resolved.
+    """
     named = environ.get("GPUEMU_CONFIG", "")
     if named:
         path = start / named
-        return path.resolve().parent if path.exists() else None
+        return path.parent.resolve() / path.name if path.exists() else None
     folder = start.absolute()
     for place in (folder, *folder.parents):
         if (place / CONFIG_NAME).is_file():
-            return place.resolve()
+            return place.resolve() / CONFIG_NAME
     return None
 
 

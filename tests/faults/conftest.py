@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from daemon_workspace import daemon, unserved
+from daemon_workspace import at_home, daemon, unserved
 
-__all__ = ["daemon", "unserved"]
+__all__ = ["at_home", "daemon", "unserved"]

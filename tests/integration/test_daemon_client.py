@@ -82,6 +82,7 @@ def test_no_workspace(tmp_path: Path) -> None:
 
 def test_a_socket_that_is_named(daemon: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUEMU_SOCKET", daemon.socket)
+    monkeypatch.chdir(daemon.root)
     with Client() as client:
         assert client.socket_path == daemon.socket
         client.ping()
@@ -105,6 +106,20 @@ def impostor(folder: Path, reply: object) -> Iterator[str]:
         thread.start()
         yield str(path)
     thread.join()
+
+
+def test_a_daemon_in_another_container(at_home: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of the workspace has another path there: who names the socket is believed."""
+    pong = {"type": "Pong", "version": "9", "protocol_version": 1, "uptime_secs": 1}
+    for workspace, believed in (("/not/here", True), ("/", False)):
+        with impostor(at_home.folder, {**pong, "workspace": workspace}) as path:
+            monkeypatch.setenv("GPUEMU_SOCKET", path)
+            with Client() as client:
+                if believed:
+                    assert client.ping()["workspace"] == workspace
+                    continue
+                with pytest.raises(DaemonUnreachableError, match="serves /, not"):
+                    client.ping()
 
 
 def test_another_version(unserved: Served) -> None:

@@ -104,6 +104,19 @@ def test_autograd_checks() -> None:
     assert other.passed
 
 
+def test_autograd_checks_without_a_verdict() -> None:
+    x = tensor(3, 4)
+    for op in (lambda x: x * torch.rand_like(x), lambda x: torch.nn.functional.dropout(x, 0.5)):
+        found = adapters.check_autograd(op, {"x": x})
+        assert not found and "different outputs" in found.message
+    found = adapters.check_autograd(torch.sin, {"input": x[:0]})
+    assert not found and "no element" in found.message
+    found = adapters.validate_custom_autograd_function(WrongSquare, [x[:0]])
+    assert not found and not found.details["backward_ok"]
+    found = adapters.check_autograd(WrongSquare.apply, {"input": x})
+    assert "the gradient by 'input'" in found.message
+
+
 def test_custom_functions() -> None:
     x = tensor(4)
     assert adapters.validate_custom_autograd_function(Square, {"x": x}).details == {
@@ -213,6 +226,17 @@ def test_validation_by_the_daemon(unserved: Served) -> None:
         assert (found.total, found.failed, len(found.forward_failures)) == (1, 1, 1)
 
 
+def test_an_op_that_changes_its_input(unserved: Served) -> None:
+    unserved.start()
+    with unserved.client() as client:
+        options: dict[str, Any] = {"iterations": 3, "seed": 5, "dtypes": ["float32", "bfloat16"]}
+        found = adapters.fuzz_pytorch_op(client, "double", lambda x: x.mul_(2), **options)
+        assert (found.passed, found.failed) == (0, 3)
+        kinds = [result.failures[0].kind for result in found.forward_failures]
+        assert kinds == ["InputModified"] * 3
+        assert adapters.fuzz_pytorch_op(client, "double", lambda x: x.mul(2), **options).passed == 3
+
+
 def test_fuzzing_without_a_daemon() -> None:
     options: dict[str, Any] = {
         "ref_fn": lambda x: x * x, "iterations": 5, "seed": 3, "names": ["x"],
@@ -252,3 +276,56 @@ def test_models_layer_by_layer() -> None:
     with pytest.raises(UsageError, match="validate-arguments"), validate_model(softmax):
         pass
     assert not any(layer._forward_hooks for layer in model)
+
+
+class Scale(torch.nn.Module):  # type: ignore[misc]
+    """A layer whose float32 goes another way than its other dtypes, as a fast kernel's does."""
+
+    def __init__(self, fast: Any) -> None:
+        super().__init__()
+        self.fast, self.w = fast, torch.nn.Parameter(torch.randn(64))
+
+    def forward(self, x: Any) -> Any:
+        y = x * self.w
+        return self.fast(y) if y.dtype == torch.float32 else y
+
+
+class Product(Scale):
+    """A product of matrices, in a dtype of its own where its inputs are float32."""
+
+    def __init__(self, dtype: Any) -> None:
+        super().__init__(None)
+        self.dtype, self.w = dtype, torch.nn.Parameter(torch.randn(64, 64))
+
+    def forward(self, x: Any) -> Any:
+        dtype = self.dtype if x.dtype == torch.float32 else x.dtype
+        return (x.to(dtype) @ self.w.to(dtype)).to(x.dtype)
+
+
+SLOPPY = {
+    "x1.0003": lambda y: y * 1.0003,
+    "x1.00003": lambda y: y * 1.00003,
+    "half": lambda y: y.half().float(),
+    "bfloat16": lambda y: y.bfloat16().float(),
+    "steps of 1/1024": lambda y: (y * 1024).round() / 1024,
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("how", SLOPPY)
+def test_a_layers_own_float32_makes_no_tolerance(how: str, seed: int) -> None:
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(Scale(SLOPPY[how]))
+    with validate_model(model, raise_on_failure=False) as context:
+        model(torch.randn(5, 64))
+    assert [name for name, _ in context.failures] == ["0"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_layers_that_compute_in_their_own_dtype(seed: int) -> None:
+    torch.manual_seed(seed)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        model = Product(dtype)
+        with validate_model(model, raise_on_failure=False) as context:
+            model(torch.randn(5, 64))
+        assert context.passed == (dtype == torch.float32), dtype

@@ -1,0 +1,44 @@
+"""Run an op of the client's process on one case, and make the request that submits it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpuemu_flow.client import calls
+from gpuemu_flow.client.arrays import elements_changed
+from gpuemu_flow.client.calls import Call
+from gpuemu_flow.client.results import TestCase, ValidationResult, raised_result
+from gpuemu_flow.types import Json
+
+RunOp = Callable[[dict[str, Any]], Any]
+
+
+def try_op(
+    op_name: str,
+    case: TestCase,
+    function: RunOp,
+    kwargs: Mapping[str, Json],
+    client: Mapping[str, Json],
+) -> tuple[Call[ValidationResult], ValidationResult | None]:
+    """Run an op on copies of a case's inputs.
+
+    Returns
+    -------
+    Call
+        Submits the output and the changes to the inputs, or the exception that the op raised.
+    ValidationResult or None
+        The result of an op that raised, for a daemon that wants an output.
+    """
+    # What is submitted must be what the case was, whatever the op does to its arrays.
+    given = case.fresh_inputs()
+    arrays = dict(given)
+    about: dict[str, Any] = {"seed": case.seed, "client": client}
+    try:
+        output = function(given)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        call = calls.raised(op_name, case.inputs, text, kwargs, **about)
+        return call, raised_result(op_name, case.seed, text)
+    about["modified"] = elements_changed(case.inputs, arrays)
+    return calls.validate(op_name, case.inputs, output, kwargs, dtype=None, **about), None
