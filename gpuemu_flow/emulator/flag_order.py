@@ -11,11 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from gpuemu_flow.emulator.ir import KernelProgram
-from gpuemu_flow.emulator.polling import is_strong
+from gpuemu_flow.emulator.polling import RELEASES, is_strong
 from gpuemu_flow.emulator.types import Array
 
 _ATOMICS = frozenset({"atom", "red"})
-_RELEASES = frozenset({"release", "acq_rel"})
 
 
 class FlagOrder:
@@ -28,11 +27,17 @@ class FlagOrder:
     """
 
     def __init__(self, program: KernelProgram, cells: int) -> None:
-        strong = {n for n, step in enumerate(program.steps) if is_strong(step)}
+        # Barrier objects have an order of their own, see `SharedRaces.signal`.
+        strong = {
+            n
+            for n, step in enumerate(program.steps)
+            if is_strong(step) and step.opcode.base in ("ld", "st", *_ATOMICS)
+        }
+        self._strong = strong
         self.is_useful = any(program.steps[n].opcode.space in ("shared", "") for n in strong)
         self._atomic = {n for n in strong if program.steps[n].opcode.base in _ATOMICS}
         self._releasing = {
-            n for n in strong if _RELEASES.intersection(program.steps[n].opcode.segments)
+            n for n in strong if RELEASES.intersection(program.steps[n].opcode.segments)
         }
         self._cells = cells
         self._fenced: Array | None = None
@@ -59,6 +64,8 @@ class FlagOrder:
         self, clock: Array, cells: Array, row: Array, warp: Array, step: int, write: bool
     ) -> None:
         """Record a strong access of some lanes' warps to some cells, and let them learn."""
+        if step not in self._strong:
+            return
         if step in self._releasing:
             warps = np.zeros(clock.shape[:2], bool)
             warps[row, warp] = True

@@ -10,7 +10,7 @@ from gpuemu_flow.emulator.cluster_order import ClusterOrder
 from gpuemu_flow.emulator.clusters import size_of
 from gpuemu_flow.emulator.findings import show_index
 from gpuemu_flow.emulator.lanes import ActiveLanes
-from gpuemu_flow.emulator.polling import ORDERS_NOTHING, is_strong
+from gpuemu_flow.emulator.polling import ORDERS_NOTHING, RELEASES, is_strong
 from gpuemu_flow.emulator.races import smallest_access
 from gpuemu_flow.emulator.state import KernelLaunch, State
 from gpuemu_flow.emulator.types import Array
@@ -71,11 +71,6 @@ class GlobalRaces:
         self._strong_written = BlockTrace(cells)
         self._strong_reads = [BlockTrace(cells) for _ in range(2)]
         self._met_strong = False
-        self._releasing = frozenset(
-            n
-            for n, step in enumerate(launch.program.steps)
-            if step.opcode.base == "st" and "release" in step.opcode.segments
-        )
         self._fenced: Array = np.zeros(launch.all_blocks + 1, np.int32)
         self._released: Array = np.zeros(launch.all_blocks + 1, np.int32)
         self._acquired: Array = np.zeros(launch.all_blocks + 1, np.int32)
@@ -156,7 +151,8 @@ class GlobalRaces:
             True if lanes of several blocks wrote to one place.
         """
         if strong:
-            self.signal(state, lanes.mask, releases=step in self._releasing)
+            words = self._launch.program.steps[step].opcode.segments
+            self.signal(state, lanes.mask, releases=not RELEASES.isdisjoint(words))
             self._met_strong = True
         me = self._blocks(state, lanes.mask)
         offsets = lanes.offsets.astype(np.int64)

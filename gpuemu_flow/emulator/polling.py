@@ -21,6 +21,9 @@ STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
 ORDERS_NOTHING = "; a volatile or relaxed access orders nothing, so the value depends on timing"
 """Words added to a finding about two strong accesses."""
 
+RELEASES = frozenset({"release", "acq_rel"})
+"""Modifiers of accesses that hand on what their thread did before."""
+
 _ALWAYS = frozenset({"acquire", "mmio"})
 _ATOMICS = frozenset({"atom", "red"})
 _HIDDEN = frozenset({"shared", "local", ""})

@@ -57,7 +57,6 @@ class SharedRaces:
         lanes = np.arange(rows * state.width)
         self._row = lanes // state.width
         self._warp = lanes % state.width // WARP
-        self._in_lockstep = _sm(state.launch.program) < _INDEPENDENT
         self._signals: dict[int, Array] = {}
         self._keeping: set[int] = set()
         self._size = cells
@@ -65,7 +64,7 @@ class SharedRaces:
         self._reads = (_Trace(cells), _Trace(cells))
         # Accesses that atomics and others of their kind may meet at any time.
         self._strong: tuple[_Trace, tuple[_Trace, _Trace]] | None = None
-        self._flags = FlagOrder(state.launch.program, cells)
+        self._made_flags: FlagOrder | None = None
 
     def access(
         self,
@@ -125,6 +124,13 @@ class SharedRaces:
             else:
                 self._record_read(cells, me, row, warp, now, step, strong)
 
+    @property
+    def _flags(self) -> FlagOrder:
+        """Return the order by flags, which few kernels need."""
+        if self._made_flags is None:
+            self._made_flags = FlagOrder(self._s.launch.program, self._size)
+        return self._made_flags
+
     def _conflicting(self, write: bool, strong: bool) -> list[tuple[_Trace, str]]:
         """List the accesses that an access may conflict with, and what they did."""
         found = [(self._written, "written")]
@@ -180,7 +186,7 @@ class SharedRaces:
 
     def _in_step(self, me: Array, who: Array, steps: Array, step: int) -> Array:
         """Mark strong accesses within a warp of a GPU whose warps execute in step."""
-        if not self._in_lockstep:
+        if _sm(self._s.launch.program) >= _INDEPENDENT:
             return np.zeros(me.shape, bool)
         others = np.unique(steps).tolist()
         strong = np.isin(steps, [n for n in others if self._are_strong(step, n)])

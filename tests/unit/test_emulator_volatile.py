@@ -224,6 +224,13 @@ BETWEEN_BLOCKS = {
         "REST: ld.acquire.gpu.global.u32 %r10, [%rd3]; setp.eq.u32 %p5, %r10, 0; @%p5 bra REST; "
         "ld.global.u32 %r20, [%rd1+16]; " + STORE + "END: ",
     ),
+    "data released with an atomic": (
+        "",
+        NOT_FIRST + "@!%p3 bra REST; st.global.u32 [%rd1+16], 5; "
+        "atom.release.gpu.global.exch.b32 %r9, [%rd3], 1; bra END; "
+        "REST: ld.acquire.gpu.global.u32 %r10, [%rd3]; setp.eq.u32 %p5, %r10, 0; @%p5 bra REST; "
+        "ld.global.u32 %r20, [%rd1+16]; " + STORE + "END: ",
+    ),
     "data beside a flag that releases nothing": (
         "between-blocks-read-after-write",
         NOT_FIRST + "@!%p3 bra REST; st.global.u32 [%rd1+16], 5; "
