@@ -131,7 +131,7 @@ def _read_file(name: str, path: str) -> Array:
     if not isinstance(data, np.ndarray) or data.dtype.kind not in _KINDS or data.dtype.names:
         kind = f"of dtype {data.dtype}" if isinstance(data, np.ndarray) else "of several arrays"
         raise bad_argument(f"{name}: {path} holds no numbers: it is {kind}", _SAVED)
-    return data
+    return data.astype(data.dtype.newbyteorder("<"), copy=False)  # as GPUs store numbers
 
 
 def _filled(

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gpuemu_flow.emulator.global_races import GlobalRaces
 from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.memory import Buffer
-from gpuemu_flow.emulator.races import GlobalRaces
 from gpuemu_flow.emulator.state import KernelLaunch, State
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.quick_dataclass import dataclass
@@ -30,14 +30,11 @@ class _Store:
     ----------
     cells : list of slice or int array
     time, step : int
-    weak_after_strong : bool
-        True if it may have made cells weak that were strong.
     """
 
     cells: list[Array | slice]
     time: int
     step: int
-    weak_after_strong: bool
 
 
 class EveryLoadCountsError(Exception):
@@ -53,7 +50,6 @@ class QuickGlobalRaces(GlobalRaces):
         self._only_read: set[int] = set()
         self._changed: set[int] = set()
         self._recorded: set[int] = set()
-        self._had_strong = False
         self._ids: Array | None = None
         self._everyone: Array = np.zeros(0, np.int32)
         self._shift = self._grain.bit_length() - 1
@@ -84,10 +80,11 @@ class QuickGlobalRaces(GlobalRaces):
         touched = self._touched(offsets, size)
         if write and self._only_read & touched:
             raise EveryLoadCountsError
-        self._had_strong |= strong
         if write:
             self._changed |= touched
             quick = not strong and not self._recorded & touched
+            if strong:
+                self._recorded |= touched
             if quick and self._write(state, lanes, good, offsets, size, step):
                 return False
         elif not strong and not self._changed & touched:
@@ -109,10 +106,8 @@ class QuickGlobalRaces(GlobalRaces):
         """Record when and by which step cells were written, which only a doubtful access needs."""
         for store in self._pending:
             for cells in store.cells:
-                self._written[cells] = store.time
-                self._write_step[cells] = store.step
-                if store.weak_after_strong:
-                    self._strong[cells] = False
+                self._written.when[cells] = store.time
+                self._written.step[cells] = store.step
         self._pending.clear()
         self._pending_cells = 0
 
@@ -150,19 +145,19 @@ class QuickGlobalRaces(GlobalRaces):
         rows: list[Array | slice] = []
         for k in range(max(1, size // self._grain)):
             cells = slice(low + k, low + k + count) if dense else first + k
-            writer = self._writer[cells]
+            writer = self._written.block[cells]
             if writer.any() and ((writer > 0) & (writer != me)).any():
                 return False
             rows.append(cells)
-        before = None if dense else [self._writer[cells] for cells in rows]
+        before = None if dense else [self._written.block[cells] for cells in rows]
         for k, cells in enumerate(rows):
-            self._writer[cells] = me
-            if before is not None and (self._writer[cells] != me).any():
+            self._written.block[cells] = me
+            if before is not None and (self._written.block[cells] != me).any():
                 for old, undone in zip(before[: k + 1], rows, strict=False):
-                    self._writer[undone] = old
+                    self._written.block[undone] = old
                 return False
         self._time += 1
-        self._pending.append(_Store(rows, self._time, step, self._had_strong))
+        self._pending.append(_Store(rows, self._time, step))
         self._pending_cells += 16 if dense else count * len(rows)
         if self._pending_cells > MOST_PENDING:
             self._record_pending()

@@ -8,7 +8,6 @@ import numpy as np
 
 from gpuemu_flow.emulator.block_races import EveryLoadCountsError
 from gpuemu_flow.emulator.dimensions import check_dimensions
-from gpuemu_flow.emulator.effects.loads import STRONG
 from gpuemu_flow.emulator.findings import DEFAULT_CHECKS
 from gpuemu_flow.emulator.ir import KernelProgram, Special, Step
 from gpuemu_flow.emulator.launch import (
@@ -19,6 +18,7 @@ from gpuemu_flow.emulator.launch import (
     Kernel,
     outputs_of,
 )
+from gpuemu_flow.emulator.polling import is_strong
 from gpuemu_flow.emulator.types import WARP, Array
 from gpuemu_flow.errors import FlowError
 
@@ -74,9 +74,8 @@ def can_share(program: KernelProgram) -> bool:
 
 
 def _notices(step: Step) -> bool:
-    words = STRONG.intersection(step.opcode.segments)
     waits = step.opcode.base in ("atom", "nanosleep", "mbarrier") or (
-        step.opcode.base == "ld" and bool(words)
+        step.opcode.base == "ld" and is_strong(step)
     )
     clocks = ("clock", "globaltimer")
     return waits or any(isinstance(o, Special) and o.name.startswith(clocks) for o in step.operands)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gpuemu_flow.emulator.findings import show_index
+from gpuemu_flow.emulator.polling import ORDERS_NOTHING
 from gpuemu_flow.emulator.race_log import LoggedRaces
 from gpuemu_flow.emulator.state import State
 from gpuemu_flow.emulator.types import WARP, Array
@@ -97,9 +98,8 @@ class ClusterRaces(LoggedRaces):
         known = self._clock[cluster, own].max(axis=0)
         first = row * self._bytes // self._grain
         cells = slice(first, (row + 1) * self._bytes // self._grain)
-        for trace, verb in (
-            (self._written, "writes"), (self._read, "reads"), (self._read_also, "reads"),
-        ):  # fmt: skip
+        for trace, did in self.all_traces():
+            verb = "writes" if did == "written" else "reads"
             who, when = trace.who[cells], trace.when[cells]
             late = (who >= 0) & (who // self._s.width != row)
             late[late] &= when[late] >= known[self._warp[who[late]]]
@@ -133,6 +133,7 @@ class ClusterRaces(LoggedRaces):
             super().report(bad, me, who, steps, step, verb, write, offsets)
             return
         numbers = me[bad]
+        both = self._are_strong(step, int(steps[first]))
         verb = self._did(int(steps[first]), verb)
         rule = {
             ("written", False): "between-cluster-blocks-read-after-write",
@@ -142,9 +143,9 @@ class ClusterRaces(LoggedRaces):
         where = self._describe(at, self._element(step))
         there = show_index(self._s.block_index(row))
         self._s.report_lanes(
-            "race", rule, numbers, step,
+            "race", f"volatile-{rule}" if both else rule, numbers, step,
             lambda _: f"{'writes' if write else 'reads'} {where} of block {there} by "
             f"{self._s.who(int(numbers[0]))}, {verb} by {self._s.who(other)} at {THERE} "
-            "with no barrier of the cluster in between",
+            f"with no barrier of the cluster in between{ORDERS_NOTHING if both else ''}",
             int(steps[first]),
         )  # fmt: skip

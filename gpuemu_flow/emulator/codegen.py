@@ -15,6 +15,7 @@ from gpuemu_flow.emulator.forms import find_form
 from gpuemu_flow.emulator.ir import Immediate, KernelProgram, Operand, Register, Sink, Step
 from gpuemu_flow.emulator.machine import BlockFunction
 from gpuemu_flow.emulator.missing import fix_of
+from gpuemu_flow.emulator.polling import polling_loads
 from gpuemu_flow.emulator.registry import OpcodeForm
 from gpuemu_flow.emulator.types import Array
 
@@ -25,6 +26,7 @@ class Code:
     def __init__(self, program: KernelProgram, blocks: Blocks) -> None:
         self._program = program
         self._blocks = blocks
+        self._polling = polling_loads(program, blocks)
         self._functions: dict[tuple[int, bool], BlockFunction] = {}
         self.names: dict[str, Any] = {"where": np.where, "both": both}
         self._known: dict[tuple[object, ...], str] = {}
@@ -38,7 +40,7 @@ class Code:
         return found
 
     def _compile(self, block: int, masked: bool) -> BlockFunction:
-        emitter = Emitter(self.bind, self._program)
+        emitter = Emitter(self.bind, self._program, self._polling)
         start, end = self._blocks.starts[block], self._blocks.ends[block]
         for index in range(start, end):
             _write_step(emitter, self._program, index)

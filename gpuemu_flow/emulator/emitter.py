@@ -18,6 +18,7 @@ from gpuemu_flow.emulator.ir import (
     Step,
     Symbol,
 )
+from gpuemu_flow.emulator.polling import is_strong
 from gpuemu_flow.emulator.types import BITS, DTYPES, SIZES, Array, is_signed
 
 Bind = Callable[[str, tuple[object, ...], object], str]
@@ -26,8 +27,11 @@ Bind = Callable[[str, tuple[object, ...], object], str]
 class Emitter:
     """Writes one block's function."""
 
-    def __init__(self, bind: Bind, program: KernelProgram) -> None:
+    def __init__(
+        self, bind: Bind, program: KernelProgram, polling: frozenset[int] = frozenset()
+    ) -> None:
         self._bind = bind
+        self._polling = polling
         self._program = program
         self.lines: list[str] = []
         self._current: dict[int, tuple[str, str]] = {}
@@ -40,6 +44,10 @@ class Emitter:
     def parameter_bytes(self) -> int:
         """Return the size of the parameter block in bytes."""
         return self._program.parameter_bytes
+
+    def is_strong(self, step: Step, index: int) -> bool:
+        """Tell whether an access may meet others of its kind that nothing orders."""
+        return index in self._polling or (step.opcode.base != "ld" and is_strong(step))
 
     # Names
 

@@ -24,10 +24,13 @@ _G = np.uint64(GLOBAL_BASE)
 class GlobalMemory(Bytes):
     """Global memory as one batch sees it."""
 
-    def fence(self, mask: Array | None) -> None:
-        """Execute a fence that other blocks can see."""
-        if self.global_races is not None:
-            self.global_races.fence(self, None if mask is None else self.spread(mask))
+    def fence(self, mask: Array | None, *, within_block: bool) -> None:
+        """Execute a fence that other blocks can see, or only the other threads of a block."""
+        chosen = None if mask is None else self.spread(mask)
+        if self.global_races is not None and not within_block:
+            self.global_races.fence(self, chosen)
+        if self.shared_races is not None:
+            self.shared_races.fence(chosen)
 
     def _check_global(self, lanes: ActiveLanes, size: int, step: int, write: bool) -> Array | None:
         """Check an access to the arena; return the mask of permitted lanes, None for all."""

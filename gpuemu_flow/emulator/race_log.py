@@ -42,12 +42,19 @@ class _WarpBarrier:
     chosen: Array | None
 
 
+@dataclass
+class _Fence:
+    """A fence; without a mask, of all lanes."""
+
+    chosen: Array | None
+
+
 class LoggedRaces(SharedRaces):
     """The happens-before order of one batch, computed exactly only where an interval needs it."""
 
     def __init__(self, state: State, size: int, describe: Callable[[int, int], str]) -> None:
         super().__init__(state, size, describe)
-        self._log: list[_Access | _WarpBarrier] = []
+        self._log: list[_Access | _WarpBarrier | _Fence] = []
         self._noted = 0
         self._wrote = False
         self._exact = False
@@ -98,6 +105,14 @@ class LoggedRaces(SharedRaces):
             self._log.append(_WarpBarrier(chosen))
             self._noted += 256
 
+    def fence(self, chosen: Array | None) -> None:
+        """Log a fence."""
+        if self._exact:
+            super().fence(chosen)
+        else:
+            self._log.append(_Fence(chosen))
+            self._noted += 256
+
     def signal(self, places: Array, lanes: Array) -> None:
         """Store the clocks of warps at barrier objects."""
         self.make_exact()
@@ -133,9 +148,12 @@ class LoggedRaces(SharedRaces):
         for event in log:
             self._replay(event)
 
-    def _replay(self, event: _Access | _WarpBarrier) -> None:
+    def _replay(self, event: _Access | _WarpBarrier | _Fence) -> None:
         if isinstance(event, _WarpBarrier):
             super().warp_barrier(event.chosen)
+            return
+        if isinstance(event, _Fence):
+            super().fence(event.chosen)
             return
         lanes, good = self._whole(event)
         super().access(

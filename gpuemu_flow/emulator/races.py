@@ -1,4 +1,4 @@
-"""Races on shared memory between barriers, and on global memory between blocks."""
+"""Races on shared memory between barriers."""
 
 from __future__ import annotations
 
@@ -6,34 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpuemu_flow.emulator.cluster_order import ClusterOrder
-from gpuemu_flow.emulator.clusters import size_of
 from gpuemu_flow.emulator.findings import show_index
+from gpuemu_flow.emulator.flag_order import FlagOrder
 from gpuemu_flow.emulator.ir import KernelProgram
 from gpuemu_flow.emulator.lanes import ActiveLanes
-from gpuemu_flow.emulator.state import KernelLaunch, State
+from gpuemu_flow.emulator.polling import ORDERS_NOTHING, is_strong
+from gpuemu_flow.emulator.state import State
 from gpuemu_flow.emulator.types import SIZES, WARP, Array
 from gpuemu_flow.kernel_findings import THERE
 
 _ACCESSES = frozenset({"ld", "st", "ldu", "atom", "red"})
-
-
-def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable[[Array], Array]:
-    """Make a filter of the lanes that change the stored value.
-
-    The stored value is read only when a lane is in doubt, which is rare.
-    """
-    found: list[Array] = []
-
-    def keep(bad: Array) -> Array:
-        if same is None or not bad.any():
-            return bad
-        if not found:
-            alike = same()
-            found.append(~(alike if good is None else alike[good]))
-        return bad & found[0]
-
-    return keep
 
 
 def smallest_access(program: KernelProgram) -> int:
@@ -44,6 +26,16 @@ def smallest_access(program: KernelProgram) -> int:
         if step.opcode.base in _ACCESSES and step.opcode.space not in ("param", "local", "const")
     ]
     return min([4, *sizes])
+
+
+_INDEPENDENT = 70
+"""Target (sm_70) from which the lanes of a warp go on one by one, volatile accesses or not."""
+
+
+def _sm(program: KernelProgram) -> int:
+    """Return the number of a program's target; of one without a number, a large one."""
+    digits = "".join(c for c in program.module.target.partition("_")[2] if c.isdigit())
+    return int(digits) if digits else 1000
 
 
 class SharedRaces:
@@ -67,9 +59,12 @@ class SharedRaces:
         self._warp = lanes % state.width // WARP
         self._signals: dict[int, Array] = {}
         self._keeping: set[int] = set()
+        self._size = cells
         self._written = _Trace(cells)
-        self._read = _Trace(cells)
-        self._read_also = _Trace(cells)
+        self._reads = (_Trace(cells), _Trace(cells))
+        # Accesses that atomics and others of their kind may meet at any time.
+        self._strong: tuple[_Trace, tuple[_Trace, _Trace]] | None = None
+        self._made_flags: FlagOrder | None = None
 
     def access(
         self,
@@ -108,21 +103,53 @@ class SharedRaces:
         kept: bool = False,
     ) -> None:  # fmt: skip
         row, warp = self._row[me], self._warp[me]
-        now = self._clock[row, warp, warp]
         if kept:
             self._keeping.add(step)
+        if strong:
+            if self._strong is None:
+                self._strong = (_Trace(self._size), (_Trace(self._size), _Trace(self._size)))
+            if self._flags.is_useful:
+                self._flags.meet(
+                    self._clock, offsets // self._grain, row, warp, step, write or kept
+                )
+        now = self._clock[row, warp, warp]
+        others = () if kept else self._conflicting(write, strong)
         for k in range(0, max(size, self._grain), self._grain):
             cells = (offsets + k) // self._grain
-            if kept:
-                self._record_read(cells, me, row, warp, now, step, strong)
-                continue
-            self._written.check(self, cells, me, row, warp, strong, step, "written", write, offsets)
+            for trace, verb in others:
+                trace.check(self, cells, me, row, warp, step, verb, write, offsets)
             if write:
-                for trace in (self._read, self._read_also):
-                    trace.check(self, cells, me, row, warp, strong, step, "read", True, offsets)
-                self._written.record(cells, me, now, step, strong)
+                mine = self._strong[0] if strong and self._strong else self._written
+                mine.record(cells, me, now, step)
             else:
                 self._record_read(cells, me, row, warp, now, step, strong)
+
+    @property
+    def _flags(self) -> FlagOrder:
+        """Return the order by flags, which few kernels need."""
+        if self._made_flags is None:
+            self._made_flags = FlagOrder(self._s.launch.program, self._size)
+        return self._made_flags
+
+    def _conflicting(self, write: bool, strong: bool) -> list[tuple[_Trace, str]]:
+        """List the accesses that an access may conflict with, and what they did."""
+        found = [(self._written, "written")]
+        if write:
+            found += [(trace, "read") for trace in self._reads]
+        if self._strong is not None and not strong:
+            found.append((self._strong[0], "written"))
+            found += [(trace, "read") for trace in self._strong[1] if write]
+        return found
+
+    def all_traces(self) -> list[tuple[_Trace, str]]:
+        """List the last accesses of all kinds, and what they did."""
+        return self._conflicting(write=True, strong=False)
+
+    def fence(self, chosen: Array | None) -> None:
+        """Record that lanes executed a fence that the other warps of their blocks can see."""
+        if self._flags.is_useful:
+            warps = np.ones(self._clock.shape[:2], bool)
+            self._flags.fence(self._clock, warps if chosen is None else self._warps_of(chosen))
 
     def access_by(
         self, lane: int, places: Array, step: int, *, write: bool, strong: bool = False
@@ -135,13 +162,13 @@ class SharedRaces:
     def _record_read(
         self, cells: Array, me: Array, row: Array, warp: Array, now: Array, step: int, strong: bool
     ) -> None:
-        first = self._read
+        first, second = self._strong[1] if strong and self._strong else self._reads
         free = (first.who[cells] < 0) | (first.who[cells] == me)
         free |= ~first.unordered(self, cells, row, warp)
-        first.record(cells[free], me[free], now[free], step, strong)
+        first.record(cells[free], me[free], now[free], step)
         others = first.who[cells] != me
         if others.any():
-            self._read_also.record(cells[others], me[others], now[others], step, strong)
+            second.record(cells[others], me[others], now[others], step)
 
     def _element(self, step: int) -> int:
         return SIZES.get(self._s.launch.program.steps[step].opcode.type, 4)
@@ -153,14 +180,29 @@ class SharedRaces:
         """Return the verb for an access: ``written`` for a store that is recorded as a load."""
         return "written" if step in self._keeping else verb
 
+    def _are_strong(self, step: int, other: int) -> bool:
+        steps = self._s.launch.program.steps
+        return is_strong(steps[step]) and is_strong(steps[other])
+
+    def _in_step(self, me: Array, who: Array, steps: Array, step: int) -> Array:
+        """Mark strong accesses within a warp of a GPU whose warps execute in step."""
+        if _sm(self._s.launch.program) >= _INDEPENDENT:
+            return np.zeros(me.shape, bool)
+        others = np.unique(steps).tolist()
+        strong = np.isin(steps, [n for n in others if self._are_strong(step, n)])
+        return np.asarray(strong & (me // WARP == who // WARP))
+
     def report(
         self, bad: Array, me: Array, who: Array, steps: Array, step: int, verb: str, write: bool,
         offsets: Array,
     ) -> None:  # fmt: skip
         """Report accesses that another thread's access is not ordered with."""
+        bad = bad & ~self._in_step(me, who, steps, step)
+        if not bad.any():
+            return
         numbers = me[bad]
         first = int(np.flatnonzero(bad)[0])
-        verb = self._did(int(steps[first]), verb)
+        verb, both = self._did(int(steps[first]), verb), self._are_strong(step, int(steps[first]))
         rule = {
             ("written", False): "read-after-write",
             ("written", True): "write-after-write",
@@ -169,10 +211,11 @@ class SharedRaces:
         at, other = int(offsets[first]), int(who[first])
         row = other // self._s.width
         self._s.report_lanes(
-            "race", rule, numbers, step,
+            "race", f"volatile-{rule}" if both else rule, numbers, step,
             lambda _: f"{'writes' if write else 'reads'} {self._describe(at, self._element(step))} "
             f"by {self._thread(int(numbers[0]))}, {verb} by {self._thread(other)} "
-            f"(block {show_index(self._s.block_index(row))}) at {THERE} with no barrier in between",
+            f"(block {show_index(self._s.block_index(row))}) at {THERE} with no barrier in between"
+            f"{ORDERS_NOTHING if both else ''}",
             int(steps[first]),
         )  # fmt: skip
 
@@ -236,19 +279,17 @@ class SharedRaces:
 
 
 class _Trace:
-    """The last access of one kind to each cell: lane, time, instruction and strength."""
+    """The last access of one kind to each cell: lane, time and instruction."""
 
     def __init__(self, cells: int) -> None:
         self.who: Array = np.full(cells, -1, np.int32)
         self.when: Array = np.zeros(cells, np.int32)
         self.step: Array = np.zeros(cells, np.int32)
-        self._strong: Array = np.zeros(cells, bool)
 
-    def record(self, cells: Array, me: Array, now: Array, step: int, strong: bool) -> None:
+    def record(self, cells: Array, me: Array, now: Array, step: int) -> None:
         self.who[cells] = me
         self.when[cells] = now
         self.step[cells] = step
-        self._strong[cells] = strong
 
     def unordered(self, races: SharedRaces, cells: Array, row: Array, warp: Array) -> Array:
         """Mark the cells whose last access is not ordered before some lanes."""
@@ -257,8 +298,8 @@ class _Trace:
         return (who >= 0) & (self.when[cells] >= known)
 
     def check(
-        self, races: SharedRaces, cells: Array, me: Array, row: Array, warp: Array, strong: bool,
-        step: int, verb: str, write: bool, offsets: Array,
+        self, races: SharedRaces, cells: Array, me: Array, row: Array, warp: Array, step: int,
+        verb: str, write: bool, offsets: Array,
     ) -> None:  # fmt: skip
         """Report lanes whose access is not ordered with the last one of another thread."""
         who = self.who[cells]
@@ -266,214 +307,5 @@ class _Trace:
         if not bad.any():
             return
         bad &= self.unordered(races, cells, row, warp)
-        if strong:
-            bad &= ~self._strong[cells]
         if bad.any():
             races.report(bad, me, who, self.step[cells], step, verb, write, offsets)
-
-
-class GlobalRaces:
-    """Races between blocks on global memory, over all batches of a launch.
-
-    Accesses of two blocks are in order when the first block released after its access (a fence
-    and then an atomic, or an atomic with release semantics) and the second acquired later (an
-    atomic or a volatile or acquire load). Which variable carried the signal is not looked at.
-    """
-
-    def __init__(self, launch: KernelLaunch) -> None:
-        self._launch = launch
-        self._grain = smallest_access(launch.program)
-        cells = len(launch.arena.data) // self._grain + 64
-        self._time = 1
-        self._writer: Array = np.zeros(cells, np.int32)
-        self._written: Array = np.zeros(cells, np.int32)
-        self._write_step: Array = np.zeros(cells, np.int32)
-        self._strong: Array = np.zeros(cells, bool)
-        # Two readers of each cell, so that at least one is another block than a later writer.
-        self._readers = [np.zeros(cells, np.int32) for _ in range(2)]
-        self._read_times = [np.zeros(cells, np.int32) for _ in range(2)]
-        self._read_strong = [np.zeros(cells, bool) for _ in range(2)]
-        self._fenced: Array = np.zeros(launch.all_blocks + 1, np.int32)
-        self._released: Array = np.zeros(launch.all_blocks + 1, np.int32)
-        self._acquired: Array = np.zeros(launch.all_blocks + 1, np.int32)
-        members = size_of(launch.cluster)
-        self._clusters = ClusterOrder(launch, members) if members > 1 else None
-
-    def _blocks(self, state: State, mask: Array | None) -> Array:
-        numbers = np.arange(state.full.size) if mask is None else np.flatnonzero(mask)
-        found: Array = (state.block_ids[numbers // state.width] + 1).astype(np.int32)
-        return found
-
-    def fence(self, state: State, mask: Array | None) -> None:
-        """Record that lanes executed a fence that other blocks can see."""
-        self._time += 1
-        self._fenced[np.unique(self._blocks(state, mask))] = self._time
-
-    def signal(self, state: State, mask: Array | None, *, releases: bool) -> None:
-        """Record that lanes executed an atomic or a strong access."""
-        self._time += 1
-        blocks = np.unique(self._blocks(state, mask))
-        self._acquired[blocks] = self._time
-        self._released[blocks] = self._time if releases else self._fenced[blocks]
-
-    def acquire(self, state: State, mask: Array) -> None:
-        """Record that lanes waited for what other blocks of their cluster released."""
-        self._time += 1
-        self._acquired[np.unique(self._blocks(state, mask))] = self._time
-
-    def cluster_arrive(self, state: State, group: Array) -> None:
-        """Record that threads arrived at the barrier of their cluster."""
-        assert self._clusters is not None
-        self._time += 1
-        self._clusters.arrive(np.unique(self._blocks(state, group)), self._time)
-
-    def cluster_complete(self, state: State, clusters: Array) -> None:
-        """Record that the barrier of some clusters of a batch is complete."""
-        assert self._clusters is not None
-        numbers = state.block_ids.reshape(-1, state.cluster_size)[clusters]
-        self._clusters.complete(numbers.reshape(-1) + 1)
-
-    def cluster_pass(self, state: State, group: Array) -> None:
-        """Record that threads passed the barrier of their cluster."""
-        assert self._clusters is not None
-        rows, size = np.flatnonzero(group.any(axis=1)), state.cluster_size
-        if not rows.size:
-            return
-        by_rank = np.argsort(state.ranks.reshape(-1, size), axis=1)
-        members = np.take_along_axis(state.block_ids.reshape(-1, size), by_rank, axis=1) + 1
-        self._clusters.wait(state.block_ids[rows] + 1, members[rows // size])
-
-    def access(
-        self,
-        state: State,
-        lanes: ActiveLanes,
-        good: Array | None,
-        size: int,
-        step: int,
-        *,
-        write: bool,
-        strong: bool,
-        same: Callable[[], Array] | None = None,
-    ) -> bool:
-        """Record one access, and report those that nothing orders with another block's.
-
-        Parameters
-        ----------
-        state : State
-        lanes : ActiveLanes
-        good : array or None
-        size, step : int
-        write, strong : bool
-        same : callable or None
-            Returns a mask of the active lanes whose store does not change the value.
-
-        Returns
-        -------
-        bool
-            True if lanes of several blocks wrote to one place.
-        """
-        if strong:
-            self.signal(state, lanes.mask, releases=False)
-        me = self._blocks(state, lanes.mask)
-        offsets = lanes.offsets.astype(np.int64)
-        numbers = np.arange(len(me)) if lanes.mask is None else np.flatnonzero(lanes.mask)
-        if good is not None:
-            me, offsets, numbers = me[good], offsets[good], numbers[good]
-        if not me.size:
-            return False
-        self._time += 1
-        collided = False
-        differing = _differing(same, good)
-        for k in range(0, max(size, self._grain), self._grain):
-            cells = (offsets + k) // self._grain
-            writer = self._writer[cells]
-            bad = (writer > 0) & (writer != me)
-            if bad.any():
-                bad &= ~self._ordered(writer, self._written[cells], me)
-                bad &= ~(self._strong[cells] & strong)
-                bad = differing(bad)
-                self._report(state, bad, numbers, writer, step, offsets, cells, write, "written")
-            if write:
-                for slot in (0, 1):
-                    reader = self._readers[slot][cells]
-                    bad = (reader > 0) & (reader != me)
-                    if bad.any():
-                        bad &= ~self._ordered(reader, self._read_times[slot][cells], me)
-                        bad &= ~(self._read_strong[slot][cells] & strong)
-                        bad = differing(bad)
-                        self._report(
-                            state, bad, numbers, reader, step, offsets, cells, True, "read"
-                        )
-                self._writer[cells] = me
-                self._written[cells] = self._time
-                self._write_step[cells] = step
-                self._strong[cells] = strong
-                collided |= bool((self._writer[cells] != me).any())
-            else:
-                reader = self._readers[0][cells]
-                taken = (reader > 0) & (reader != me)
-                if taken.any():
-                    taken &= ~self._ordered(reader, self._read_times[0][cells], me)
-                for slot, chosen in ((0, ~taken), (1, taken)):
-                    self._readers[slot][cells[chosen]] = me[chosen]
-                    self._read_times[slot][cells[chosen]] = self._time
-                    self._read_strong[slot][cells[chosen]] = strong
-                beaten = self._readers[0][cells] != me
-                self._readers[1][cells[beaten]] = me[beaten]
-                self._read_times[1][cells[beaten]] = self._time
-                self._read_strong[1][cells[beaten]] = strong
-        return collided
-
-    def collide(self, state: State, lanes: ActiveLanes, lost: Array, step: int) -> None:
-        """Report blocks that wrote different values to one place in one instruction.
-
-        Parameters
-        ----------
-        state : State
-        lanes : ActiveLanes
-        lost : array
-            Active lanes whose value was overwritten by that of another lane.
-        step : int
-        """
-        if not lost.any():
-            return
-        cells = lanes.offsets.astype(np.int64)[lost] // self._grain
-        me = self._blocks(state, lanes.mask)[lost]
-        numbers = np.arange(lost.size) if lanes.mask is None else np.flatnonzero(lanes.mask)
-        winner = self._writer[cells]
-        self._report(
-            state, winner != me, numbers[lost], winner, step,
-            lanes.offsets.astype(np.int64)[lost], cells, True, "written",
-        )  # fmt: skip
-
-    def _ordered(self, before: Array, when: Array, me: Array) -> Array:
-        released = self._released[before]
-        found: Array = (released >= when) & (self._acquired[me] >= released)
-        if self._clusters is not None:
-            found = found | self._clusters.ordered(before, when, me)
-        return found
-
-    def _report(
-        self, state: State, bad: Array, numbers: Array, other: Array, step: int, offsets: Array,
-        cells: Array, write: bool, verb: str,
-    ) -> None:  # fmt: skip
-        if not bad.any():
-            return
-        first = int(np.flatnonzero(bad)[0])
-        rule = "between-blocks-" + (
-            "read-after-write" if not write
-            else "write-after-write" if verb == "written" else "write-after-read"
-        )  # fmt: skip
-        written = verb == "written"
-        there = f" at {THERE}" if written else ""
-        x, y, _ = self._launch.grid
-        linear = (int(other[first]) - 1) % self._launch.blocks
-        block = show_index((linear % x, linear // x % y, linear // (x * y)))
-        where = self._launch.arena.describe(int(offsets[first]))
-        state.report_lanes(
-            "race", rule, numbers[bad], step,
-            lambda _: f"{'writes' if write else 'reads'} {where} by "
-            f"{state.who(int(numbers[first]))}, {verb} by block {block}{there} "
-            "with nothing that orders the blocks",
-            int(self._write_step[cells[first]]) if written else -1,
-        )  # fmt: skip

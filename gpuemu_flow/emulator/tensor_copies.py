@@ -155,4 +155,4 @@ class TensorCopies(Bulk):
         (word,) = self.load_shared(self.spread(source + piece), 4, 1, active, step, False)
         store = getattr(self, f"store_{target_space}")
         store(self.spread(target + piece), (word,), 4, active, step, False)
-        self.fence(active)
+        self.fence(active, within_block=False)

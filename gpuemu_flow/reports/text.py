@@ -22,6 +22,7 @@ from gpuemu_flow.results.model import (
     RunReport,
 )
 from gpuemu_flow.runners.sandbox.spec import shown_level
+from gpuemu_flow.shown_values import shown_values
 from gpuemu_flow.tasks.stages import OTHER_CASES
 from gpuemu_flow.types import CheckResult, Verdict
 
@@ -308,9 +309,8 @@ def _case_lines(failure: CaseFailure) -> list[str]:
     ]
     for reason in result.failures[:3]:
         lines += printable(reason.message).splitlines()
-        if reason.index is not None:
-            place = f"{reason.output or 'output'}{list(reason.index)}"
-            lines.append(f"  {place}: actual {reason.actual!r}, expected {reason.expected!r}")
+        if values := shown_values(reason):
+            lines.append(f"  {values}")
     lines += [f"  {line}" for line in note_lines(result)]
     lines.append(f"reproduce: {printable(failure.reproduce)}")
     return lines

@@ -11,6 +11,7 @@ import os
 import re
 from functools import lru_cache
 
+from gpuemu_flow.let_through import user_cache_of
 from gpuemu_flow.observed import ALL_VARIABLES, Observation
 from gpuemu_flow.runners.own_changes import OwnChanges
 from gpuemu_flow.runners.records import (
@@ -36,6 +37,7 @@ _END = b"\x01"
 _BYTECODE = "/__pycache__/"
 _INSTALLED = re.compile(r"/(?:site-packages|dist-packages|lib\d*/python\d[\d.]*)(?:/|\Z)")
 MAX_REPORT = 32 << 20
+_OWN_LIBRARY = re.compile(r"/kernels/[0-9a-f]{64}\.so\Z")
 _TOO_MUCH = "the program used more files than are written down"
 _DAMAGED = "the program damaged the record of the files that it used"
 
@@ -183,6 +185,8 @@ class Sightings:
             return
         if any(f"{path}/".startswith(f"{folder}/") for folder in self._scratch):
             return
+        if _is_own_library(path):
+            return
         if kind == MISSED and (changes.is_gone(path) or path.endswith("_hook__")):
             return
         path = changes.meant(path)
@@ -193,6 +197,17 @@ class Sightings:
                 self._inside.add(path)
         elif kind not in LISTINGS or not _INSTALLED.search(path):
             self._seen[kind].add(path)
+
+
+def _is_own_library(path: str) -> bool:
+    """Tell whether a path is machine code that the emulator made of a kernel.
+
+    What it computes follows from the kernel, which is an input, and from our own code.
+    """
+    found = _OWN_LIBRARY.search(path)
+    return found is not None and path[: found.start()] == os.path.realpath(
+        user_cache_of(os.environ)
+    )
 
 
 def _source_of(path: str) -> str:

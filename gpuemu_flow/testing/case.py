@@ -10,6 +10,7 @@ import pytest
 
 from gpuemu_flow.errors import FlowError, Problem, UsageError
 from gpuemu_flow.plain_text import printable
+from gpuemu_flow.shown_values import shown_values
 from gpuemu_flow.testing.session import Item, PytestSession
 from gpuemu_flow.types import Case, CheckResult, Json, Shape, Verdict
 
@@ -262,10 +263,8 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         failures = self.result.failures if self.result is not None else ()
         for failure in failures[:SHOWN_FAILURES]:
             lines.append(f"  {failure.kind.value}: {failure.message}")
-            if failure.index is not None:
-                place = f"{failure.output or 'output'}{list(failure.index)}"
-                values = f"actual {failure.actual!r}, expected {failure.expected!r}"
-                lines.append(f"    {place}: {values}")
+            if values := shown_values(failure):
+                lines.append(f"    {values}")
         if len(failures) > SHOWN_FAILURES:
             lines.append(f"  and {len(failures) - SHOWN_FAILURES} more")
         lines += [

@@ -37,6 +37,21 @@ def test_a_kernel_by_itself(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "out.npy"), x + y)
 
 
+@pytest.mark.parametrize("kind", ["f4", "i4"])
+def test_a_file_in_the_other_byte_order_holds_the_same_numbers(tmp_path: Path, kind: str) -> None:
+    x, y = np.arange(1000).astype(f">{kind}"), np.full(1000, 0.5, "f4")
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    done = emulate(
+        tmp_path, str(PTX), "--entry", "vecadd", "--grid", "4", "--block", "256",
+        "--arg", "x=@x.npy", "--arg", "y=@y.npy", "--arg", "out=f32[1000]", "--arg", "n=1000",
+        "--save", "out=out.npy",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    native = np.ascontiguousarray(x, x.dtype.newbyteorder("=")).view("f4")
+    assert np.array_equal(np.load(tmp_path / "out.npy"), native + y)
+
+
 def test_findings_name_the_source_line_and_end_with_exit_code_1(tmp_path: Path) -> None:
     done = emulate(
         tmp_path, str(PTX), "--entry", "vecadd", "--grid", "4", "--block", "256",

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from warm import warm_command
 
+from gpuemu_flow.emulator.native.compiler import find_compiler
+
 KERNELS = Path(__file__).resolve().parent.parent / "emulator_kernels"
 
 PROGRAM = (
@@ -64,6 +66,22 @@ def without_barriers(ptx: str, entry: str) -> str:
     body = ptx[start:end].replace("bar.sync \t0;", "")
     assert body != ptx[start:end]
     return ptx[:start] + body + ptx[end:]
+
+
+def test_the_tools_own_machine_code_is_no_input(workspace: Path) -> None:
+    """A kernel that nobody has compiled yet: its library is written during the run."""
+    text = CONFIG.format(n="H").replace("block = [64]", 'block = [64], backend = "c"')
+    text = '[project]\nname = "own"\n' + text
+    (workspace / "gpuemu.toml").write_text(text)
+    environ = {**os.environ, "XDG_CACHE_HOME": str(workspace / "own cache")}
+    done = warm_command(("run", "--format", "json"), workspace, environ)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["problems"] == []
+    made = workspace / "own cache" / "gpuemu-flow" / "kernels"
+    if find_compiler(os.environ) is not None:
+        assert list(made.glob("*.so"))
+    done = warm_command(("explain", "op:softmax:float32"), workspace, environ)
+    assert "own cache" not in done.stdout
 
 
 def test_a_right_kernel_passes_and_is_current_then(workspace: Path) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 
 from emulated_kernels import Case, all_cases
+from flag_kernels import contended, flags
 
 LARGEST = 400
 
@@ -54,7 +55,9 @@ def run(cases: int, seed: int, seconds: float) -> Tally:
     while tally.count < cases and time.monotonic() - begin < seconds:
         number += 1
         size = int(np.random.default_rng([seed, number]).integers(1, LARGEST))
-        for case in all_cases(1000 * seed + number, size):
+        rng = np.random.default_rng([seed, number, 1])
+        waiting = (*flags(rng, size), *contended(rng, size))
+        for case in (*all_cases(1000 * seed + number, size), *waiting):
             if tally.count < cases:
                 judge(case, f"{case.entry} seed {1000 * seed + number} n {size}", tally)
     return tally

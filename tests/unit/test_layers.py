@@ -39,6 +39,7 @@ LAYERS = (
         "expressions",
         "value_rules",
         "plain_text",
+        "shown_values",
     ),
     ("quick_dataclass",),
 )
@@ -87,6 +88,7 @@ BESIDE = {
     "errors": ("gpuemu_flow.types",),
     "types": ("gpuemu_flow.errors", "gpuemu_flow.kernel_findings", "gpuemu_flow.value_rules"),
     "observed": ("gpuemu_flow.types",),
+    "shown_values": ("gpuemu_flow.types",),
     "verdicts": ("gpuemu_flow.types",),
 }
 """Modules that a package may import from another package on its own floor."""

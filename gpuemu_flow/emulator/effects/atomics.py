@@ -18,6 +18,7 @@ from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.effects.loads import space_of
 from gpuemu_flow.emulator.effects.stores_async import emit_store, is_asynchronous, store_problem
 from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Step
+from gpuemu_flow.emulator.polling import RELEASES
 from gpuemu_flow.emulator.types import SIZES
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ _WORDS = frozenset(
     }
 )  # fmt: skip
 _IN_VECTORS = frozenset({"f32", "f16", "bf16", "f16x2", "bf16x2"})
-_RELEASES = frozenset({"release", "acq_rel"})
 
 
 def _parts(step: Step) -> tuple[str, str, tuple[Operand, ...]]:
@@ -71,7 +71,7 @@ def _emit_vector(emitter: Emitter, step: Step, index: int) -> None:
     operation, type_name, operands = _parts(step)
     address, size = operands[0], SIZES[type_name]
     assert isinstance(address, MemoryOperand)
-    form = AtomicForm(operation, type_name, bool(_RELEASES.intersection(step.opcode.segments)))
+    form = AtomicForm(operation, type_name, bool(RELEASES.intersection(step.opcode.segments)))
     bound = emitter.function(form, f"atomic {form}")
     where, mask = emitter.temporary(emitter.address(address)), emitter.mask(step)
     given = [emitter.read(item, type_name) for item in items_of(operands[1])]
@@ -119,7 +119,7 @@ def _emit(emitter: Emitter, step: Step, index: int) -> None:
     address = operands[0]
     assert isinstance(address, MemoryOperand)
     values = ", ".join(emitter.read(o, type_name) for o in operands[1:])
-    form = AtomicForm(operation, type_name, bool(_RELEASES.intersection(step.opcode.segments)))
+    form = AtomicForm(operation, type_name, bool(RELEASES.intersection(step.opcode.segments)))
     call = (
         f"m.atomic({space_of(step, address)!r}, {emitter.function(form, f'atomic {form}')}, "
         f"{emitter.address(address)}, ({values},), {emitter.mask(step)}, {index})"

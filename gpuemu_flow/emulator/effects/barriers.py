@@ -78,8 +78,8 @@ def _fence_problem(step: Step) -> str:
 
 def _emit_fence(emitter: Emitter, step: Step, index: int) -> None:
     words = _words(step)
-    if not words & {"cta", "proxy", "mbarrier_init"}:
-        emitter.do(f"m.fence({emitter.mask(step)})")
+    if not words & {"proxy", "mbarrier_init"}:
+        emitter.do(f"m.fence({emitter.mask(step)}, within_block={'cta' in words})")
 
 
 def _clockless(step: Step) -> str:

@@ -15,12 +15,11 @@ from gpuemu_flow.emulator.effects.checking import (
 from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.effects.stores_async import emit_store, is_asynchronous, store_problem
 from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Step, Symbol
+from gpuemu_flow.emulator.polling import STRONG
 from gpuemu_flow.emulator.types import DTYPES, SIZES
 
 if TYPE_CHECKING:
     from gpuemu_flow.emulator.emitter import Emitter
-
-STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
 
 _WORDS = frozenset(
     {
@@ -66,7 +65,7 @@ def _where(
     emitter: Emitter, step: Step, address: MemoryOperand, index: int
 ) -> tuple[str, str, str]:
     """Return the space, the address and the last arguments of an access, as Python."""
-    strong = bool(STRONG.intersection(step.opcode.segments))
+    strong = emitter.is_strong(step, index)
     tail = f"{emitter.mask(step)}, {index}, {strong})"
     return space_of(step, address), emitter.address(address), tail
 

@@ -8,13 +8,14 @@ from collections.abc import Collection
 from dataclasses import field
 
 from gpuemu_flow.emulator.blocks import Blocks
-from gpuemu_flow.emulator.effects.loads import STRONG, space_of
+from gpuemu_flow.emulator.effects.loads import space_of
 from gpuemu_flow.emulator.errors import BudgetError
 from gpuemu_flow.emulator.ir import KernelProgram, MemoryOperand, Step
 from gpuemu_flow.emulator.native.compiler import CompileError, find_compiler, load_library
 from gpuemu_flow.emulator.native.execute import run_blocks
 from gpuemu_flow.emulator.native.generate import generate
 from gpuemu_flow.emulator.native.writer import LackingError
+from gpuemu_flow.emulator.polling import is_strong
 from gpuemu_flow.emulator.state import KernelLaunch
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.quick_dataclass import dataclass
@@ -150,8 +151,7 @@ def _reaches_blocks(step: Step) -> bool:
 
 
 def _waits_for_blocks(step: Step) -> bool:
-    strong = step.opcode.base == "ld" and STRONG.intersection(step.opcode.segments)
-    return bool(strong) and _reaches_blocks(step)
+    return step.opcode.base == "ld" and is_strong(step) and _reaches_blocks(step)
 
 
 def _depends_on_order(step: Step) -> bool:

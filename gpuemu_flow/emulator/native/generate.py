@@ -11,7 +11,6 @@ from gpuemu_flow.emulator.blocks import (
     is_unaligned,
     split_blocks,
 )
-from gpuemu_flow.emulator.effects.loads import STRONG
 from gpuemu_flow.emulator.ir import KernelProgram, Register, Step
 from gpuemu_flow.emulator.native import runtime
 from gpuemu_flow.emulator.native.barrier_objects import BARRIER_OBJECTS
@@ -23,6 +22,7 @@ from gpuemu_flow.emulator.native.prelude_floats import FLOATS, HALVES
 from gpuemu_flow.emulator.native.prelude_races import RACES
 from gpuemu_flow.emulator.native.steps import write_step
 from gpuemu_flow.emulator.native.writer import LackingError, SegmentWriter
+from gpuemu_flow.emulator.polling import is_strong, polling_loads
 from gpuemu_flow.emulator.races import smallest_access
 from gpuemu_flow.emulator.stack import stack_region
 from gpuemu_flow.emulator.types import BITS, SIZES
@@ -51,7 +51,7 @@ def is_shared_step(step: Step) -> bool:
         return True
     if opcode.base == "cp" and {"bulk", "mbarrier"} & set(opcode.segments):
         return True
-    return opcode.base in ("ld", "st") and bool(STRONG.intersection(opcode.segments))
+    return opcode.base in ("ld", "st") and is_strong(step)
 
 
 def generate(program: KernelProgram, *, races: bool = False) -> str:
@@ -78,7 +78,8 @@ def generate(program: KernelProgram, *, races: bool = False) -> str:
     steps = program.steps
     alone = [n for n, step in enumerate(steps) if is_shared_step(step)]
     blocks = split_blocks(program, [*alone, *(n + 1 for n in alone)])
-    segments = [_write_segment(program, blocks, b) for b in range(len(blocks.starts))]
+    polling = polling_loads(program, blocks)
+    segments = [_write_segment(program, blocks, b, polling) for b in range(len(blocks.starts))]
     kept = set().union(*(w.read_first for s in segments for w in s.writers))
     kept |= {_result(steps[end - 1]) for end in blocks.ends} & kept
     functions = [_function(program, blocks, s, kept) for s in segments]
@@ -115,7 +116,9 @@ def _clear(program: KernelProgram, numbers: frozenset[int] | set[int]) -> str:
     return "static void clear(RF *f) { (void)f; " + " ".join(lines) + " }"
 
 
-def _write_segment(program: KernelProgram, blocks: Blocks, number: int) -> _Segment:
+def _write_segment(
+    program: KernelProgram, blocks: Blocks, number: int, polling: frozenset[int]
+) -> _Segment:
     start, end = blocks.starts[number], blocks.ends[number]
     first = program.steps[start]
     if is_collective(first):
@@ -125,6 +128,7 @@ def _write_segment(program: KernelProgram, blocks: Blocks, number: int) -> _Segm
         )
     writer = SegmentWriter(program)
     for index in range(start, end):
+        writer.is_polling = index in polling
         _write(writer, program.steps[index])
     return _Segment(number, (writer,))
 
@@ -276,7 +280,6 @@ def _tables(program: KernelProgram, blocks: Blocks) -> str:
 
 
 def _may_wait(step: Step) -> bool:
-    words = STRONG.intersection(step.opcode.segments)
     return step.opcode.base in ("atom", "nanosleep", "mbarrier") or (
-        step.opcode.base == "ld" and bool(words)
+        step.opcode.base == "ld" and is_strong(step)
     )

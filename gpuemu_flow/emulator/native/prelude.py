@@ -47,10 +47,12 @@ typedef struct {
   uint32_t *owners, *marks;
   uint32_t mark;
 } Args;
+typedef struct { uint32_t when, epoch; uint16_t who; } Write;
 typedef struct {
-  uint32_t write_when, write_epoch, read_when, read_epoch;
-  uint16_t writer, reader;
-  uint8_t write_strong, read_strong, readers, read_warp;
+  Write weak, strong;
+  uint32_t read_when, read_epoch;
+  uint16_t reader;
+  uint8_t read_strong, readers, read_warp;
 } Cell;
 typedef struct { uint64_t to, from; uint32_t size, taken; int32_t group, live; } Copy;
 typedef struct {

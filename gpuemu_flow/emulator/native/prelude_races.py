@@ -9,7 +9,7 @@ change the result. Such a cell is also readable, so most loads look at nothing e
 stamp of that warp, or the stamp for all warps; stamps are never used twice. Stamps begin near their
 largest value, so that starting again from 0 is no rare event.
 
-Shared memory: clocks of warps as in `SharedRaces`; the last writer and the readers of each cell
+Shared memory: clocks of warps as in `SharedRaces`; the last writers and the readers of each cell
 since the last barrier of the whole block (``epoch``). Threads run one after another here, so a
 store of the value already there counts as a read: in another order it might change something.
 Global memory: which block accessed a cell, and whether several did.
@@ -33,11 +33,12 @@ RACES = r"""
 U int unordered(St *s, uint32_t t, uint32_t who, uint32_t when) {
   return when >= s->clock[t >> 5][who >> 5];
 }
+U int is_apart(St *s, uint32_t t, const Write *w) {
+  return !w->who || w->who == t + 1 || w->epoch != s->epoch ||
+         (w->who != MANY && !unordered(s, t, w->who - 1, w->when));
+}
 U void against_writer(St *s, uint32_t t, Cell *x) {
-  if (!x->writer || x->writer == t + 1 || x->write_epoch != s->epoch) return;
-  if (x->writer == MANY) s->err = 1;
-  else if (!(s->strong && x->write_strong) && unordered(s, t, x->writer - 1, x->write_when))
-    s->err = 1;
+  if (!is_apart(s, t, &x->weak) || (!s->strong && !is_apart(s, t, &x->strong))) s->err = 1;
 }
 U void note_read(St *s, uint32_t t, Cell *x) {
   uint32_t now = s->clock[t >> 5][t >> 5];
@@ -63,7 +64,7 @@ U void first_read(St *s, uint32_t t, uint64_t c) {
   Cell *x = s->cells + c;
   against_writer(s, t, x);
   note_read(s, t, x);
-  if (x->readers && !x->read_strong && x->write_epoch != s->epoch &&
+  if (x->readers && !x->read_strong && x->weak.epoch != s->epoch && x->strong.epoch != s->epoch &&
       readable(s->a->ss + (c << GRAIN), 1 << GRAIN))
     s->quiet[c] = (uint32_t)s->stamp[x->read_warp == ANY_WARP ? 32 : t >> 5];
 }
@@ -87,16 +88,16 @@ V void shared_write(St *s, uint32_t t, uint64_t o, unsigned n) {
           s->err = 1;
       } else if (x->reader != t + 1 && unordered(s, t, x->reader - 1, x->read_when)) s->err = 1;
     }
-    x->writer = t + 1; x->write_when = s->clock[t >> 5][t >> 5]; x->write_epoch = s->epoch;
-    x->write_strong = s->strong;
+    Write *w = s->strong ? &x->strong : &x->weak;
+    w->who = t + 1; w->when = s->clock[t >> 5][t >> 5]; w->epoch = s->epoch;
   }
 }
 V void shared_same(St *s, uint32_t t, uint64_t o, unsigned n) {
   for (uint64_t c = o >> GRAIN; c <= (o + n - 1) >> GRAIN; c++) {
     Cell *x = s->cells + c;
     s->quiet[c] = 0;
-    if (x->writer && x->writer != t + 1 && x->write_epoch == s->epoch &&
-        (x->writer == MANY || unordered(s, t, x->writer - 1, x->write_when))) x->writer = MANY;
+    if (!is_apart(s, t, &x->weak)) x->weak.who = MANY;
+    if (!is_apart(s, t, &x->strong)) x->strong.who = MANY;
     note_read(s, t, x);
   }
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gpuemu_flow.emulator.effects.asynchronous import _is_predicate as is_predicate
 from gpuemu_flow.emulator.effects.checking import constant_of, items_of
-from gpuemu_flow.emulator.effects.loads import STRONG, space_of
+from gpuemu_flow.emulator.effects.loads import space_of
 from gpuemu_flow.emulator.effects.moves import TRUE
 from gpuemu_flow.emulator.effects.stack import _alignment as alignment_of
 from gpuemu_flow.emulator.effects.watch import UNDEFINED
@@ -16,6 +16,7 @@ from gpuemu_flow.emulator.native.barrier_objects import write_bulk, write_object
 from gpuemu_flow.emulator.native.c_types import bits_type, c_type, from_bits
 from gpuemu_flow.emulator.native.lanes import lane_wise
 from gpuemu_flow.emulator.native.writer import LackingError, SegmentWriter
+from gpuemu_flow.emulator.polling import is_strong
 from gpuemu_flow.emulator.types import SIZES
 
 StepWriter = Callable[[SegmentWriter, Step], None]
@@ -237,7 +238,7 @@ def _load(writer: SegmentWriter, step: Step) -> None:
             writer.write(target, value, kind, guard)
         return
     place = f"ld_{space_of(step, address)}(s, t, {writer.address(address)}, {size * len(targets)})"
-    strong = bool(STRONG.intersection(step.opcode.segments))
+    strong = writer.is_polling
     if strong:
         writer.do("s->strong = 1;")
     where = writer.temporary(
@@ -262,7 +263,7 @@ def _store(writer: SegmentWriter, step: Step) -> None:
     whole = size * len(items)
     puts = "".join(f" put{size}(b + {k * size}, {v});" for k, v in enumerate(values))
     call = f"wr_{space_of(step, address)}(s, t, {writer.address(address)}, {whole}, b);"
-    if STRONG.intersection(step.opcode.segments):
+    if is_strong(step):
         call = f"s->strong = 1; {call} s->strong = 0;"
     writer.do(f"{f'if ({guard}) ' if guard else ''}{{ uint8_t b[{whole}];{puts} {call} }}")
 

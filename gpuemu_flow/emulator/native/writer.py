@@ -74,6 +74,7 @@ class SegmentWriter:
         self.written: set[int] = set()
         self._sure: set[int] = set()
         self.parameter_bytes = program.parameter_bytes
+        self.is_polling = False
         self._temporaries = 0
 
     def do(self, line: str) -> None:

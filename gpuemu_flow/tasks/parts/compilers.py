@@ -41,7 +41,15 @@ _CUDA_ERROR = re.compile(
 _HOST_ERROR = re.compile(
     r"^(?P<file>[^\n:]+):(?P<line>\d{1,9}):(?:\d{1,9}:)? (?:fatal )?error: (?P<text>.*)$"
 )
-_TOOL_ERROR = re.compile(r"^(?:nvcc|ptxas|cicc)(?: \S+)?\s*(?:fatal|error)\s*:\s*(?P<text>.*)$")
+_TOOL_ERROR = re.compile(
+    r"^(?:nvcc|ptxas|cicc|nvlink|fatbinary)\b(?! +info\b)(?:[^\n:]*?[\s;])?(?:fatal|error)\s*:"
+    r"\s*(?P<text>.*)$"
+)
+_REMARK = re.compile(r"^ptxas +info\b|^\s*\d+ bytes stack frame\b|^Remark: ")
+_SAYS_WHY = re.compile(
+    r"\b(?:error|fatal|failed|cannot|can't|unable|denied|killed|no space)\b", re.I
+)
+"""Lines of a compiler's output that tell of an error, in a form that no pattern above knows."""
 _REFUSED = ("Permission denied", "Read-only file system", "Operation not permitted")
 REFUSED_HINT = (
     "it may write beside its outputs only: name all that it makes, or the folder under "
@@ -349,8 +357,9 @@ def _errors(text: str, source: str, root: Path) -> list[Problem]:
 def _reason(run: ToolRun, text: str) -> str:
     if run.ok:
         return ""
-    lines = [line for line in text.splitlines() if line.strip()]
-    said = " / ".join(clipped(line, _LINE_SHOWN) for line in lines[-_LINES_SHOWN:])
+    lines = [line for line in text.splitlines() if line.strip() and not _REMARK.search(line)]
+    telling = [line for line in lines if _SAYS_WHY.search(line)] or lines
+    said = " / ".join(clipped(line, _LINE_SHOWN) for line in telling[-_LINES_SHOWN:])
     how = run.stopped or f"exit status {run.status}"
     return f"{how}: {said}" if said else how
 

@@ -1,0 +1,261 @@
+"""Races on global memory between blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gpuemu_flow.emulator.cluster_order import ClusterOrder
+from gpuemu_flow.emulator.clusters import size_of
+from gpuemu_flow.emulator.findings import show_index
+from gpuemu_flow.emulator.lanes import ActiveLanes
+from gpuemu_flow.emulator.polling import ORDERS_NOTHING, RELEASES, is_strong
+from gpuemu_flow.emulator.races import smallest_access
+from gpuemu_flow.emulator.state import KernelLaunch, State
+from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.kernel_findings import THERE
+
+
+def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable[[Array], Array]:
+    """Make a filter of the lanes that change the stored value.
+
+    The stored value is read only when a lane is in doubt, which is rare.
+    """
+    found: list[Array] = []
+
+    def keep(bad: Array) -> Array:
+        if same is None or not bad.any():
+            return bad
+        if not found:
+            alike = same()
+            found.append(~(alike if good is None else alike[good]))
+        return bad & found[0]
+
+    return keep
+
+
+class BlockTrace:
+    """The last access of one kind to each cell: block (numbered from 1), time and instruction."""
+
+    def __init__(self, cells: int) -> None:
+        self.block: Array = np.zeros(cells, np.int32)
+        self.when: Array = np.zeros(cells, np.int32)
+        self.step: Array = np.zeros(cells, np.int32)
+
+    def record(self, cells: Array, me: Array, now: int, step: int) -> None:
+        """Replace the last accesses to some cells."""
+        self.block[cells] = me
+        self.when[cells] = now
+        self.step[cells] = step
+
+
+class GlobalRaces:
+    """Races between blocks on global memory, over all batches of a launch.
+
+    Accesses of two blocks are in order when the first block released after its access (a fence
+    and then an atomic, or an atomic with release semantics) and the second acquired later (an
+    atomic, an acquire load, or a load that polls: see `polling`). Which variable carried the
+    signal is not looked at.
+    """
+
+    def __init__(self, launch: KernelLaunch) -> None:
+        self._launch = launch
+        self._grain = smallest_access(launch.program)
+        cells = len(launch.arena.data) // self._grain + 64
+        self._time = 1
+        self._written = BlockTrace(cells)
+        # Two readers of each cell, so that at least one is another block than a later writer.
+        self._reads = [BlockTrace(cells) for _ in range(2)]
+        # Accesses that atomics and others of their kind may meet at any time.
+        self._strong_written = BlockTrace(cells)
+        self._strong_reads = [BlockTrace(cells) for _ in range(2)]
+        self._met_strong = False
+        self._fenced: Array = np.zeros(launch.all_blocks + 1, np.int32)
+        self._released: Array = np.zeros(launch.all_blocks + 1, np.int32)
+        self._acquired: Array = np.zeros(launch.all_blocks + 1, np.int32)
+        members = size_of(launch.cluster)
+        self._clusters = ClusterOrder(launch, members) if members > 1 else None
+
+    def _blocks(self, state: State, mask: Array | None) -> Array:
+        numbers = np.arange(state.full.size) if mask is None else np.flatnonzero(mask)
+        found: Array = (state.block_ids[numbers // state.width] + 1).astype(np.int32)
+        return found
+
+    def fence(self, state: State, mask: Array | None) -> None:
+        """Record that lanes executed a fence that other blocks can see."""
+        self._time += 1
+        self._fenced[np.unique(self._blocks(state, mask))] = self._time
+
+    def signal(self, state: State, mask: Array | None, *, releases: bool) -> None:
+        """Record that lanes executed an atomic or a strong access."""
+        self._time += 1
+        blocks = np.unique(self._blocks(state, mask))
+        self._acquired[blocks] = self._time
+        self._released[blocks] = self._time if releases else self._fenced[blocks]
+
+    def acquire(self, state: State, mask: Array) -> None:
+        """Record that lanes waited for what other blocks of their cluster released."""
+        self._time += 1
+        self._acquired[np.unique(self._blocks(state, mask))] = self._time
+
+    def cluster_arrive(self, state: State, group: Array) -> None:
+        """Record that threads arrived at the barrier of their cluster."""
+        assert self._clusters is not None
+        self._time += 1
+        self._clusters.arrive(np.unique(self._blocks(state, group)), self._time)
+
+    def cluster_complete(self, state: State, clusters: Array) -> None:
+        """Record that the barrier of some clusters of a batch is complete."""
+        assert self._clusters is not None
+        numbers = state.block_ids.reshape(-1, state.cluster_size)[clusters]
+        self._clusters.complete(numbers.reshape(-1) + 1)
+
+    def cluster_pass(self, state: State, group: Array) -> None:
+        """Record that threads passed the barrier of their cluster."""
+        assert self._clusters is not None
+        rows, size = np.flatnonzero(group.any(axis=1)), state.cluster_size
+        if not rows.size:
+            return
+        by_rank = np.argsort(state.ranks.reshape(-1, size), axis=1)
+        members = np.take_along_axis(state.block_ids.reshape(-1, size), by_rank, axis=1) + 1
+        self._clusters.wait(state.block_ids[rows] + 1, members[rows // size])
+
+    def access(
+        self,
+        state: State,
+        lanes: ActiveLanes,
+        good: Array | None,
+        size: int,
+        step: int,
+        *,
+        write: bool,
+        strong: bool,
+        same: Callable[[], Array] | None = None,
+    ) -> bool:
+        """Record one access, and report those that nothing orders with another block's.
+
+        Parameters
+        ----------
+        state : State
+        lanes : ActiveLanes
+        good : array or None
+        size, step : int
+        write, strong : bool
+        same : callable or None
+            Returns a mask of the active lanes whose store does not change the value.
+
+        Returns
+        -------
+        bool
+            True if lanes of several blocks wrote to one place.
+        """
+        if strong:
+            words = self._launch.program.steps[step].opcode.segments
+            self.signal(state, lanes.mask, releases=not RELEASES.isdisjoint(words))
+            self._met_strong = True
+        me = self._blocks(state, lanes.mask)
+        offsets = lanes.offsets.astype(np.int64)
+        numbers = np.arange(len(me)) if lanes.mask is None else np.flatnonzero(lanes.mask)
+        if good is not None:
+            me, offsets, numbers = me[good], offsets[good], numbers[good]
+        if not me.size:
+            return False
+        self._time += 1
+        collided = False
+        differing = _differing(same, good)
+        others = self._conflicting(write, strong)
+        mine = self._strong_written if strong else self._written
+        for k in range(0, max(size, self._grain), self._grain):
+            cells = (offsets + k) // self._grain
+            for trace, verb in others:
+                other = trace.block[cells]
+                bad = (other > 0) & (other != me)
+                if bad.any():
+                    bad &= ~self._ordered(other, trace.when[cells], me)
+                    bad = differing(bad)
+                    self._report(state, bad, numbers, trace, step, offsets, cells, write, verb)
+            if write:
+                mine.record(cells, me, self._time, step)
+                collided |= bool((mine.block[cells] != me).any())
+            else:
+                self._record_read(cells, me, step, strong)
+        return collided
+
+    def _conflicting(self, write: bool, strong: bool) -> list[tuple[BlockTrace, str]]:
+        """List the accesses that an access may conflict with, and what they did."""
+        found = [(self._written, "written")]
+        alike = not strong and self._met_strong
+        if alike:
+            found.append((self._strong_written, "written"))
+        if write:
+            reads = [*self._reads, *(self._strong_reads if alike else ())]
+            found += [(trace, "read") for trace in reads]
+        return found
+
+    def _record_read(self, cells: Array, me: Array, step: int, strong: bool) -> None:
+        first, second = self._strong_reads if strong else self._reads
+        reader = first.block[cells]
+        taken = (reader > 0) & (reader != me)
+        if taken.any():
+            taken &= ~self._ordered(reader, first.when[cells], me)
+        first.record(cells[~taken], me[~taken], self._time, step)
+        second.record(cells[taken], me[taken], self._time, step)
+        beaten = first.block[cells] != me
+        second.record(cells[beaten], me[beaten], self._time, step)
+
+    def collide(self, state: State, lanes: ActiveLanes, lost: Array, step: int) -> None:
+        """Report blocks that wrote different values to one place in one instruction.
+
+        Parameters
+        ----------
+        state : State
+        lanes : ActiveLanes
+        lost : array
+            Active lanes whose value was overwritten by that of another lane.
+        step : int
+        """
+        if not lost.any():
+            return
+        cells = lanes.offsets.astype(np.int64)[lost] // self._grain
+        me = self._blocks(state, lanes.mask)[lost]
+        numbers = np.arange(lost.size) if lanes.mask is None else np.flatnonzero(lanes.mask)
+        strong = is_strong(self._launch.program.steps[step])
+        trace = self._strong_written if strong else self._written
+        self._report(
+            state, trace.block[cells] != me, numbers[lost], trace, step,
+            lanes.offsets.astype(np.int64)[lost], cells, True, "written",
+        )  # fmt: skip
+
+    def _ordered(self, before: Array, when: Array, me: Array) -> Array:
+        released = self._released[before]
+        found: Array = (released >= when) & (self._acquired[me] >= released)
+        if self._clusters is not None:
+            found = found | self._clusters.ordered(before, when, me)
+        return found
+
+    def _report(
+        self, state: State, bad: Array, numbers: Array, trace: BlockTrace, step: int,
+        offsets: Array, cells: Array, write: bool, verb: str,
+    ) -> None:  # fmt: skip
+        if not bad.any():
+            return
+        first = int(np.flatnonzero(bad)[0])
+        rule = "between-blocks-" + (
+            "read-after-write" if not write
+            else "write-after-write" if verb == "written" else "write-after-read"
+        )  # fmt: skip
+        other, there = int(trace.block[cells[first]]), int(trace.step[cells[first]])
+        steps = self._launch.program.steps
+        both = is_strong(steps[step]) and is_strong(steps[there])
+        x, y, _ = self._launch.grid
+        linear = (other - 1) % self._launch.blocks
+        block = show_index((linear % x, linear // x % y, linear // (x * y)))
+        where = self._launch.arena.describe(int(offsets[first]))
+        state.report_lanes(
+            "race", f"volatile-{rule}" if both else rule, numbers[bad], step,
+            lambda _: f"{'writes' if write else 'reads'} {where} by "
+            f"{state.who(int(numbers[first]))}, {verb} by block {block} at {THERE} "
+            f"with nothing that orders the blocks{ORDERS_NOTHING if both else ''}",
+            there,
+        )  # fmt: skip

@@ -1,0 +1,233 @@
+"""Loads that wait for other threads: what a volatile or relaxed load is used for.
+
+A volatile or relaxed load may meet a store of another thread that nothing orders, and the PTX
+memory model calls that no data race. Which value it reads depends on timing all the same. So it is
+right only where the kernel is made for either value: a flag that is read until it changes, a value
+that ``cas`` compares again, a test that merely saves an atomic. Every other load takes what it
+reads for data, and is checked for races like a plain load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gpuemu_flow.emulator.blocks import Blocks, defined_and_used, registers_in
+from gpuemu_flow.emulator.ir import KernelProgram, MemoryOperand, Step
+from gpuemu_flow.quick_dataclass import dataclass
+
+STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
+"""Modifiers of accesses that other threads may make to one place at the same time."""
+
+ORDERS_NOTHING = "; a volatile or relaxed access orders nothing, so the value depends on timing"
+"""Words added to a finding about two strong accesses."""
+
+RELEASES = frozenset({"release", "acq_rel"})
+"""Modifiers of accesses that hand on what their thread did before."""
+
+_ALWAYS = frozenset({"acquire", "mmio"})
+_ATOMICS = frozenset({"atom", "red"})
+_HIDDEN = frozenset({"shared", "local", ""})
+"""Spaces through which the threads of a block pass on what one of them read."""
+
+
+def is_strong(step: Step) -> bool:
+    """Tell whether a step is an atomic, or a volatile or relaxed access or a stronger one."""
+    return step.opcode.base in _ATOMICS or not STRONG.isdisjoint(step.opcode.segments)
+
+
+def polling_loads(program: KernelProgram, blocks: Blocks) -> frozenset[int]:
+    """List the strong loads that may read either value, by number of step.
+
+    Parameters
+    ----------
+    program : KernelProgram
+    blocks : Blocks
+        Any division of the program into blocks.
+
+    Returns
+    -------
+    frozenset of int
+    """
+    steps = program.steps
+    strong = [n for n, step in enumerate(steps) if step.opcode.base == "ld" and is_strong(step)]
+    unclear = [n for n in strong if not _ALWAYS.intersection(steps[n].opcode.segments)]
+    found = set(strong).difference(unclear)
+    if unclear:
+        flow = _Flow(program, blocks)
+        found.update(n for n in unclear if flow.is_polling(n))
+    return frozenset(found)
+
+
+def _loops(blocks: Blocks) -> list[frozenset[int]]:
+    """List the natural loops; those that begin at one block are one loop."""
+    before: list[list[int]] = [[] for _ in blocks.starts]
+    for b, follow in enumerate(blocks.successors):
+        for target in follow:
+            before[target].append(b)
+    bodies: dict[int, set[int]] = {}
+    for b, follow in enumerate(blocks.successors):
+        for head in follow:
+            if head <= b:
+                body = bodies.setdefault(head, {head})
+                pending = [b]
+                while pending:
+                    member = pending.pop()
+                    if member not in body:
+                        body.add(member)
+                        pending += before[member]
+    return [frozenset(body) for body in bodies.values()]
+
+
+_Passed = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def _passed(step: Step) -> _Passed:
+    """Return the registers that a step writes, and those that it reads."""
+    defined, used = defined_and_used(step)
+    if step.opcode.base in ("bar", "barrier") and "red" in step.opcode.segments:
+        defined = registers_in(step.operands[0])
+    return defined, used
+
+
+@dataclass
+class _Reach:
+    """The registers that depend on a load, and the blocks that its value decides about."""
+
+    registers: set[int]
+    decided: set[int]
+    hidden: bool = False
+
+
+class _Flow:
+    """Flow of values from step to step of a program."""
+
+    def __init__(self, program: KernelProgram, blocks: Blocks) -> None:
+        self.program = program
+        self.blocks = blocks
+        self._loops = _loops(blocks)
+        self._passes = [_passed(step) for step in program.steps]
+        self._count = len(blocks.starts)
+
+    def is_polling(self, load: int) -> bool:
+        """Tell whether a load's value only decides whether to look, or to try, again."""
+        reach = self._follow(load)
+        return (
+            self._is_repeated(load, reach)
+            or self._is_first_look(load, reach)
+            or self._is_compared(reach)
+            or self._only_saves_work(load, reach)
+        )
+
+    def _block_of(self, index: int) -> int:
+        return max(b for b, start in enumerate(self.blocks.starts) if start <= index)
+
+    def _numbers_of(self, chosen: Iterable[int]) -> Iterator[int]:
+        for b in chosen:
+            yield from range(self.blocks.starts[b], self.blocks.ends[b])
+
+    def _condition(self, block: int) -> set[int]:
+        """Return the registers that decide where a block goes on."""
+        step = self.program.steps[self.blocks.ends[block] - 1]
+        found = set(registers_in(step.operands[0])) if step.opcode.base == "brx" else set()
+        if step.guard is not None:
+            found.add(step.guard.number)
+        return found if len(self.blocks.successors[block]) > 1 else set()
+
+    def _follow(self, load: int) -> _Reach:
+        steps = self.program.steps
+        reach = _Reach(set(self._passes[load][0]), set())
+        before = (-1, -1, False)
+        while before != (size := (len(reach.registers), len(reach.decided), reach.hidden)):
+            before = size
+            for number, step in enumerate(steps):
+                self._through(step, self._passes[number], reach)
+            for block in range(self._count):
+                if self._condition(block) & reach.registers:
+                    self._decide(block, reach)
+        return reach
+
+    def _through(self, step: Step, passes: _Passed, reach: _Reach) -> None:
+        """Let the value flow through one step."""
+        base, space = step.opcode.base, step.opcode.space
+        defined, used = passes
+        if base == "ld" and reach.hidden and space in _HIDDEN:
+            reach.registers.update(defined)
+        elif not reach.registers.isdisjoint(used):
+            reach.registers.update(defined)
+            reach.hidden |= base == "st" and space in _HIDDEN
+
+    def _decide(self, block: int, reach: _Reach) -> None:
+        """Note the blocks on one way only, and what they compute for the others."""
+        ways = [self._forward(target) for target in self.blocks.successors[block]]
+        only = {b for way in ways for b in way if not all(b in other for other in ways)}
+        reach.decided |= only
+        made = {n for k in self._numbers_of(only) for n in self._passes[k][0]}
+        others = set().union(*map(self._forward, only)) - only
+        reach.registers |= made & {n for k in self._numbers_of(others) for n in self._passes[k][1]}
+
+    def _forward(self, start: int) -> set[int]:
+        found, pending = {start}, [start]
+        while pending:
+            b = pending.pop()
+            for target in self.blocks.successors[b]:
+                if target > b and target not in found:
+                    found.add(target)
+                    pending.append(target)
+        return found
+
+    def _is_repeated(self, load: int, reach: _Reach) -> bool:
+        """Tell whether the value decides that a loop around the load ends."""
+        home = self._block_of(load)
+        return any(
+            self._condition(b) & reach.registers and not loop.issuperset(self.blocks.successors[b])
+            for loop in self._loops
+            if home in loop
+            for b in loop
+        )
+
+    def _is_first_look(self, load: int, reach: _Reach) -> bool:
+        """Tell whether the value decides that a loop of the same load begins.
+
+        Compilers turn ``while`` into a test and a loop with the test at its end.
+        """
+        alike = [
+            n
+            for n, step in enumerate(self.program.steps)
+            if n != load and step.opcode.text == self.program.steps[load].opcode.text
+        ]
+        return any(
+            loop <= reach.decided
+            and any(
+                self._block_of(n) in loop and self._is_repeated(n, self._follow(n)) for n in alike
+            )
+            for loop in self._loops
+        )
+
+    def _is_compared(self, reach: _Reach) -> bool:
+        """Tell whether an atomic compares the value with what is there by then."""
+        return any(
+            step.opcode.base == "atom"
+            and "cas" in step.opcode.segments
+            and not reach.registers.isdisjoint(registers_in(step.operands[2]))
+            for step in self.program.steps
+        )
+
+    def _only_saves_work(self, load: int, reach: _Reach) -> bool:
+        """Tell whether the value decides only about atomics, and stores to the place itself."""
+        place = self.program.steps[load].operands[1]
+        for step in self.program.steps:
+            base = step.opcode.base
+            if base != "st" and base not in _ATOMICS:
+                continue
+            taken = {n for operand in step.operands for n in registers_in(operand)}
+            if base == "atom" and not isinstance(step.operands[0], MemoryOperand):
+                taken -= set(registers_in(step.operands[0]))
+            if not reach.registers.isdisjoint(taken):
+                return False
+        decided = set(self._numbers_of(reach.decided))
+        return all(
+            step.operands[0] == place
+            for number, step in enumerate(self.program.steps)
+            if step.opcode.base == "st"
+            and (number in decided or (step.guard and step.guard.number in reach.registers))
+        )

@@ -1,0 +1,18 @@
+"""The place of a failure and the two values there, as every report words them."""
+
+from __future__ import annotations
+
+from gpuemu_flow.types import Failure
+
+
+def shown_values(failure: Failure) -> str:
+    """Return the place of a failure and the values there; empty if the failure has no place.
+
+    An element that nobody wrote has a place and no values.
+    """
+    if failure.index is None:
+        return ""
+    place = f"{failure.output or 'output'}{list(failure.index)}"
+    if failure.actual is None and failure.expected is None:
+        return f"first at {place}"
+    return f"{place}: actual {failure.actual!r}, expected {failure.expected!r}"
