@@ -42,11 +42,13 @@ def submitted_results(
     A submission counts if it was judged by the present reference, configuration and environment,
     without a tolerance or arguments of its own, if no newer state of its code has replaced it, and
     if the files of its code are unchanged. For each case and code only the newest such one counts.
-    An op and dtype without any stays skipped, with a reason that says so.
+    An op and dtype without any stays skipped, with a reason that says so. An op of which all
+    declared dtypes are given has a result, too, of each other dtype whose submissions count: what
+    failed there did not fail elsewhere.
     """
     return {
         (one.op, one.dtype): _result(workspace, one) if one.valid else _outdated(one)
-        for one in _submissions(workspace, skips)
+        for one in _submissions(workspace, skips, undeclared=True)
     }
 
 
@@ -60,8 +62,8 @@ def submitted_summaries(
     results : iterable of OpResult
         Results of a report; those that have tasks of their own are passed over.
     """
-    judged = {(result.op, result.dtype): result for result in results if result.cases}
-    skips = [skip for skip in workspace.graph.skips if (skip.op, skip.dtype) in judged]
+    ops = {skip.op for skip in workspace.graph.skips if skip.dtype}
+    skips = [Skip(r.op, r.dtype, "") for r in results if r.cases and r.op in ops]
     found = {}
     for one in _submissions(workspace, skips):
         if one.valid:
@@ -114,8 +116,10 @@ class _Submitted:
         return f"{name_files(edited)} changed since its outputs were submitted" if edited else ""
 
 
-def _submissions(workspace: Workspace, skips: Iterable[Skip]) -> list[_Submitted]:
-    """Group the submissions by op and dtype."""
+def _submissions(
+    workspace: Workspace, skips: Iterable[Skip], *, undeclared: bool = False
+) -> list[_Submitted]:
+    """Group the submissions by op and dtype; see `submitted_results` for the undeclared ones."""
     skips = list(skips)
     if not skips:
         return []
@@ -137,7 +141,8 @@ def _submissions(workspace: Workspace, skips: Iterable[Skip]) -> list[_Submitted
         lost = _of_no_op(workspace, latest)
         code = ClientCode(workspace, store)
         found = []
-        for skip in skips:
+        others = _of_other_dtypes(workspace, skips, latest) if undeclared else []
+        for skip in (*skips, *others):
             stored = [s for s in latest if (s.op, s.dtype) == (skip.op, skip.dtype)]
             if not stored:
                 if lost:
@@ -149,10 +154,24 @@ def _submissions(workspace: Workspace, skips: Iterable[Skip]) -> list[_Submitted
             judged = [(s, code.moved(s)) for s in newest_judged_by(mine, now)]
             valid = [s for s, moved in judged if not moved]
             moved = [pair for pair in judged if pair[1]]
+            if skip in others and not valid:
+                continue
             found.append(_Submitted(skip.op, skip.dtype, valid, moved, len(stored) - len(judged)))
         return found
     finally:
         store.close()
+
+
+def _of_other_dtypes(
+    workspace: Workspace, skips: Iterable[Skip], latest: Iterable[StoredResult]
+) -> list[Skip]:
+    """Return the undeclared dtypes that were submitted of ops whose declared ones are all given."""
+    given = {(skip.op, skip.dtype): skip for skip in skips}
+    declared = [(skip.op, skip.dtype) for skip in workspace.graph.skips]
+    part = {op for op, dtype in declared if (op, dtype) not in given}
+    reasons = {op: skip.reason for (op, _), skip in given.items() if op not in part}
+    found = {(s.op, s.dtype) for s in latest if s.op in reasons} - {*declared}
+    return [Skip(op, dtype, reasons[op]) for op, dtype in sorted(found)]
 
 
 def _of_no_op(workspace: Workspace, latest: Iterable[StoredResult]) -> str:

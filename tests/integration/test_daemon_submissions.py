@@ -51,6 +51,28 @@ def test_the_newest_of_a_case_counts(submitted: Served) -> None:
     assert results(submitted)["softmax", "float32"].verdict is Verdict.PASSED
 
 
+def test_a_failure_in_a_dtype_that_the_op_does_not_declare_counts(unserved: Served) -> None:
+    unserved.write("gpuemu.toml", ONLY_CLIENTS)
+    unserved.start()
+    submit(unserved)
+    x = np.linspace(-1.0, 1.0, 51).reshape(3, 17)
+    with unserved.client() as client:
+        client.validate_op("softmax", {"x": x}, softmax(x))
+    done = command(unserved, "ci", "--require-all")
+    assert done.returncode == 0 and "float64  passed" in done.stdout, done.stdout
+    stored = command(unserved, "baseline", "store", "good")
+    assert stored.returncode == 0, stored.stderr
+    with unserved.client() as client:
+        assert client.validate_op("softmax", {"x": x}, 2 * softmax(x)).verdict == "failed"
+    done = command(unserved, "run", "--format", "json")
+    assert done.returncode == 1, done.stdout
+    document = json.loads(done.stdout)
+    found = {result["dtype"]: result["verdict"] for result in document["results"]}
+    assert found == {"float32": "passed", "float64": "failed"}
+    assert document["tasks"]["skipped"] == 0
+    assert "changed  softmax float64" in command(unserved, "diff", "good").stdout
+
+
 def test_a_tolerance_of_the_clients_own_does_not_count(unserved: Served) -> None:
     unserved.start()
     with unserved.client() as client:
