@@ -28,9 +28,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     seen: list[str] = []
     real = Pool._open
 
-    def noted(self: Pool, program: Program) -> Any:
+    def noted(self: Pool, program: Program, *rest: Any, **options: Any) -> Any:
         seen.append(program.kind)
-        return real(self, program)
+        return real(self, program, *rest, **options)
 
     monkeypatch.setattr(Pool, "_open", noted)
     yield seen
