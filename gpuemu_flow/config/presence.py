@@ -1,4 +1,4 @@
-"""Report globs and paths that match nothing: misspelt, they would open a fence in silence."""
+"""Report globs and paths that match nothing: a misspelt one would silently weaken a sandbox."""
 
 from __future__ import annotations
 

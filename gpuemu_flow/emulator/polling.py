@@ -91,7 +91,7 @@ def _passed(step: Step) -> _Passed:
 
 @dataclass
 class _Reach:
-    """The registers that depend on a load, and the blocks that its value decides about."""
+    """The registers that depend on a load, and the blocks whose execution depends on its value."""
 
     registers: set[int]
     decided: set[int]

@@ -42,9 +42,9 @@ class SharedRaces:
     """The happens-before order of one batch, by vector clocks of warps.
 
     Two accesses are in order when a barrier or ``bar.warp.sync`` lies between them. Each warp
-    counts its own synchronisations, and learns the counts of other warps at barriers. An access
+    counts its own synchronisations, and receives the counts of other warps at barriers. An access
     is stamped with its warp's count. It happens before an access of another warp if that warp
-    has by then learnt a later count of the first warp.
+    has by then received a later count of the first warp.
     """
 
     def __init__(self, state: State, size: int, describe: Callable[[int, int], str]) -> None:

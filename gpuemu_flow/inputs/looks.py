@@ -32,7 +32,7 @@ class Looks:
         self._looks: dict[Discovered, Look] = {}
 
     def get(self, names: Discovered) -> Look | None:
-        """Return the latest look at a set, which may be out of date; None without one."""
+        """Return the latest look at a set, which may be out of date; None if there is none."""
         return self._looks.get(names)
 
     def keep(self, names: Discovered, look: Look) -> None:

@@ -70,7 +70,7 @@ class _Stepping(Doubting):
 
 
 class _Inverting(_Casting):
-    """Divides by multiplying with the reciprocal where that overflows, as of a subnormal scale."""
+    """Divides by multiplying with the reciprocal if that overflows, as for a subnormal scale."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any

@@ -60,7 +60,7 @@ The first session after an edit calls the op alone, and does not wait for them.
 """
 _FDS_PER_SESSION = 5
 _SHUTDOWN_ROUNDS = 1000
-_IDLE_SECONDS = 5.0  # after which folders' entries are not kept open for the next fence
+_IDLE_SECONDS = 5.0  # after which folders' entries are not kept open for the next sandbox
 _CONTROL, _WAKEUP = "control", "wakeup"
 
 

@@ -66,7 +66,7 @@ class Listings:
             self._mounts.register(fd, select.POLLPRI)
 
     def begin(self) -> None:
-        """Start the next fence; what was found for the last one may have changed since."""
+        """Start the next sandbox; the folders may have changed since the last one was made."""
         self.opened = {}
         if self._known and self._mounts.poll(0):  # a mount hides what was opened before
             self.forget()

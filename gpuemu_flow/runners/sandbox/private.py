@@ -98,7 +98,7 @@ def private_paths(root: str, home: str) -> Iterator[str]:
 
 
 def forget() -> None:
-    """Look at folders again from now on, which a process that fences several others must."""
+    """Clear the caches of folders; a process calls it between the sandboxes that it makes."""
     for remembered in (_names_in, _working_trees, _history):
         remembered.cache_clear()
 
@@ -112,7 +112,7 @@ def own_home() -> str:
 
 
 def _others_homes(own: set[str], root: str) -> Iterator[str]:
-    """Return other users' home folders; only root could enter them."""
+    """Yield other users' home folders; only root could enter them."""
     if os.geteuid():
         return
     found = ["/root"]
@@ -234,7 +234,7 @@ def _history(folder: Path) -> tuple[str, ...]:
 
 
 def _worktree(path: Path) -> Iterator[str]:
-    """Return the folders of a git worktree outside of it."""
+    """Yield the folders outside of a git worktree that belong to it."""
     try:
         with path.open("rb") as stream:
             text = os.fsdecode(stream.read(_MOST_BYTES))
