@@ -175,7 +175,7 @@ class ExpectedFiles:
         return [path for path in self._matched("/".join(parts)) if isdir(path)]
 
     def _comes(self, pattern: str) -> bool:
-        """Tell whether something that is made later matches."""
+        """Tell whether a glob matches files or folders that will be made later."""
         later = [os.path.relpath(path, self.root) for path in self.made]
         later += [listing.rstrip("/") for listing in self.listings]
         return any(

@@ -132,7 +132,7 @@ class SharedRaces:
         return self._made_flags
 
     def _conflicting(self, write: bool, strong: bool) -> list[tuple[_Trace, str]]:
-        """List the accesses that an access may conflict with, and what they did."""
+        """List the traces of accesses that an access may conflict with, each with its verb."""
         found = [(self._written, "written")]
         if write:
             found += [(trace, "read") for trace in self._reads]
@@ -142,7 +142,7 @@ class SharedRaces:
         return found
 
     def all_traces(self) -> list[tuple[_Trace, str]]:
-        """List the last accesses of all kinds, and what they did."""
+        """List the traces of all kinds of accesses, each with its verb."""
         return self._conflicting(write=True, strong=False)
 
     def fence(self, chosen: Array | None) -> None:

@@ -33,7 +33,7 @@ _INSTALLED = "<"  # such names begin with a prefix of the interpreter
 
 @dataclass(frozen=True)
 class RuleOutputs:
-    """The outputs of rules, by where they lie.
+    """The outputs of rules, by their paths.
 
     Attributes
     ----------

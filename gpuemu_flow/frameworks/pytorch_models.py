@@ -180,9 +180,9 @@ class _LayerCopy:
 class _Versions(Versions):
     """A layer's float64 copy and, for PyTorch's own layers, its float32 copy.
 
-    Another layer has no float32 copy, whose errors are those under test: they would widen the
+    Other layers get no float32 copy: its errors would be those under test, and would widen the
     tolerance that they are judged by. The operations within a layer cannot be rewritten, so that
-    there are no other versions.
+    there are no further versions.
     """
 
     def __init__(self, twin: Any) -> None:

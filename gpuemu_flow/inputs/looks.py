@@ -1,4 +1,4 @@
-"""The latest looks at sets of inputs, and how a set is parted to share looks with others."""
+"""Cache the latest look at each set of inputs; split sets, so that they can share looks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Looks:
 
 @lru_cache(maxsize=MOST_LOOKS)
 def halves_of(names: Discovered) -> tuple[Discovered, ...]:
-    """Part a set without listings into the workspace's inputs and the others; drop empty ones.
+    """Split a set without listings into the workspace's inputs and the others; drop empty ones.
 
     Most of the others are the same for all programs, so that one look at these serves them all.
     """

@@ -27,7 +27,7 @@ from gpuemu_flow.numerics.single import (
 
 
 class _Noisy(Single):
-    """A float32 array that perturbs those of its float32 results in numpy that are not exact."""
+    """A float32 array on which numpy perturbs each float32 result that is not exact."""
 
     rng: SeededRng
     unit: float
@@ -123,7 +123,7 @@ def _wide(value: Any) -> Any:
 
 
 class _Noisy64(np.ndarray[Any, np.dtype[Any]]):
-    """A float64 array that perturbs those of its float64 results in numpy that are not exact."""
+    """A float64 array on which numpy perturbs each float64 result that is not exact."""
 
     rng: SeededRng
     unit: float

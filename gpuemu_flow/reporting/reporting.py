@@ -104,7 +104,7 @@ def _baseline(workspace: Workspace, tag: str | None) -> Baseline | None:
 
 
 def _with_gaps(workspace: Workspace, run: RunReport, outdated: set[str]) -> RunReport:
-    """Return the run with its missing results, and its outdated ones that passed, as skipped.
+    """Return the run with missing results, and outdated ones that did not fail, as skipped.
 
     An outdated failure is kept, since it helps to fix the op, with a note that it is outdated.
     """

@@ -289,7 +289,7 @@ class Report:
 
     @property
     def missing(self) -> tuple[MissingVerdict, ...]:
-        """List everything requested that has no verdict, first what a time limit cut off."""
+        """List all requested items without a verdict, first those that a time limit cut off."""
         every = [
             *(
                 MissingVerdict(f"{r.op} {r.dtype}".strip(), r.reason, r.absent)

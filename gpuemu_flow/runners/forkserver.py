@@ -148,7 +148,7 @@ class ForkServer:
             self._forget(source)
 
     def _import_for_jobs(self) -> None:
-        """Import once what sessions need that do more than call a program."""
+        """Import, once, the modules of sessions that do more than call a program."""
         if not self._complete:
             for name in _FOR_JOBS:
                 importlib.import_module(name)

@@ -124,7 +124,7 @@ class Observer:
         self._count_preloaded()
 
     def _count_preloaded(self) -> None:
-        """Count what the fork server imported as imported here, in this program's folders."""
+        """Repeat the module searches of the fork server's imports in this program's folders."""
         searches = preloaded_searches()
         if searches:
             self._searches.add(searches)

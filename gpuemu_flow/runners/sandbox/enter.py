@@ -100,7 +100,7 @@ def move_in(scratch: str, *, trusted: bool) -> str:
 
 @dataclass(frozen=True)
 class Ready:
-    """A sandbox that only has to be entered: what takes long is done.
+    """A prepared sandbox, ready to be entered; the slow steps are done.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class Ready:
     folders: Mapping[str, str]
 
     def close(self) -> None:
-        """Give up what another process enters."""
+        """Close the prepared sandbox, for a process that does not enter it."""
         if self.ruleset is not None:
             self.ruleset.close()
 

@@ -1,4 +1,4 @@
-"""List folders for fences, and keep what was listed and opened of those that stay as they are.
+"""List folders for sandboxes, and keep the lists and descriptors of unchanged folders.
 
 To hide one file, a fence names all others of its folder. A process that fences one worker for each
 of a thousand files in a folder would list it a thousand times, and open a million files.

@@ -98,7 +98,7 @@ def private_paths(root: str, home: str) -> Iterator[str]:
 
 
 def forget() -> None:
-    """Clear the caches of folders; a process calls it between the sandboxes that it makes."""
+    """Clear the caches of folders, so that the next sandbox is made from their present state."""
     for remembered in (_names_in, _working_trees, _history):
         remembered.cache_clear()
 
@@ -167,7 +167,7 @@ def _copies_beside(folder: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _built_copies(paths: Iterable[str], root: str) -> Iterator[str]:
-    """Yield what builders of packages and reports of coverage made of files of the workspace."""
+    """Yield copies of workspace files that package builders and coverage reports made."""
     names = _names_in(root)
     for path in paths if "build" in names else ():
         parts = os.path.relpath(path, root).split("/")

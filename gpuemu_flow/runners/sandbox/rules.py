@@ -104,10 +104,11 @@ def _is_in_memory(path: str) -> bool:
 
 
 def _others_scratch(scratch: str) -> list[str]:
-    """Return the folders that hold the scratch folders of all workers, without links.
+    """Return the temporary folders to hide from an op, with links resolved.
 
-    Beside them lie what a reference had compiled, and a daemon's files where there is no home.
-    Entries that appear beside them later are hidden as well, since allowed ones are listed by name.
+    They hold the scratch folders of all workers, compiled references and, for a user without a
+    home folder, the daemon's files. Entries that appear beside them later are hidden as well,
+    since allowed ones are listed by name.
     """
     folder, name = os.path.split(os.path.dirname(scratch))  # noqa: PTH120
     if not name.startswith(SCRATCH):
