@@ -114,8 +114,8 @@ def _case_changes(
     Returns
     -------
     broken, mended : tuple of str
-        The old and the new verdict of the worst case that passed, and of that which passes now;
-        empty where there is none.
+        The old and the new verdict of a case that passed before, and of one that passes now; of
+        several cases the one with the worst other verdict. Empty if there is no such case.
     wrong : bool
         A case in common fails now.
     """

@@ -39,8 +39,8 @@ class Listings:
     Parameters
     ----------
     most : int
-        Descriptors that may be kept open. A process that keeps any must not run other code with
-        them, so that it has to close them in what it forks.
+        Descriptors that may be kept open. No other code may run in a process that holds them, so
+        that a forked process has to close them.
 
     Attributes
     ----------
