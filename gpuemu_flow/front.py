@@ -104,7 +104,7 @@ def _run_plainly(*, works: bool) -> int:
 
 
 def _prepare_imports() -> None:
-    """Set this process up for importing what the fast path does without."""
+    """Prepare this process for the imports that the fast path avoids."""
     import gc  # noqa: PLC0415
 
     gc.set_threshold(_GARBAGE_THRESHOLD)

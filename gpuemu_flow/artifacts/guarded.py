@@ -1,9 +1,10 @@
 """Run a command that ends when its starter ends: ``guarded.py FD LC_CTYPE PROGRAM ARGUMENT...``.
 
-FD is the reading end of a pipe whose other end only that process holds. When it closes it, or dies,
-even by SIGKILL, the command's process group is killed: a command that went on would write its
-outputs while the next run has them made. LC_CTYPE is that variable's value, which an interpreter
-may change as it starts. Runs as a script, without the package: it is started for each command.
+FD is the reading end of a pipe whose writing end only the starter holds. When the starter closes
+that end or dies, even by SIGKILL, the command's process group is killed: otherwise the command
+would write its outputs while the next run makes them again. LC_CTYPE is the value that the variable
+of that name has for the command, because a Python interpreter may change it as it starts. The file
+runs as a script, without the package, since a process is started for each command.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def chance_of(
 
 
 def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -> float:
-    """Compute the chance that so many failing cases, or more, meet the condition by accident.
+    """Compute the p-value of Fisher's exact test: so many or more failing cases by chance.
 
     One-sided: the upper tail of the hypergeometric distribution.
     """

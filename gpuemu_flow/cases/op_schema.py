@@ -278,8 +278,8 @@ def plain_shapes_schema(
 def takes_any_rank(schema: OpSchema) -> bool:
     """Tell whether the op's inputs share one shape of any rank.
 
-    Those of a schema that somebody wrote have the rank that is written there; but one built in for
-    ops whose inputs all have one shape stands for every rank, and so do plain lists of sizes.
+    A user's schema fixes the rank. Plain lists of sizes do not, nor do the built-in schemas of ops
+    whose inputs all have the same shape.
     """
     if len({tensor.dims for tensor in (*schema.inputs, *schema.outputs)}) != 1:
         return False

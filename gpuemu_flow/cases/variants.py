@@ -196,7 +196,7 @@ class Variants:
         return Sizes(tuple(named.items()), self._schema.shapes(named))
 
     def _largest(self, sizes: Mapping[str, int]) -> int:
-        """Return the size of the largest tensor, or one over the limit for refused sizes."""
+        """Return the size of the largest tensor; `REFUSED` if the schema forbids the sizes."""
         if not self._schema.allows(sizes):
             return REFUSED
         sizes = self._schema.all_sizes(sizes)

@@ -28,7 +28,7 @@ class Remaining:
         self._finished: set[str] = set()
 
     def finish(self, task: str) -> None:
-        """Count a task that has ended, however it did."""
+        """Count a task that has ended, whatever its outcome."""
         self._finished.add(task)
 
     def estimate(self, running: Mapping[str, float]) -> float | None:

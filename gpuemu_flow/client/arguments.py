@@ -34,7 +34,7 @@ def checked_arguments(given: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def check_tolerance(name: str, value: Any) -> None:
-    """Raise ClientError ``client-bad-tolerance`` for what is neither None nor a finite number.
+    """Raise ClientError ``client-bad-tolerance`` unless a value is None or a finite number.
 
     A number in text is refused here. The daemon cannot refuse it, since published clients send
     every argument as text.

@@ -162,7 +162,7 @@ def _modules_in(names: Mapping[str, Any]) -> list[ModuleType]:
 
 @functools.lru_cache(maxsize=16)
 def _described(origin: str, digests: tuple[tuple[str, str], ...], folder: str) -> dict[str, Json]:
-    """Return the description of a file and of those that it imports; nobody may change it.
+    """Return the description of a file and of its imports, shared between calls and read-only.
 
     Parameters
     ----------

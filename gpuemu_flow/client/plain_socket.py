@@ -61,7 +61,7 @@ class Opening:
 
 
 class PlainSocket:
-    """Connections to what listens at a path, one for each exchange under way. Thread-safe.
+    """Connections to the socket at a path, one for each exchange in progress. Thread-safe.
 
     Parameters
     ----------

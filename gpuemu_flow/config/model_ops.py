@@ -137,7 +137,7 @@ class OpConfig:
     tolerances : mapping of str to Tolerance
         Only those that the file gives, by dtype, the op's over those of ``[validation]``.
     precision : str
-        Values that a right op may round on the way: ``tensor-core``, ``float32`` or ``input``.
+        Values that a right op may round as it computes: ``tensor-core``, ``float32`` or ``input``.
     nan_policy, inf_policy : str
         ``match``, ``strict`` or ``ignore``.
     invariants : tuple of str

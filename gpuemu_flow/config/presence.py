@@ -1,4 +1,4 @@
-"""Report globs and paths that match nothing: misspelt, they would open a fence in silence."""
+"""Report globs and paths that match nothing: a misspelt one would silently weaken a sandbox."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class ExpectedFiles:
         return [path for path in self._matched("/".join(parts)) if isdir(path)]
 
     def _comes(self, pattern: str) -> bool:
-        """Tell whether something that is made later matches."""
+        """Tell whether a glob matches files or folders that will be made later."""
         later = [os.path.relpath(path, self.root) for path in self.made]
         later += [listing.rstrip("/") for listing in self.listings]
         return any(

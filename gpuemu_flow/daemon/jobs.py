@@ -98,7 +98,7 @@ class JobGroup:
 
     @contextmanager
     def linked(self, event: threading.Event) -> Iterator[None]:
-        """Let the work go on when one of the jobs is cancelled: the others wait for it."""
+        """Keep the work running when one of the jobs is cancelled, since the others wait for it."""
         yield
 
 

@@ -143,7 +143,7 @@ def line_editing(session: DebugSession) -> Iterator[None]:
 
 
 def history_path() -> Path:
-    """Return the file that remembers commands, in the XDG state folder."""
+    """Return the file of the command history, in the XDG state folder."""
     given = os.environ.get("XDG_STATE_HOME", "")
     # The XDG specification: a relative path is to be ignored.
     state = Path(given) if given.startswith("/") else Path.home() / ".local" / "state"

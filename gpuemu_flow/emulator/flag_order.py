@@ -1,9 +1,9 @@
 """Order that fences and flags in shared memory make between the warps of a block.
 
-A warp that executed a fence and then stores to a flag, or updates it by an atomic, hands on what it
-knew at the fence. A warp that polls the flag (`polling`), or updates it by an atomic, learns that.
-What a warp does between its fence and its next barrier counts as done before the fence: times are
-counted by barriers.
+A warp that executed a fence and then stores to a flag, or updates it by an atomic, publishes its
+vector clock of the fence. A warp that polls the flag (`polling`), or updates it by an atomic,
+merges that clock into its own. Accesses of a warp between its fence and its next barrier count as
+made before the fence, because clocks advance at barriers only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ATOMICS = frozenset({"atom", "red"})
 
 
 class FlagOrder:
-    """Knowledge of warps at their fences, and the flags that carry it.
+    """Vector clocks of warps at their fences, and the flags that publish them.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class FlagOrder:
         Parameters
         ----------
         clock : int array
-            What each warp knows of the others, by (row, warp, warp).
+            The vector clock of each warp, by (row, warp, warp).
         warps : bool array
             By (row, warp).
         """
@@ -63,7 +63,7 @@ class FlagOrder:
     def meet(
         self, clock: Array, cells: Array, row: Array, warp: Array, step: int, write: bool
     ) -> None:
-        """Record a strong access of some lanes' warps to some cells, and let them learn."""
+        """Publish the clocks of warps by a strong write to cells, or merge them by a read."""
         if step not in self._strong:
             return
         if step in self._releasing:

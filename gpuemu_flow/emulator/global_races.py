@@ -95,7 +95,7 @@ class GlobalRaces:
         self._released[blocks] = self._time if releases else self._fenced[blocks]
 
     def acquire(self, state: State, mask: Array) -> None:
-        """Record that lanes waited for what other blocks of their cluster released."""
+        """Record that lanes acquired writes that other blocks of their cluster released."""
         self._time += 1
         self._acquired[np.unique(self._blocks(state, mask))] = self._time
 
@@ -183,7 +183,7 @@ class GlobalRaces:
         return collided
 
     def _conflicting(self, write: bool, strong: bool) -> list[tuple[BlockTrace, str]]:
-        """List the accesses that an access may conflict with, and what they did."""
+        """List the traces of accesses that an access may conflict with, each with its verb."""
         found = [(self._written, "written")]
         alike = not strong and self._met_strong
         if alike:

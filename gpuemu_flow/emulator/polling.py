@@ -1,4 +1,4 @@
-"""Loads that wait for other threads: what a volatile or relaxed load is used for.
+"""Find loads that wait for other threads, by the uses of a volatile or relaxed load's value.
 
 A volatile or relaxed load may meet a store of another thread that nothing orders, and the PTX
 memory model calls that no data race. Which value it reads depends on timing all the same. So it is
@@ -91,7 +91,7 @@ def _passed(step: Step) -> _Passed:
 
 @dataclass
 class _Reach:
-    """The registers that depend on a load, and the blocks that its value decides about."""
+    """The registers that depend on a load, and the blocks whose execution depends on its value."""
 
     registers: set[int]
     decided: set[int]
@@ -157,7 +157,7 @@ class _Flow:
             reach.hidden |= base == "st" and space in _HIDDEN
 
     def _decide(self, block: int, reach: _Reach) -> None:
-        """Note the blocks on one way only, and what they compute for the others."""
+        """Mark blocks that not all branches reach, and registers that they set for other blocks."""
         ways = [self._forward(target) for target in self.blocks.successors[block]]
         only = {b for way in ways for b in way if not all(b in other for other in ways)}
         reach.decided |= only
@@ -204,7 +204,7 @@ class _Flow:
         )
 
     def _is_compared(self, reach: _Reach) -> bool:
-        """Tell whether an atomic compares the value with what is there by then."""
+        """Tell whether an atomic compares the value with the one then in memory."""
         return any(
             step.opcode.base == "atom"
             and "cas" in step.opcode.segments

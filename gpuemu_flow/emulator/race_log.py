@@ -50,7 +50,7 @@ class _Fence:
 
 
 class LoggedRaces(SharedRaces):
-    """The happens-before order of one batch, computed exactly only where an interval needs it."""
+    """The happens-before order of one batch, computed only for intervals that may have a race."""
 
     def __init__(self, state: State, size: int, describe: Callable[[int, int], str]) -> None:
         super().__init__(state, size, describe)
@@ -84,7 +84,7 @@ class LoggedRaces(SharedRaces):
             self.make_exact()
 
     def barrier(self, chosen: Array | None, arrived: Array | None = None) -> None:
-        """Join the clocks of warps; a barrier of everyone ends an interval."""
+        """Join the clocks of warps; a barrier of all threads ends an interval."""
         if chosen is None:
             self.end_interval()
             self._exact = False
@@ -139,7 +139,7 @@ class LoggedRaces(SharedRaces):
                 self._replay(event)
 
     def make_exact(self) -> None:
-        """Replay the accesses since the last barrier of everyone, then check each one."""
+        """Replay the accesses since the last barrier of all threads, then check each new access."""
         if self._exact:
             return
         self._exact = True

@@ -42,9 +42,9 @@ class SharedRaces:
     """The happens-before order of one batch, by vector clocks of warps.
 
     Two accesses are in order when a barrier or ``bar.warp.sync`` lies between them. Each warp
-    counts its own synchronisations, and learns the counts of other warps at barriers. An access
+    counts its own synchronisations, and receives the counts of other warps at barriers. An access
     is stamped with its warp's count. It happens before an access of another warp if that warp
-    has by then learnt a later count of the first warp.
+    has by then received a later count of the first warp.
     """
 
     def __init__(self, state: State, size: int, describe: Callable[[int, int], str]) -> None:
@@ -132,7 +132,7 @@ class SharedRaces:
         return self._made_flags
 
     def _conflicting(self, write: bool, strong: bool) -> list[tuple[_Trace, str]]:
-        """List the accesses that an access may conflict with, and what they did."""
+        """List the traces of accesses that an access may conflict with, each with its verb."""
         found = [(self._written, "written")]
         if write:
             found += [(trace, "read") for trace in self._reads]
@@ -142,7 +142,7 @@ class SharedRaces:
         return found
 
     def all_traces(self) -> list[tuple[_Trace, str]]:
-        """List the last accesses of all kinds, and what they did."""
+        """List the traces of all kinds of accesses, each with its verb."""
         return self._conflicting(write=True, strong=False)
 
     def fence(self, chosen: Array | None) -> None:

@@ -115,7 +115,7 @@ class TensorMap:
 
     @property
     def lacking(self) -> str:
-        """Return a property of the map that the emulator does not support; empty without one."""
+        """Return a property of the map that the emulator does not support; empty if none."""
         if self.kind >= len(ELEMENT_TYPES):
             return f"element type {self.kind}"
         if self.interleave or self.fill > 1 or self.swizzle >= len(SWIZZLE_SPANS):

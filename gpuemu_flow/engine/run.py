@@ -353,7 +353,7 @@ class Executor:
         )
 
     def _before(self, spec: TaskSpec, names: set[str]) -> list[str]:
-        """Return the reference that an op waits for: its run shows what to hide from the op."""
+        """Return the reference that an op waits for; its run reveals files to hide from the op."""
         if spec.stage != stages.OP or spec.judge not in names:
             return []
         reference = self._graph.tasks[spec.judge]

@@ -50,8 +50,8 @@ class RunOptions:
     shard : Shard or None
         Run only those selected tasks that belong to this shard.
     until : tuple of str
-        Words, in the form of `words`: run only these tasks, and their dependencies, of those
-        selected.
+        Words, in the form of `words`: of the selected tasks, run only these and their
+        dependencies.
     forced : tuple of str
         Words, in the form of `words`: run these tasks, and all that depend on them, whatever is
         cached.

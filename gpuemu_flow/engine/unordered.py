@@ -33,7 +33,7 @@ _INSTALLED = "<"  # such names begin with a prefix of the interpreter
 
 @dataclass(frozen=True)
 class RuleOutputs:
-    """The outputs of rules, by where they lie.
+    """The outputs of rules, by their paths.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class RuleOutputs:
             raise RunnerError(_without_needs(f"{self.op} or its reference", self.needs, used))
 
     def refuse_seen(self, observed: Mapping[str, Observation], lookup: Lookup) -> None:
-        """Do as `refuse` with what running programs of the op were seen to use until now."""
+        """Call `refuse` with the inputs that running programs of the op have used so far."""
         for seen in observed.values() if self.producers else ():
             self.refuse(lookup.discover(seen, ConfiguredEnv()))
 

@@ -1,4 +1,4 @@
-"""The context behind ``validate_pytorch`` and its kin, which judges an output and its gradients."""
+"""Judge an output and its gradients: the context of ``validate_pytorch`` and similar functions."""
 
 from __future__ import annotations
 

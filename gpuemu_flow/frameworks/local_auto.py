@@ -98,7 +98,7 @@ def local_envelope(
     seed : int
         Decides how inputs are moved.
     precision : str
-        Values that a right op may round on the way; one of `PRECISIONS`.
+        Values that a right op may round as it computes; one of `PRECISIONS`.
     """
     plain = [_plain(inputs, seed)]
     exact = is_exact_op(reference, plain)

@@ -102,7 +102,7 @@ def validate_model(
                 return found
 
             ours = [o for o in outputs_of(output) if isinstance(o, torch.Tensor)]
-            # What a layer rounds on the way in a narrow dtype cannot be told from its reference.
+            # The values that a layer rounds to a narrow dtype do not follow from its reference.
             measured = all(o.dtype in (torch.float32, torch.float64) for o in ours)
             result = compare(
                 ours,
@@ -178,10 +178,11 @@ class _LayerCopy:
 
 
 class _Versions(Versions):
-    """A twin and, of PyTorch's own layers, its copy in float32.
+    """A layer's float64 copy and, for PyTorch's own layers, its float32 copy.
 
-    Of any other layer, float32 is what is judged: its errors must not make their own tolerance.
-    Single steps of a layer cannot be rewritten.
+    Other layers get no float32 copy: its errors would be those under test, and would widen the
+    tolerance that they are judged by. The operations within a layer cannot be rewritten, so that
+    there are no further versions.
     """
 
     def __init__(self, twin: Any) -> None:

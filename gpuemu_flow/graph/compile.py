@@ -327,7 +327,7 @@ class Compiler:
         return program.kind in EMULATED or bool({*program.files} & {*op.reference.files})
 
     def _known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
-        """Return `ForbiddenFiles.known`, with what rules will have made of it."""
+        """Return `ForbiddenFiles.known`, with the declared files that rules will make."""
         patterns = (*op.depends, *op.shared)
         made = {name for pattern in patterns for name in self._rules_made(pattern)}
         return tuple(sorted(made.union(self._forbidden.known(op, program))))

@@ -77,7 +77,7 @@ class KernelTasks:
     unbuildable: dict[str, str] = field(default_factory=dict)
 
     def code_of(self, kernel: str, arch: str) -> TaskSpec | None:
-        """Return the task that makes a kernel's code for one architecture; None without one.
+        """Return the task that makes a kernel's code for one architecture; None if there is none.
 
         An empty `arch` accepts any build; a build without an architecture serves every `arch`.
         """

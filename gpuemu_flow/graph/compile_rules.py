@@ -58,7 +58,7 @@ class RuleTasks:
 
 
 def outputs_apart(config: Config) -> tuple[str, ...]:
-    """Return the absolute paths of the outputs that ``apart`` matches, by a folder too.
+    """Return the absolute paths of outputs that ``apart`` matches, or whose folder it matches.
 
     A glob does not find the outputs before the first build.
     """
@@ -168,7 +168,7 @@ def with_outputs(
 
 
 def _closed(wall: Sandbox, files: Iterable[str], outputs: Iterable[str]) -> Sandbox:
-    """Let a command read these files of the workspace alone, and write its outputs."""
+    """Restrict a command to reading these files of the workspace and writing its outputs."""
     read, made = ([f"{wall.root}/{name}" for name in names] for names in (files, outputs))
     seen = [path for path in read if not is_below(path, wall.hidden)]
     return replace(

@@ -1,4 +1,4 @@
-"""Folders as programs see them: which entries count, and what is looked at of each."""
+"""List folders without files that tools leave there, and describe the entries."""
 
 from __future__ import annotations
 

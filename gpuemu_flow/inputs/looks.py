@@ -1,4 +1,4 @@
-"""The latest looks at sets of inputs, and how a set is parted to share looks with others."""
+"""Cache the latest look at each set of inputs; split sets, so that they can share looks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Looks:
         self._looks: dict[Discovered, Look] = {}
 
     def get(self, names: Discovered) -> Look | None:
-        """Return the latest look at a set, which may be out of date; None without one."""
+        """Return the latest look at a set, which may be out of date; None if there is none."""
         return self._looks.get(names)
 
     def keep(self, names: Discovered, look: Look) -> None:
@@ -46,7 +46,7 @@ class Looks:
 
 @lru_cache(maxsize=MOST_LOOKS)
 def halves_of(names: Discovered) -> tuple[Discovered, ...]:
-    """Part a set without listings into the workspace's inputs and the others; drop empty ones.
+    """Split a set without listings into the workspace's inputs and the others; drop empty ones.
 
     Most of the others are the same for all programs, so that one look at these serves them all.
     """

@@ -86,7 +86,7 @@ def excused(result: CheckResult, actual: Arrays, kinks: Kinks) -> dict[str, Excu
 
 
 def corrected(actual: Arrays, expected: Arrays, found: Mapping[str, Excused]) -> Arrays:
-    """Return the outputs with the reference's values where the op's values are equally right."""
+    """Return the outputs, with their equally right elements replaced by the reference's."""
     with np.errstate(all="ignore"):
         replaced = {
             name: np.where(excuse.right, expected[name].astype(actual[name].dtype), actual[name])

@@ -1,4 +1,4 @@
-"""The error of a case of which the user's function returned no values for an input."""
+"""Error of a case for which the user's function failed to make an input."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ class JudgeRequest:
     facts : dict
         See `Setup`; as far as they are known by then.
     staged : list of str
-        Per case: sha256 of the file at `PreparedBatch.stage`; empty without one.
+        Per case: sha256 of the file at `PreparedBatch.stage`; empty if there is no file.
     answer : mapping
         After `finish`, when the attempt is good.
     outputs : dict of str to ndarray

@@ -136,11 +136,11 @@ class ElementBound:
     Attributes
     ----------
     allowed : ndarray of float64, shape (n,), or None
-        None = exact (integers and booleans).
+        None if the output must be exact (integers and booleans).
     unstable : ndarray of bool, shape (n,), or None
         Elements on which a failure would prove nothing.
     excuse : Excuse or None
-        Set where rounding on the way has made `allowed` wider.
+        Set if rounded operands have made `allowed` wider.
     """
 
     allowed: Float64Array | None

@@ -55,7 +55,7 @@ def line_relations(evidence: Evidence) -> list[Finding]:
 
 @dataclass(frozen=True)
 class _Lines:
-    """Some rows or columns as a grid, and which of them have enough wrong elements."""
+    """Some rows or columns as a grid, and those of them that have enough wrong elements."""
 
     name: str
     points: Points
@@ -63,7 +63,7 @@ class _Lines:
     usable: Positions
 
     def fits(self, fit: Fit) -> list[float]:
-        """Return the fitted numbers if nearly all lines have one and they differ."""
+        """Fit a number to each line; return the numbers if nearly all lines fit and they vary."""
         fits = [
             fit(self.points.actual[i][self.wrong[i]], self.points.expected[i][self.wrong[i]], LEAST)
             for i in self.usable

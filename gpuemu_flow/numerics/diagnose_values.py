@@ -279,7 +279,7 @@ def _sign(points: Points) -> Finding | None:
 
 
 def _narrower(evidence: Evidence, points: Points) -> Finding | None:
-    """Find values all representable in a narrower float format, unlike the right ones."""
+    """Find a narrower float format that holds nearly all actual values, but not the expected."""
     if evidence.fmt is None or len(points) < FEW:
         return None
     for name in ("float8_e5m2", "bfloat16", "float16", "float32"):

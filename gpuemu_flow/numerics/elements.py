@@ -58,25 +58,26 @@ class Feature(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelledUnits:
-    """The units of one case, with their features and which are wrong.
+    """The units of one case, with their features and the labels ``wrong`` and ``right``.
 
     Attributes
     ----------
     passed : bool
     wrong, right, dull : mapping of str to ndarray of bool
-        Masks of units, by level. Units that are neither wrong nor right are in doubt. Dull units
-        are right, and would hardly show an error: zeros, as of a clamp, NaN and Inf.
+        Masks of units, by level. A unit that is neither `wrong` nor `right` has no label. Units in
+        `dull` are right but tell little, since an error would hardly show in them: zeros, for
+        example of a clamp, NaN and Inf.
     values : mapping of Feature to ndarray
     sizes : mapping of Feature to int
-        The number of possible indices, for features that are places.
+        The number of possible indices, for features that are indices.
     severe : mapping of str to tuple of ndarray of bool
-        Masks of units, by level, whose error is several times, and many times, the least error that
-        counts as wrong.
+        By level, one mask for each factor in `SEVERELY`: units whose error is that many times the
+        error of a clearly wrong unit.
     integers : frozenset of str
         Inputs of an integer dtype.
     chosen : bool
-        The values of an input were chosen next to a border, so that their distribution tells
-        nothing.
+        True if the values of an input were chosen next to a boundary, so that their distribution
+        is no evidence.
     """
 
     passed: bool

@@ -21,7 +21,7 @@ class Evaluate(Protocol):
 
     Float inputs come as float64 arrays, for the shadow as float32 (see `single`); others unchanged.
     It must not modify them. A failing evaluation raises `FlowError`. If the precision allows
-    rounding on the way, a third argument ``rounding: Rounding`` requests it from the shadow.
+    rounding to a narrower type, a third argument ``rounding: Rounding`` requests it of the shadow.
     """
 
     def __call__(self, inputs: Arrays, *, shadow: bool = False) -> Arrays: ...

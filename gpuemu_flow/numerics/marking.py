@@ -1,4 +1,4 @@
-"""Arithmetic that marks what it rounds, moves one rounding, or divides by way of the reciprocal.
+"""Arithmetic that marks rounded results, moves one rounding, or multiplies by reciprocals.
 
 Moved roundings are a matter of luck: where three of them decide a quantised value together, twelve
 draws may well agree. A rounded result that becomes NaN leaves nothing to luck.
@@ -34,7 +34,7 @@ class _Casting(Single):
 
 
 class _Marking(_Casting, Doubting):
-    """Makes NaN of what was rounded, and of quotients that the reciprocal would not give."""
+    """Makes NaN of rounded results, and of quotients that a reciprocal would change."""
 
     def _product(self, result: Any) -> Any:
         return np.full_like(bare(result), np.nan)
@@ -70,7 +70,7 @@ class _Stepping(Doubting):
 
 
 class _Inverting(_Casting):
-    """Divides by multiplying with the reciprocal where that overflows, as of a subnormal scale."""
+    """Divides by multiplying with the reciprocal if that overflows, as for a subnormal scale."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any

@@ -87,7 +87,7 @@ def measure(
         More draws of every kind, for a case that is about to fail: what a handful of draws shows of
         an ill-conditioned element is a matter of luck, and each draw halves the chance to miss it.
     rounding : Rounding, optional
-        Values that a right op may round to a narrower type on the way.
+        Values that a right op may round to a narrower type.
 
     Notes
     -----
@@ -96,7 +96,7 @@ def measure(
         allowed = 8 g (E + u S + least) + 2 R + 2 ulp(r)
 
     E is the largest change of the element over the evaluations, then the largest within the binade
-    of |r|; R the same over evaluations that round on the way to a narrower type, as `rounding`
+    of |r|; R the same over evaluations that also round values to a narrower type, as `rounding`
     says. S is the larger of |r| and, unless the result grows exponentially, the reference at |x|,
     which for sums of products is the sum of the magnitudes (Higham, "Accuracy and Stability of
     Numerical Algorithms", 2002, 3.1). Such a sum is finite and never shrinks as any |x| grows. The
@@ -274,8 +274,8 @@ class _Session:
     def noisy_draws(self, count: int) -> None:
         """Evaluate the reference in float64 with every rounding of numpy's arithmetic perturbed.
 
-        Moved inputs do not show what is rounded on the way: beside a logarithm near 350, which is
-        subtracted from another one, a rounding of the input is nothing.
+        Moved inputs do not show the rounding of intermediates: beside that of a logarithm near 350,
+        which is subtracted from another one, the rounding of the input is negligible.
         """
         for draw in range(4 * AGAIN, 4 * AGAIN + count):
             rng = self._rng.derive(f"auto/noisy/{draw}")

@@ -1,6 +1,6 @@
 """Arithmetic with each rounding perturbed at random, to find the effect of another order.
 
-Moved inputs do not show what happens on the way: where equal intermediates cancel, the reference
+Moved inputs do not show errors of intermediates: where equal ones cancel, the reference
 may give an exact zero, and a right op, which adds in another order, a rounding error of the
 cancelled terms. Moving each intermediate result by its rounding shows it (Vignes, "A stochastic
 arithmetic for reliable scientific computation", 1993; Parker, "Monte Carlo Arithmetic", 1997).
@@ -27,7 +27,7 @@ from gpuemu_flow.numerics.single import (
 
 
 class _Noisy(Single):
-    """A float32 array whose float32 results in numpy are perturbed where they were rounded."""
+    """A float32 array on which numpy perturbs each float32 result that is not exact."""
 
     rng: SeededRng
     unit: float
@@ -123,7 +123,7 @@ def _wide(value: Any) -> Any:
 
 
 class _Noisy64(np.ndarray[Any, np.dtype[Any]]):
-    """A float64 array whose float64 results in numpy are perturbed where they were rounded."""
+    """A float64 array on which numpy perturbs each float64 result that is not exact."""
 
     rng: SeededRng
     unit: float

@@ -181,7 +181,7 @@ def largest_magnitude(inputs64: Arrays) -> float:
 
 
 def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finalizer, a bijection (Steele, Lea and Flood, 2014); overwrites `words`."""
+    """Apply SplitMix64's finalizer (Steele, Lea and Flood, 2014), a bijection, in place."""
     words ^= words >> np.uint64(30)
     words *= np.uint64(0xBF58476D1CE4E5B9)
     words ^= words >> np.uint64(27)

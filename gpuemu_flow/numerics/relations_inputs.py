@@ -310,7 +310,7 @@ def _of_axes(seen: ObservedCase) -> Iterator[Change]:
 
 
 def _row_statistics(seen: ObservedCase, ask: Ask) -> Iterator[tuple[Relation, Floats]]:
-    """Yield relations in which each row's change from the op's value at zero has a factor."""
+    """Yield relations that scale each row's difference from the output for zeros by a factor."""
     for name, array in seen.inputs.items():
         if array.ndim < 2 or array.dtype.kind != "f" or not array.shape[-1]:
             continue

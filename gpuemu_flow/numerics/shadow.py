@@ -2,7 +2,7 @@
 
 References often ask for float64 by name; called with float32 inputs they then compute in float64
 all the same. Their shadow does the same steps in float32, and so shows what rounding does to them.
-A *rounded* shadow also rounds to a narrow type on the way, where its caller says so; see `operand`.
+A *rounded* shadow also rounds values to a narrow type as it computes, if requested; see `operand`.
 """
 
 from __future__ import annotations

@@ -35,8 +35,9 @@ NOISE_SHARE = 0.25
 """Largest change under noise, as a share of the largest value, that a verdict can rest on."""
 
 ROUNDED_FACTOR = 2.0
-"""Multiple of what rounding on the way has changed that a right op may show. It does not grow with
-the length of sums: each operand is rounded once, and the draws round as often as the op."""
+"""Factor by which the errors of a right op may exceed the changes by rounding to a narrower type.
+It does not grow with the length of sums: each operand is rounded once, and the draws round as often
+as the op."""
 
 ACCOUNTED = 16.0
 """Largest factor by which the magnitudes may exceed the measured error's share; see `Spread`."""
@@ -86,7 +87,7 @@ class Spread:
         self._fold(self._changed(values), self._error)
 
     def add_rounded(self, values: NDArray[Any], *, operands: bool = False) -> None:
-        """Add an evaluation that rounds to a narrower type on the way.
+        """Add an evaluation that rounds values to a narrower type as it computes.
 
         With `operands`, it rounds only operands of products; its errors are then also kept for
         the test of their mean square, see `bounds.Excuse`.
@@ -126,7 +127,7 @@ class Spread:
         Parameters
         ----------
         marked : list of ndarray or None
-            Evaluations in which every value that was rounded on the way is changed.
+            Evaluations in which every value that the computation rounded is changed.
         moved : list of ndarray or None
             Evaluations in which each rounding is moved at random; None stands for a failed
             evaluation.
@@ -176,7 +177,7 @@ class Spread:
             self.unstable |= ~self.finite & np.isfinite(to_float64(values))
 
     def exclude_other_kinds(self, values: NDArray[Any]) -> None:
-        """Withhold the verdict where NaN or an infinity is expected and `values` are another."""
+        """Withhold the verdict where a NaN or infinity is expected and `values` differ from it."""
         if self.fmt is not None:
             found = to_float64(values)
             same = (found == self._reference) | (np.isnan(found) & np.isnan(self._reference))
@@ -280,7 +281,7 @@ class Spread:
     def _accounted(self, unit_roundoff: float, terms: int) -> Float64Array:
         """Return the sum of magnitudes S, limited to what the measured error supports.
 
-        If rounding errors of that size were made on the way, moving the terms of a sum by a
+        If the computation made rounding errors of that size, moving the terms of a sum by a
         rounding each must show: S / E is at most about the root of their number. An evaluation at
         |x| that is merely large, as ``1 / (relu(-x) + eps)`` is, has no such effect.
         """

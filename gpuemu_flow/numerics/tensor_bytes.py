@@ -18,7 +18,10 @@ class TensorBytesError(ValueError):
 
 
 class ImpossibleShapeError(TensorBytesError):
-    """Error of a shape that no array can have; an empty tensor's dims have limits, too."""
+    """Error of a shape that no array can have.
+
+    The dims are limited even if one of them is 0.
+    """
 
 
 def bytes_of(array: Array) -> NDArray[np.uint8]:

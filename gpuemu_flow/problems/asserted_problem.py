@@ -318,7 +318,16 @@ def _skips(test: Test, needed: AbstractSet[str]) -> tuple[str, ...]:
 def _dtypes(
     inputs: Sequence[MadeTensor], parameters: Parameters
 ) -> tuple[tuple[str, ...], str, tuple[MadeTensor, ...]]:
-    """Return the dtypes of the op, the input that has them, and the inputs."""
+    """Choose the dtypes of the op, and the input from which it gets its dtype.
+
+    Returns
+    -------
+    dtypes : tuple of str
+    name : str
+        The name of that input.
+    inputs : tuple of MadeTensor
+        All inputs; those of the op's dtype have the dtype `FOLLOWS`.
+    """
     following = [one for one in inputs if one.dtype == FOLLOWS]
     given = [dtype for one in parameters.of_kind("dtype") for dtype in one.values]
     if following:

@@ -191,7 +191,10 @@ def _elements(definition: Definition, sizes: Mapping[str, int]) -> int:
 
 
 def _ranges(prober: Prober, definition: Definition, axes: Axes) -> dict[str, str]:
-    """Return the greatest value of each index input: the longest axis that the reference takes."""
+    """Return, as an expression, the largest index that each input of indices may hold.
+
+    It is the last index of the longest axis into which the reference accepts it, or 0.
+    """
     found: dict[str, str] = {}
     tops: dict[str, int] = {}
     sizes = axes.spread()

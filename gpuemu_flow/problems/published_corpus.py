@@ -130,7 +130,7 @@ def _name(text: str) -> str:
 
 
 def _left_keys(file: Path, about: Mapping[str, Json]) -> list[SkippedProblem]:
-    """Return the keys that are not taken, with what to do."""
+    """List the keys that are not taken, each with the reason."""
     reasons = {}
     for key in sorted(set(about) - _KNOWN - _TOLD):
         reasons[key] = "no meaning here; remove it"

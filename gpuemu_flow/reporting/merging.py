@@ -138,7 +138,7 @@ def _check_parts(found: Sequence[tuple[Path, Report]]) -> None:
 
 
 def _check_alike(first: tuple[Path, ShardPart], other: tuple[Path, ShardPart]) -> None:
-    """Raise UsageError if what both machines know has other code, cases or limits on one."""
+    """Raise UsageError if two machines ran with different code or settings of the same name."""
     (one_path, one), (path, part) = first, other
     for what, known, found in (
         ("code", one.code, part.code),

@@ -92,7 +92,7 @@ class PassedRows:
                 self._outdated = True
 
     def save(self) -> None:
-        """Write what was learnt; call it under the run lock.
+        """Write the kept results, if any is new; call it under the run lock.
 
         Raises
         ------

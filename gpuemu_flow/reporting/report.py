@@ -232,7 +232,7 @@ def _undeclared(
 def _diffs(
     graph: Graph, outlines: Mapping[str, TaskOutline], outcome: RunOutcome
 ) -> Iterator[TaskSpec]:
-    """Yield the tasks of this run that told results from earlier ones."""
+    """Yield the ``diff`` tasks that this run ran or restored."""
     for name, outline in outlines.items():
         if outline.stage == stages.DIFF and outcome.status.get(name) in ("ran", "restored"):
             yield graph.tasks[name]

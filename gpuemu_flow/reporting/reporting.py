@@ -104,10 +104,9 @@ def _baseline(workspace: Workspace, tag: str | None) -> Baseline | None:
 
 
 def _with_gaps(workspace: Workspace, run: RunReport, outdated: set[str]) -> RunReport:
-    """Return missing results, and outdated ones that did not fail, as skipped.
+    """Return the run with missing results, and outdated ones that did not fail, as skipped.
 
-    An old failure is shown as it was, with a note on the state that it is about, since it helps to
-    fix the op.
+    An outdated failure is kept, since it helps to fix the op, with a note that it is outdated.
     """
     old = {
         (spec.subject, spec.dtype)

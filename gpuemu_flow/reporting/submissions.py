@@ -165,7 +165,7 @@ def _submissions(
 def _of_other_dtypes(
     workspace: Workspace, skips: Iterable[Skip], latest: Iterable[StoredResult]
 ) -> list[Skip]:
-    """Return the undeclared dtypes that were submitted of ops whose declared ones are all given."""
+    """List submitted dtypes that an op does not declare, if `skips` has all that it declares."""
     given = {(skip.op, skip.dtype): skip for skip in skips}
     declared = [(skip.op, skip.dtype) for skip in workspace.graph.skips]
     part = {op for op, dtype in declared if (op, dtype) not in given}

@@ -95,7 +95,7 @@ _GAPS = (36.0, 18.0)
 
 @dataclass(frozen=True)
 class _Axis:
-    """Half decades of one axis: where each cell lies, and how large a cell is."""
+    """The layout of one axis: the positions and sizes of its cells, in half decades."""
 
     step: float
     width: int

@@ -50,7 +50,7 @@ def report_to_json(report: Report) -> dict[str, Json]:
 
 
 def _shard(report: Report, part: ShardPart) -> dict[str, Json]:
-    """Return the part of the whole that a report is about, and what a merge rebuilds it from."""
+    """Return a report's part of the whole run, with the document that a merge needs."""
     from gpuemu_flow.results.shard_document import document_to_json  # noqa: PLC0415 - with shards
 
     return {**vars(part), "document": document_to_json(report)}

@@ -216,7 +216,7 @@ def _location(place: FileLine | None, name: str) -> dict[str, Json]:
 
 
 def _fingerprint(results: Iterable[dict[str, Any]]) -> None:
-    """Return a finding's name that does not depend on lines: rule, subject and number."""
+    """Set the fingerprint of each finding: its rule, subject, file and number, but not its line."""
     counts: dict[tuple[str, str, str], int] = {}
     for result in results:
         location = result["locations"][0]

@@ -239,7 +239,13 @@ def _read(path: Path, limit: int, problem: Callable[[Path, str], Problem], too_l
 
 
 def _library() -> tuple[Any, Any]:
-    """Return the two modules of the library that is used, when it is installed."""
+    """Import the two modules of ``cryptography`` that make and check signatures.
+
+    Raises
+    ------
+    RunnerError
+        ``sign-extra-missing``.
+    """
     try:
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
         from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415

@@ -331,7 +331,7 @@ def note_lines(result: CheckResult) -> list[str]:
 
 
 def _written(text: str) -> list[str]:
-    """Mark the last lines of what a program wrote."""
+    """Mark the last lines of a program's output."""
     return [f"| {line}" for line in printable(text).splitlines()][-MAX_WRITTEN:]
 
 

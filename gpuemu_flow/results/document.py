@@ -277,7 +277,7 @@ class Report:
     def exit_code(self) -> int:
         """Return the run's exit code, 1 for a regression that must fail, 124 after a time limit.
 
-        A failure before the time limit is a failure for good: it outranks the limit.
+        A failure before the time limit takes precedence over the limit.
         """
         code = self.run.exit_code
         if code in (0, 3, 4) and self.fail_on_regression and self.regressions:
@@ -289,7 +289,7 @@ class Report:
 
     @property
     def missing(self) -> tuple[MissingVerdict, ...]:
-        """List everything requested that has no verdict, first what a time limit cut off."""
+        """List all requested items without a verdict, first those that a time limit cut off."""
         every = [
             *(
                 MissingVerdict(f"{r.op} {r.dtype}".strip(), r.reason, r.absent)

@@ -221,7 +221,7 @@ class KernelResult:
 
 @dataclass(frozen=True)
 class TaskCounts:
-    """Numbers of tasks by how they ended."""
+    """Numbers of tasks by outcome."""
 
     total: int = 0
     current: int = 0

@@ -1,4 +1,4 @@
-"""Answers of a worker, checked before they are believed."""
+"""Validate the answers of a worker before they are used."""
 
 from __future__ import annotations
 

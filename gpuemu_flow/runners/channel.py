@@ -1,4 +1,4 @@
-"""Framed JSON messages over a Unix socket, bounded, so that a lying peer costs only an error."""
+"""Framed JSON messages of limited size over a Unix socket; a malformed one raises an error."""
 
 from __future__ import annotations
 

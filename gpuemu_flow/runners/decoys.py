@@ -45,6 +45,6 @@ def comes_again(seed: int, earlier_cases: int) -> bool:
 
 
 def told(failures: Sequence[Failure]) -> list[Failure]:
-    """Return failures with messages that name the decoy's calls."""
+    """Return failures whose messages say that they occurred in the decoy's calls."""
     place = "in the call before the judged one and in one after it, on other inputs: "
     return [replace(failure, message=place + failure.message) for failure in failures]

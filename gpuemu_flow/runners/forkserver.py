@@ -60,7 +60,7 @@ The first session after an edit calls the op alone, and does not wait for them.
 """
 _FDS_PER_SESSION = 5
 _SHUTDOWN_ROUNDS = 1000
-_IDLE_SECONDS = 5.0  # after which folders' entries are not kept open for the next fence
+_IDLE_SECONDS = 5.0  # after which folders' entries are not kept open for the next sandbox
 _CONTROL, _WAKEUP = "control", "wakeup"
 
 
@@ -148,7 +148,7 @@ class ForkServer:
             self._forget(source)
 
     def _import_for_jobs(self) -> None:
-        """Import once what sessions need that do more than call a program."""
+        """Import, once, the modules of sessions that do more than call a program."""
         if not self._complete:
             for name in _FOR_JOBS:
                 importlib.import_module(name)

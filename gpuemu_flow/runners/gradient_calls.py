@@ -109,7 +109,7 @@ class GradientCall:
             )
 
     def draw_again(self) -> None:
-        """Set the global generators back to where they stood at the beginning."""
+        """Reset the global generators to their state at the beginning."""
         python, numpy = self._random
         random.setstate(python)
         np.random.set_state(numpy)

@@ -59,7 +59,7 @@ def hint_for(error: BaseException, *, fenced: bool) -> str:
     Parameters
     ----------
     fenced : bool
-        The op runs behind a fence.
+        True if the op runs in a sandbox.
     """
     pools = sys.modules.get("concurrent.futures.process")
     if isinstance(error, getattr(pools, "BrokenProcessPool", ())):

@@ -108,7 +108,7 @@ class Seal:
             self._recoded = self._recoded or f"{target.__module__}.{target.__qualname__}"
 
     def broken(self) -> str:
-        """Return the name of what the program replaced; empty if it replaced nothing."""
+        """Return the name of an object that the program replaced; empty if there is none."""
         for names in self._names:
             found = names.replaced()
             if found:

@@ -40,7 +40,7 @@ _BUILT_IN = frozenset(sys.builtin_module_names)
 def shadow_bytes(source: bytes, wrap: str = "") -> bytes:
     """Return a module's source with float64 replaced by float32; unchanged if it has no float64.
 
-    With `wrap` it rounds on the way, too; see `numerics.shadow.shadow_source`.
+    With `wrap` it also rounds values as it computes; see `numerics.shadow.shadow_source`.
     """
     from gpuemu_flow.numerics.shadow import shadow_source  # noqa: PLC0415 - ast, only for this
 

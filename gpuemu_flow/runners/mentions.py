@@ -52,7 +52,7 @@ def module_name(path: str) -> str:
 
 
 def _places(name: str, word: str, before: re.Pattern[str], after: re.Pattern[str]) -> Iterator[int]:
-    """Yield where a name lies in a word, with what may stand before and after it."""
+    """Yield the positions of a name in a word, if the characters around it allow them."""
     at = word.find(name) if name else -1
     while at >= 0:
         if before.match(word, at) and after.match(word, at + len(name)):

@@ -1,9 +1,9 @@
-"""Request, receive and answer Linux's notices of system calls (seccomp).
+"""Request, receive and answer seccomp user notifications of system calls on Linux.
 
-A process requests notices of the calls that name files, for itself and for all processes that it
-starts from then on, whatever they are written in. Another process receives each notice while the
-caller waits, and lets the call go on as if nothing had been. No right is needed for it, and unlike
-ptrace it leaves signals, stopped processes and `wait` alone.
+A process requests notifications (here: notices) of the calls that name files, for itself and for
+all processes that it starts from then on, in whatever language they are written. Another process
+receives each notice while the caller waits, and lets the call continue or denies it. This needs no
+privileges and, unlike ptrace, does not interfere with signals, stopped processes or `wait`.
 """
 
 from __future__ import annotations

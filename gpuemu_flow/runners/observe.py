@@ -54,12 +54,12 @@ _STDLIB = (sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib
 
 
 class Observer:
-    """Writer of records for `sightings`; each worker has one, for good.
+    """Writer of records in the form of `sightings`; each worker keeps one until it ends.
 
     Parameters
     ----------
     report : int
-        Descriptor of the records, which appends.
+        Descriptor of the file that the records are appended to.
     server : int
         Socket over which the fork server gets the descriptor that traces this process.
     """
@@ -124,7 +124,7 @@ class Observer:
         self._count_preloaded()
 
     def _count_preloaded(self) -> None:
-        """Count what the fork server imported as imported here, in this program's folders."""
+        """Repeat the module searches of the fork server's imports in this program's folders."""
         searches = preloaded_searches()
         if searches:
             self._searches.add(searches)

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 RECORD = "record"
-"""A folder in which the PTX of all kernels is kept that are launched."""
+"""Name of the folder that receives the PTX of all launched kernels."""
 
 
 class PtxFolder:
@@ -15,7 +15,7 @@ class PtxFolder:
     Parameters
     ----------
     folder : Path or None
-        None for none, and all PTX stays as it is.
+        None to replace no PTX.
     """
 
     def __init__(self, folder: Path | None = None) -> None:

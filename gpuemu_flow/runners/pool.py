@@ -444,7 +444,7 @@ def _open_worker(
 
 
 def _import_work() -> None:
-    """Import what makes cases: numpy alone takes as long as a worker takes to load its program."""
+    """Import the modules that make cases: numpy alone takes as long as loading a program."""
     importlib.import_module("gpuemu_flow.runners.work")
 
 

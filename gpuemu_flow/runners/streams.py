@@ -28,7 +28,7 @@ def keep_high(fd: int) -> int:
 
 
 class _Kept(io.FileIO):
-    """Descriptor 1 as a file that remembers the end of what is written through it.
+    """Descriptor 1 as a file that keeps the last bytes written through it.
 
     What goes to the descriptor itself costs no memory, however much a program prints.
     """
@@ -61,7 +61,7 @@ class StandardStreams:
         self._printed = io.TextIOWrapper(io.BufferedWriter(self._kept))
 
     def watch(self) -> None:
-        """Take the place of ``sys.stdout``, to remember the end of what programs print."""
+        """Take the place of ``sys.stdout``, to keep the last bytes that programs print."""
         self._printed.reconfigure(encoding=sys.stdout.encoding, errors=sys.stdout.errors)
         sys.stdout = self._printed
 
@@ -115,7 +115,7 @@ class StandardStreams:
         return os.lseek(self.files()[1], 0, os.SEEK_CUR)
 
     def forget(self) -> None:
-        """Forget what was written to stderr, and printed."""
+        """Discard the recorded output on stderr and stdout."""
         os.ftruncate(self._stderr, 0)
         self._flush()
         self._kept.end = b""
@@ -125,7 +125,7 @@ class StandardStreams:
             io.TextIOWrapper.flush(self._printed)
 
     def stdout_tail(self) -> str:
-        """Return the end of what was printed since `forget`; empty for a script's answer."""
+        """Return the last text printed since `forget`; empty for a script's answer."""
         self._flush()
         return memfd.as_text(self._kept.end)
 

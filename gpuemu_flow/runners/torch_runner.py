@@ -121,7 +121,7 @@ def seed_of_call() -> int:
 
 
 class TorchRunner(GradientRunner):
-    """Calls a function with torch tensors on the very memory of the inputs.
+    """Calls a function with torch tensors that share the memory of the inputs.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Receive and record, in the fork server, the notices of workers and their children.
+"""Receive and record, in the fork server, the seccomp notices of workers and their children.
 
 The fork server is an ancestor of every such process. That is necessary on a system that restricts
 which processes may read another's memory (Yama). It outlives them and never waits for one of them.

@@ -20,7 +20,7 @@ _OPERATIONS = ("binary_op", "unary_op", "ternary_op", "create_fma", "create_rsqr
 
 
 class Bfloat16:
-    """Replacements for the methods of the interpreter's builder that meet bfloat16.
+    """Replacements for the methods of the interpreter's builder that handle bfloat16.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """An imaginary GPU: torch and Triton find a device on the host, while all data stays on the CPU.
 
-While the device is on, tensors asked for on ``cuda`` are made on the CPU and say that they are on
-``cuda``; memory that nobody has written shows, as `triton_unwritten` says.
+While the device is on, tensors requested on ``cuda`` are made on the CPU and report ``cuda`` as
+their device. New memory is filled with recognisable values; see `triton_unwritten`.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Region:
 
 @dataclass
 class _Trespass:
-    """The first access outside of all tensors at a kernel's line, and the number of all."""
+    """The first out-of-bounds access at one line of a kernel, and the number of such accesses."""
 
     message: str
     kind: FailureKind

@@ -1,4 +1,4 @@
-"""Track which elements of an op's outputs Triton kernels stored, and what stored the others.
+"""Track the elements of an op's outputs that Triton kernels stored, and the origin of the others.
 
 A map of bytes goes with each piece of memory that a kernel stored to. Copies and conversions carry
 it along, and every other call of torch that writes to the memory clears it. Writes by anything else

@@ -23,7 +23,7 @@ def plain_error(error: BaseException) -> BaseException:
 
 
 class TritonRunner(TorchRunner):
-    """Calls a host function with torch tensors on the very memory of the inputs.
+    """Calls a host function with torch tensors that share the memory of the inputs.
 
     Raises
     ------

@@ -28,7 +28,7 @@ _FLOATS: dict[str, tuple[int, int]] = {
 """Words of new memory, in the first run and in the second one."""
 _BYTES = (0xA5, 0x96)
 _SURE_BYTES = 4
-"""So long a word is believed where there is no second run."""
+"""Bytes of a word that, without a second run, are enough to show that it was never written."""
 Outputs = Mapping[str, np.ndarray]
 
 

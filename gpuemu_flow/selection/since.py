@@ -98,7 +98,7 @@ def _ignored(workspace: SelectableWorkspace, top: Path) -> bool:
 
 
 def _inputs(workspace: SelectableWorkspace, paths: Iterable[str]) -> set[str]:
-    """Resolve paths, and leave out what is no input: our cache, and Python's of modules."""
+    """Resolve paths, and omit those that are no inputs: our cache and Python's bytecode."""
     cache = os.path.realpath(workspace.cache.folder)
     found = {os.path.realpath(path) for path in paths}
     return {

@@ -27,8 +27,9 @@ LARGEST = 1 << 40
 class BlobStore:
     """Tensor files, two hex digits per folder: ``ab/ab12….safetensors``.
 
-    A name is a digest of the content's sha256 and of a secret of the cache. Names can be listed by
-    an op that may not read the files: they must not tell whether a tensor that it guesses is there.
+    A name is a digest of the content's sha256 and of a secret of the cache. An op that may not read
+    the files can list their names; without the secret it cannot find out from them whether the
+    store holds a certain tensor.
 
     Parameters
     ----------

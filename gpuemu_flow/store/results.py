@@ -190,7 +190,7 @@ class NewResult:
 
 @dataclass
 class _Write:
-    """Records of one call that wait to be written, and what became of them."""
+    """Records of one call that wait to be written, and the outcome of writing them."""
 
     records: list[tuple[str, bytes]] = field(default_factory=list)
     codes: dict[str, bytes] = field(default_factory=dict)

@@ -84,7 +84,15 @@ def compare_summaries(
 def _kind_of_change(
     old: Mapping[str, Json], new: Mapping[str, Json], threshold: float
 ) -> tuple[str, str]:
-    """Return the kind of a change on the same cases, and the changed figure; empty without one."""
+    """Compare two results on the same cases.
+
+    Returns
+    -------
+    kind : str
+        ``regression``, ``improvement``, ``change`` or ``growth``; empty if there is no change.
+    figure : str
+        The changed figure, ``verdict`` or ``max_abs``; empty if there is no change.
+    """
     passed = Verdict.PASSED.value
     if old["verdict"] != new["verdict"]:
         kind = "improvement" if new["verdict"] == passed else "change"
@@ -106,8 +114,8 @@ def _case_changes(
     Returns
     -------
     broken, mended : tuple of str
-        The old and the new verdict of the worst case that passed, and of that which passes now;
-        empty where there is none.
+        The old and the new verdict of a case that passed before, and of one that passes now; of
+        several cases the one with the worst other verdict. Empty if there is no such case.
     wrong : bool
         A case in common fails now.
     """

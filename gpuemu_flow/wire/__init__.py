@@ -1,4 +1,4 @@
-"""Wire protocol v1, shared by daemon and clients: envelope, tensors, and where the socket lies."""
+"""Wire protocol v1, shared by daemon and clients: envelope, tensors and the socket's path."""
 
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 512 << 20

@@ -14,7 +14,7 @@ ID = "missing-tensor-cores"
 
 
 def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
-    """Report that no tensor-core instruction is there, when the policy expects one."""
+    """Report a kernel without tensor-core instructions, if the policy expects one."""
     if not policy.expect_tensor_cores or unchecked(view, policy):
         return
     in_ptx = view.metrics.families.get("tensor", 0)

@@ -27,7 +27,7 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
 
 
 def target_excludes(target: str, arch: str) -> str:
-    """Return the reason why PTX for `target` cannot run on `arch`; empty without one.
+    """Return the reason why PTX for `target` cannot run on `arch`; empty if it can.
 
     Plain targets run on all later architectures, ``a`` targets on exactly theirs, ``f`` targets
     on those of the same tens digit. Source: PTX ISA, ".target".

@@ -1,4 +1,4 @@
-"""One family of instructions with effects: whether it can be run, and its generated code."""
+"""One family of instructions with effects: its check for unsupported forms and its code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole kernel as C: its segments, one function each, and the tables that say how they end."""
+"""Write a whole kernel as C: a function for each segment, and tables of how the segments end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Try a definition of FlashInfer-Bench with given sizes. Runs in a fenced worker alone."""
+"""Try a definition of FlashInfer-Bench with given sizes. Runs only in a sandboxed worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Try a problem of GPU MODE: its inputs and outputs. Runs in a fenced worker alone."""
+"""Try a problem of GPU MODE: its inputs and outputs. Runs only in a sandboxed worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carry requests to a probe of a problem, and its answers back. Runs in a fenced worker alone.
+"""Carry requests to a probe of a problem, and its answers back. Runs only in a sandboxed worker.
 
 A request is JSON in an array of bytes; an answer is JSON or bytes in such an array.
 """

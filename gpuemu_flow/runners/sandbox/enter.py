@@ -100,7 +100,7 @@ def move_in(scratch: str, *, trusted: bool) -> str:
 
 @dataclass(frozen=True)
 class Ready:
-    """A sandbox that only has to be entered: what takes long is done.
+    """A prepared sandbox, ready to be entered; the slow steps are done.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class Ready:
     folders: Mapping[str, str]
 
     def close(self) -> None:
-        """Give up what another process enters."""
+        """Close the prepared sandbox, for a process that does not enter it."""
         if self.ruleset is not None:
             self.ruleset.close()
 
@@ -193,9 +193,9 @@ def enter(sandbox: Sandbox, scratch: str, home: str, ready: Ready | None = None)
 
 
 def prepare() -> None:
-    """Make what every fence needs, for all processes forked from this one."""
+    """Prepare the parts that all sandboxes share, for all processes forked from this one."""
     _highest_capability()
-    with suppress(OSError, AttributeError):  # who is to be fenced meets the same error
+    with suppress(OSError, AttributeError):  # the sandboxed process meets the same error
         syscalls.adds_rules(syscalls.library())
         if syscalls.seccomp_number():
             filters.program(syscalls.PROCESSOR)
@@ -241,14 +241,14 @@ def _use_for_temporary_files(folder: str) -> None:
 
 
 def _cache_folders(scratch: str, sandbox: Sandbox, home: str) -> tuple[dict[str, str], list[str]]:
-    """Choose writable folders for what frameworks compile.
+    """Choose writable folders for the compilation caches of frameworks.
 
     Returns
     -------
     folders : dict of str to str
-        By the variable that names each.
+        Maps environment variables to the folders that they name.
     compiled : list of str
-        The folders that trusted programs use in their place: what a reference was compiled to.
+        The caches that trusted programs use instead, which may hold the compiled reference.
     """
     folders = {}
     writable = tuple(os.path.realpath(path) for path in sandbox.writable)

@@ -117,5 +117,5 @@ class Ruleset:
         self.close()
 
     def close(self) -> None:
-        """Close the list, which goes on to hold where it is enforced."""
+        """Close the list; processes on which it was enforced stay restricted."""
         os.close(self._fd)

@@ -1,4 +1,4 @@
-"""List folders for fences, and keep what was listed and opened of those that stay as they are.
+"""List folders for sandboxes, and keep the lists and descriptors of unchanged folders.
 
 To hide one file, a fence names all others of its folder. A process that fences one worker for each
 of a thousand files in a folder would list it a thousand times, and open a million files.
@@ -39,8 +39,8 @@ class Listings:
     Parameters
     ----------
     most : int
-        Descriptors that may be kept open. A process that keeps any must not run other code with
-        them, so that it has to close them in what it forks.
+        Descriptors that may be kept open. No other code may run in a process that holds them, so
+        that a forked process has to close them.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Listings:
             self._mounts.register(fd, select.POLLPRI)
 
     def begin(self) -> None:
-        """Start the next fence; what was found for the last one may have changed since."""
+        """Start the next sandbox; the folders may have changed since the last one was made."""
         self.opened = {}
         if self._known and self._mounts.poll(0):  # a mount hides what was opened before
             self.forget()

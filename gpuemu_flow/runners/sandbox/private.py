@@ -98,7 +98,7 @@ def private_paths(root: str, home: str) -> Iterator[str]:
 
 
 def forget() -> None:
-    """Look at folders again from now on, which a process that fences several others must."""
+    """Clear the caches of folders, so that the next sandbox is made from their present state."""
     for remembered in (_names_in, _working_trees, _history):
         remembered.cache_clear()
 
@@ -112,7 +112,7 @@ def own_home() -> str:
 
 
 def _others_homes(own: set[str], root: str) -> Iterator[str]:
-    """Return other users' home folders; only root could enter them."""
+    """Yield other users' home folders; only root could enter them."""
     if os.geteuid():
         return
     found = ["/root"]
@@ -167,7 +167,7 @@ def _copies_beside(folder: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _built_copies(paths: Iterable[str], root: str) -> Iterator[str]:
-    """Yield what builders of packages and reports of coverage made of files of the workspace."""
+    """Yield copies of workspace files that package builders and coverage reports made."""
     names = _names_in(root)
     for path in paths if "build" in names else ():
         parts = os.path.relpath(path, root).split("/")
@@ -234,7 +234,7 @@ def _history(folder: Path) -> tuple[str, ...]:
 
 
 def _worktree(path: Path) -> Iterator[str]:
-    """Return the folders of a git worktree outside of it."""
+    """Yield the folders outside of a git worktree that belong to it."""
     try:
         with path.open("rb") as stream:
             text = os.fsdecode(stream.read(_MOST_BYTES))

@@ -62,7 +62,7 @@ def rules_for(
     compiled : iterable of str
         Folders of what frameworks compiled for references, without links.
     listings : Listings, optional
-        Kept from one fence to the next.
+        Kept from one sandbox to the next.
     """
     forget()
     listings = listings or Listings()
@@ -104,10 +104,11 @@ def _is_in_memory(path: str) -> bool:
 
 
 def _others_scratch(scratch: str) -> list[str]:
-    """Return the folders that hold the scratch folders of all workers, without links.
+    """Return the temporary folders to hide from an op, with links resolved.
 
-    Beside them lie what a reference had compiled, and a daemon's files where there is no home.
-    Entries that appear beside them later are hidden as well, since allowed ones are listed by name.
+    They hold the scratch folders of all workers, compiled references and, for a user without a
+    home folder, the daemon's files. Entries that appear beside them later are hidden as well,
+    since allowed ones are listed by name.
     """
     folder, name = os.path.split(os.path.dirname(scratch))  # noqa: PTH120
     if not name.startswith(SCRATCH):
@@ -147,7 +148,7 @@ def _devices() -> tuple[str, ...]:
 
 
 def _with_copies(sandbox: Sandbox) -> Iterator[str]:
-    """Return hidden files with their bytecode and their other names on the disk."""
+    """Yield hidden files, their bytecode, and other hard links to them."""
     linked: set[tuple[int, int]] = set()
     yield from sandbox.hidden
     yield from copies_of(sandbox.hidden, sandbox.root)
@@ -177,7 +178,7 @@ def _stat(path: str) -> os.stat_result | None:
 
 
 def _other_names(root: str, wanted: set[tuple[int, int]]) -> Iterator[str]:
-    """Return all hard links in the workspace to these files."""
+    """Yield the hard links in the workspace to these files."""
     looked = 0
     for folder, _, names in os.walk(root):
         for name in names:
@@ -255,7 +256,7 @@ class _Excluded:
 
 
 def _above(path: str) -> Iterator[str]:
-    """Return all folders above an absolute path, up to the root."""
+    """Yield all folders above an absolute path, up to the root."""
     while path != "/":
         path = path.rpartition("/")[0] or "/"
         yield path

@@ -17,7 +17,7 @@ OFF = "off"
 NONE = "none"
 """The level of a system that has neither Landlock nor seccomp."""
 FAILED = 98
-"""Exit code of a worker that could not be fenced as was asked."""
+"""Exit code of a worker for which the requested sandbox could not be made."""
 _LANDLOCK, _SECCOMP, _BWRAP, _CGROUP = "landlock", "seccomp", "bwrap", "cgroup"
 _LISTS = ("hidden", "shown", "kept", "writable")
 

@@ -1,1 +1,1 @@
-"""A cache that several machines share: its layout, what carries it, and what is trusted of it."""
+"""A cache that several machines share: its layout, transports and trusted entries."""

@@ -31,8 +31,8 @@ class FolderTransport:
     Parameters
     ----------
     root : Path
-        Folder of the cache, whose parent must exist: a share that is not mounted is not made anew
-        in its mount point.
+        Folder of the cache. Its parent must exist, so that no cache is made in the empty mount
+        point of a share that is not mounted.
     """
 
     def __init__(self, root: Path) -> None:

@@ -48,7 +48,7 @@ _numbers = itertools.count()
 
 
 class TransferCounts:
-    """Figures of what a run stored in a shared cache; races may lose a few.
+    """Counts of the objects that a run stored in a shared cache; races may lose a few.
 
     Attributes
     ----------

@@ -80,8 +80,10 @@ class CompilerRun:
 
     Attributes
     ----------
-    output, ptx : bytes or None
-        The cubin, None when it failed; the PTX on the way to it.
+    output : bytes or None
+        The cubin; None if the compiler failed.
+    ptx : bytes or None
+        The PTX from which the compiler made the cubin.
     text : str
         Output that the compiler printed.
     problems : list of Problem
