@@ -360,8 +360,9 @@ def _reason(run: ToolRun, text: str) -> str:
     if run.ok:
         return ""
     lines = [line for line in text.splitlines() if line.strip() and not _REMARK.search(line)]
-    telling = [line for line in lines if _SAYS_WHY.search(line)] or lines
-    said = " / ".join(clipped(line, _LINE_SHOWN) for line in telling[-_LINES_SHOWN:])
+    if len(lines) > _LINES_SHOWN:
+        lines = [line for line in lines if _SAYS_WHY.search(line)] or lines
+    said = " / ".join(clipped(line, _LINE_SHOWN) for line in lines[-_LINES_SHOWN:])
     how = run.stopped or f"exit status {run.status}"
     return f"{how}: {said}" if said else how
 
