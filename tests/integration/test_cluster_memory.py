@@ -1,4 +1,4 @@
-"""What the processes of a cluster keep of work that is done: nothing that grows with a run."""
+"""Memory that processes of a cluster use for work that is done does not grow with a run."""
 
 from __future__ import annotations
 
