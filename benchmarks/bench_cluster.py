@@ -3,13 +3,16 @@
 ``measure`` fuzzes an op on this machine, alone and with two workers of dask behind a scheduler, all
 as processes of their own, and prints rates and the CPU time that each part takes. With
 ``--wait-ms`` the op waits that long in each call, as one does that waits for a device: that leaves
-the processors free, so that few of them show how workers add up. ``simulate`` takes such costs and
-asks how long 10^9 cases take with more workers than anybody has here.
+the processors free, so that few of them show how workers add up. ``memory`` fuzzes an op with
+workers of this machine's own, prints what each process holds at each quarter of the cases, and can
+kill a worker at half. ``simulate`` takes such costs and asks how long 10^9 cases take with more
+workers than anybody has here.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import heapq
 import random
 import sys
@@ -27,6 +30,7 @@ from cluster import Scheduler, below_of, started  # noqa: E402
 from mini_workspace import Mini, make_mini  # noqa: E402
 
 from gpuemu_flow.cluster.dask_cluster import open_cluster  # noqa: E402
+from gpuemu_flow.cluster.messages import BatchRequest  # noqa: E402
 from gpuemu_flow.cluster.tasks import PER_THREAD  # noqa: E402
 from gpuemu_flow.engine.workspace import Workspace  # noqa: E402
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions  # noqa: E402
@@ -145,6 +149,61 @@ def measure(op: str, count: int, workers: int, wait_ms: float) -> None:
         print(f"coordinator, {there * 1e3:.2f} of workers, {scheduling * 1e3:.3f} of the scheduler")
 
 
+def held(process: psutil.Process) -> str:
+    """Describe what a process holds in memory, and how much of that is no file's."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        memory = process.memory_info()
+        return f"{memory.rss / 1e6:.1f} ({(memory.rss - memory.shared) / 1e6:.1f})"
+    return "gone"
+
+
+def memory(op: str, count: int, workers: int, *, kill: bool) -> None:
+    """Print what processes hold at each quarter of a run, and what a worker's death cost."""
+    judged = sent = 0
+    marks = {count // 20, *(count * quarter // 4 for quarter in range(1, 5))}
+    encode = BatchRequest.encode
+
+    def counted(request: BatchRequest) -> bytes:
+        nonlocal sent
+        sent += len(request.cases)
+        return encode(request)
+
+    def on_case(_judged: Judged) -> None:
+        nonlocal judged
+        judged += 1
+        if judged in marks:
+            own = cluster._client.cluster
+            below = [psutil.Process(nanny.pid) for nanny in own.workers.values() if nanny.pid]
+            programs = [p for worker in below for p in below_of(worker)]
+            parts = (
+                ("coordinator", [psutil.Process()]),
+                ("workers", below),
+                ("programs", programs),
+            )
+            shown = "; ".join(f"{name} {', '.join(map(held, each))}" for name, each in parts)
+            passed = time.perf_counter() - begin
+            print(f"{judged / count:4.0%} {passed:6.1f} s, MB (own): {shown}", flush=True)
+            if kill and judged == count // 2:
+                print(f"SIGKILL to {below[0].pid}")
+                below[0].kill()
+
+    BatchRequest.encode = counted  # type: ignore[method-assign]
+    with tempfile.TemporaryDirectory() as folder:
+        mini = make_mini(Path(folder) / "w")
+        workspace = Workspace(mini.root)
+        workspace.trusted = True
+        workspace.cache.create()
+        print(f"load {psutil.getloadavg()[0]:.1f}; {op}, {count} cases, {workers} workers")
+        with open_cluster("", jobs=workers, resources={}, force=False) as cluster:
+            begin = time.perf_counter()
+            options = FuzzOptions(iterations=count, jobs=workers)
+            Fuzzer(workspace, op, options, on_case=on_case, cluster=cluster).run()
+            passed = time.perf_counter() - begin
+        workspace.cache.close()
+    print(f"{judged} cases in {passed:.1f} s, {judged / passed:.0f} a second")
+    print(f"{sent - judged} cases were sent again")
+
+
 def simulate(costs: Costs, workers: int, cases: int, draw: random.Random) -> tuple[float, str]:
     """Return the seconds that a run takes, and the part that is always busy.
 
@@ -187,6 +246,11 @@ def main() -> None:
     measured.add_argument("--cases", type=int, default=4000)
     measured.add_argument("--workers", type=int, default=2)
     measured.add_argument("--wait-ms", type=float, default=0.0)
+    memories = commands.add_parser("memory")
+    memories.add_argument("--op", default="scale")
+    memories.add_argument("--cases", type=int, default=100_000)
+    memories.add_argument("--workers", type=int, default=2)
+    memories.add_argument("--kill", action="store_true", help="kill a worker at half")
     simulated = commands.add_parser("simulate")
     simulated.add_argument("--case-ms", type=float, nargs="+", default=[1.0, 10.0, 100.0, 1000.0])
     simulated.add_argument("--coordinator-ms", type=float, default=0.22)
@@ -194,6 +258,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.command == "measure":
         measure(options.op, options.cases, options.workers, options.wait_ms)
+        return
+    if options.command == "memory":
+        memory(options.op, options.cases, options.workers, kill=options.kill)
         return
     for case_ms in options.case_ms:
         costs = Costs(case_ms / 1e3, options.coordinator_ms / 1e3, options.scheduler_ms / 1e3)

@@ -32,6 +32,13 @@ if TYPE_CHECKING:
     from distributed import Client
 
 CONNECT_SECONDS = 30
+BOUNDED = {
+    "distributed.admin.low-level-log-length": 20,
+    "distributed.admin.system-monitor.log-length": 20,
+    "distributed.worker.profile.enabled": False,
+}
+"""dask's settings against logs that grow with a run: by default a process keeps its last thousand
+messages with all that is in them, and a worker the calls that it sampled in as many seconds."""
 LOCAL = {
     "distributed.scheduler.allowed-failures": 0,
     "distributed.comm.timeouts.connect": "3s",
@@ -241,7 +248,8 @@ def open_cluster(
         ``cluster-unreachable``.
     """
     try:
-        import distributed  # noqa: F401, PLC0415 - an extra, and dear
+        import dask  # noqa: PLC0415 - an extra, and dear
+        import distributed  # noqa: F401, PLC0415
     except ImportError:
         hint = 'pip install "gpuemu-flow[cluster]"'
         text = "the executor dask needs the package distributed"
@@ -249,7 +257,7 @@ def open_cluster(
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     environ = dict(os.environ)
     opening = _connected(scheduler) if scheduler else _local(jobs, resources)
-    with opening as client:
+    with dask.config.set(BOUNDED), opening as client:
         _restore(environ)
         trials = 1 if scheduler else LOCAL_TRIALS
         yield DaskCluster(client, resources, force=force, environ=environ, trials=trials)
