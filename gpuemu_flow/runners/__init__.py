@@ -1,1 +1,1 @@
-"""Runners of ops and references: workers that may crash, hang or lie without harm."""
+"""Runners of ops and references, in workers whose crashes, hangs and false answers do no harm."""

@@ -23,7 +23,7 @@ _ANSWER = {"case": "outcome", "call": "called", "calls": "called-all", "serve": 
 
 
 def read_outcome(answer: Mapping[str, Json], index: int, serial: int, request: str) -> Outcome:
-    """Read the outcome of a case from an answer; raise one of `MALFORMED` if it is none.
+    """Read the outcome of a case from an answer; raise one of `MALFORMED` if the answer is invalid.
 
     Parameters
     ----------
@@ -68,14 +68,14 @@ def read_outcome(answer: Mapping[str, Json], index: int, serial: int, request: s
 
 
 def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
-    """Read the slots of the outputs in shared memory; raise one of `MALFORMED` if none."""
+    """Read the slots of the outputs in shared memory; raise one of `MALFORMED` if invalid."""
     if len(answer["slots"]) > MAX_OUTPUTS:
         raise ValueError("more outputs than a program may have")
     return {str(name): Slot.from_json(data) for name, data in answer["slots"].items()}
 
 
 def is_staged(path: Path, outcome: Outcome) -> bool:
-    """Tell whether the worker left the file it reports: a plain file with that digest and size.
+    """Tell whether `path` is a plain file with the digest and size that the worker reports.
 
     The worker's statement of the digest is not enough: by stating the digest of another output, the
     program could have that output judged in place of its own.

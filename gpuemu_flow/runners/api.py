@@ -47,7 +47,7 @@ class Gradients:
     masks : mapping of str to JSON
         Masks of the outputs of which only some elements count, see `numerics.contract.Mask`.
     plain : bool
-        The program is called without gradients, too; its outputs are those of that call.
+        True to call the program without gradients, too, and to take its outputs from that call.
     """
 
     inputs: tuple[str, ...]
@@ -74,13 +74,13 @@ class Program:
     kind : str
         ``script`` (protocol on stdin and stdout), ``callable``, ``command`` (any executable that
         speaks the script protocol), ``torch``, ``jax`` and ``numpy`` (a function of a framework's
-        tensors; of a module of PyTorch `function` is the class, and `argv` holds how it is made),
-        ``triton`` (a host function of Triton kernels), ``ptx`` (a
-        compiled kernel, which the emulator runs; `argv` holds its launches and its inputs' dims)
-        or ``cuda`` (the same, and the file is what a build made).
+        tensors; for a module of PyTorch, `function` is its class, and `argv` describes how it is
+        made), ``triton`` (a host function of Triton kernels), ``ptx`` (a compiled kernel, which the
+        emulator runs; `argv` holds its launches and its inputs' dims) or ``cuda`` (like ``ptx``,
+        for a file that was built from CUDA C++).
     root : str
-        Absolute workspace root: the working directory, and with the file's own folder first on
-        ``sys.path``.
+        Absolute path of the workspace: the working directory, and on ``sys.path`` next to the
+        folder of the program's file, which comes first.
     input_names : tuple of str
         In the op's own order.
     path : str
@@ -90,7 +90,7 @@ class Program:
     argv : tuple of str
         Extra arguments of a command or script.
     loads : str
-        Absolute path of a file that the function is given once; it returns the one that runs.
+        Absolute path of a file; `function` is called with it once, and returns the function to run.
     output_names : tuple of str
         Empty means a single output called ``result``.
     kwargs : mapping
@@ -98,11 +98,11 @@ class Program:
     env : mapping of str to str
         Added to the environment.
     env_names : tuple of str
-        Variables that reach it besides those that reach every program; see `let_through`.
+        Variables that reach the program besides those that reach every program; see `let_through`.
     timeout : float
         Seconds per case, from the moment the program is called.
     timeout_grows : bool
-        One second more for each megabyte of inputs.
+        True if `timeout` grows by one second for each megabyte of inputs.
     memory_limit : int or None
         Bytes of address space above the worker's own; for commands the whole address space.
     isolation : str
@@ -138,7 +138,7 @@ class Program:
         An installed package that the program imports, which its fork server may import before;
         see `preloadable`. Empty for none.
     gradients : Gradients or None
-        Gradients that it returns, too, as `numerics.gradients` names them.
+        Gradients that the program also returns, named as in `numerics.gradients`.
     sandbox : Sandbox or None
         Restrictions that the kernel enforces on its processes; None for none.
     """
@@ -183,7 +183,7 @@ class Program:
         return ConfiguredEnv(self.env, self.env_names)
 
     def patience(self, nbytes: int) -> float:
-        """Return the time limit, in seconds, for a case whose inputs have so many bytes."""
+        """Return the time limit, in seconds, for a case with `nbytes` bytes of inputs."""
         return self.timeout + (nbytes / BYTES_PER_SECOND if self.timeout_grows else 0.0)
 
     def to_json(self) -> dict[str, Json]:
@@ -210,7 +210,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Checks:
-    """Checks besides the outputs.
+    """Checks that a case gets besides the comparison of its outputs.
 
     Attributes
     ----------
@@ -219,9 +219,9 @@ class Checks:
     guards : bool
         Lay canary bytes round every input buffer and look at them afterwards.
     decoy : bool
-        A call with other values of the same shapes, in the same buffers, before the judged one.
+        Before the judged call, make one with other values of the same shapes in the same buffers.
     repeat : bool
-        An identical call afterwards must give the same bits.
+        Make an identical call afterwards, which must give the same bits.
     """
 
     inputs_unchanged: bool = True
@@ -260,7 +260,7 @@ class RunError:
         ``op-exception``, ``op-crashed``, ``op-timeout``, ...; `docs/errors.md` lists each one.
     message, hint : str
     stderr_tail : str
-        The end of what the program wrote to its standard error.
+        The end of the program's output on standard error.
     file : str
         File where the program failed, relative to the workspace root when it lies inside.
     line : int
@@ -268,7 +268,7 @@ class RunError:
     exception : str
         Name of the exception class that the program raised; empty if it raised nothing.
     stdout_tail : str
-        The end of what it printed to its standard output, where no answer is expected.
+        The end of the program's output on standard output, where no answer is expected.
     """
 
     slug: str
@@ -299,7 +299,7 @@ class Outcome:
     index : int
         The case's own index.
     ok : bool
-        The program ran and gave well-formed outputs; says nothing on their values.
+        The program ran and gave well-formed outputs, whatever their values.
     blob : str
         sha256 (hex) of the safetensors file that holds the outputs; empty unless `ok`.
     size : int
@@ -310,9 +310,9 @@ class Outcome:
     violations : tuple of Failure
         Failures that the extra checks found.
     duration_s : float
-        Seconds of the judged call alone.
+        Seconds of the judged call, without any other calls of the case.
     printed : str
-        The beginning of what kernels that the emulator ran wrote with ``printf``.
+        The beginning of the ``printf`` output of kernels that the emulator ran.
     """
 
     index: int

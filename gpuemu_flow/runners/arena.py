@@ -69,9 +69,9 @@ class Arena:
     def read(self, slots: Mapping[str, Slot]) -> dict[str, np.ndarray]:
         """Return tensors that the other process wrote in C order, read-only.
 
-        Views where the other process cannot shrink the file, else copies: reading a mapping that
-        has lost its file is fatal. ValueError for more than outputs may take: the other process can
-        let the file grow at no cost.
+        They are views if the other process cannot shrink the file, else copies: reading a part of
+        a mapping that the file no longer has is fatal. Raises ValueError if the outputs are larger
+        than `MAX_OUTPUT_BYTES`, since the other process can let the file grow at no cost.
         """
         if sum(_size_of(slot) for slot in slots.values()) > MAX_OUTPUT_BYTES:
             raise ValueError("the outputs are over what an arena holds")
@@ -175,7 +175,7 @@ class Arena:
 
 
 def _size_of(slot: Slot) -> int:
-    """Return the bytes of a tensor without gaps."""
+    """Return the size in bytes of a tensor without gaps."""
     return ELEMENT_TYPES[slot.dtype].itemsize * math.prod(slot.shape)
 
 

@@ -1,4 +1,4 @@
-"""The client of one worker: loads the program, requests cases, and turns trouble into data."""
+"""The client of one worker: loads the program, requests cases, and returns failures as data."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Attempt:
     killed: bool = False
 
     def outcome_of(self, request: Request) -> Outcome:
-        """Return the attempt's outcome for a request; a loading error becomes that of each case."""
+        """Return the outcome with the index of a request; one loading error fails many cases."""
         return replace(self.outcome, index=request.case.index)
 
 
@@ -229,9 +229,9 @@ class WorkerClient:
             Number of the case.
         checks : Checks
         arrays : mapping of str to ndarray, optional
-            Travel in shared memory, which the outputs then come back in.
+            Tensors to send in shared memory, in which the outputs then come back.
         slots : mapping of str to Slot, optional
-            In place of `arrays`, if these lie in shared memory already: their places.
+            Places of the tensors, in place of `arrays`, if they lie in shared memory already.
         fds : sequence of int
             Descriptors that the message carries, behind that of the shared memory.
         calls : int
@@ -245,7 +245,7 @@ class WorkerClient:
         Returns
         -------
         Attempt or None
-            The failure to load; otherwise `collect` follows.
+            The failed attempt if the program cannot be loaded; None if `collect` is to be called.
         """
         failed = self._load(index)
         if failed is not None:
@@ -342,10 +342,10 @@ class WorkerClient:
         raise JobFailedError(error)
 
     def _await(self) -> dict[str, Json]:
-        """Return the answer.
+        """Return the worker's answer to the last request.
 
-        The program's time runs only while the status page says that it is being called.
-        DeadlineError when that, or everything together, takes too long.
+        The program's time runs only while the status page says that it is being called. Raises
+        DeadlineError if the program's time, or the time of everything together, is too long.
         """
         begin = time.monotonic()
         last = begin + self._calls * self._patience + PREPARE_SECONDS

@@ -43,7 +43,7 @@ _NAMES = {tag: name for name, tag in _TAGS.items()}
 
 
 class BlobError(FlowError):
-    """Error of bytes that are no valid blob."""
+    """Raised for bytes that are no valid blob."""
 
 
 def _refuse(slug: str, message: str) -> BlobError:
@@ -99,7 +99,7 @@ def write(stream: IO[bytes], tensors: Mapping[str, np.ndarray]) -> tuple[str, in
     Returns
     -------
     digest : str
-        sha256 of what was written, in hex.
+        sha256 of the written bytes, in hex.
     size : int
         Bytes written.
     """

@@ -56,7 +56,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def as_number(value: Any) -> float:
-    """Return one element of any dtype as a float, of a complex one its absolute value."""
+    """Return one element of any dtype as a float; the absolute value if it is complex."""
     array = np.asarray(value)
     return float((np.abs(array) if array.dtype.kind == "c" else array).astype(np.float64))
 

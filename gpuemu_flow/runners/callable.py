@@ -162,5 +162,5 @@ class CallableRunner:
         return name_values(returned, names)
 
     def violations(self) -> Sequence[Failure]:
-        """Return nothing: `InputBuffers` sees what a function does to its inputs."""
+        """Return nothing: `InputBuffers` detects changes that a function makes to its inputs."""
         return ()

@@ -1,4 +1,4 @@
-"""Record, in a worker, the changes of files by the program itself, for `own_changes`."""
+"""Record, in a worker, the changes that the program makes to files, for `own_changes`."""
 
 from __future__ import annotations
 

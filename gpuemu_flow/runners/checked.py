@@ -48,7 +48,7 @@ class CheckedInputs:
     case : Case or None
         None if `values` are used as they are, without decoys and guard zones.
     values : mapping of str to ndarray or None
-        None for those that follow from the case's seed.
+        None to make the values from the case's seed.
     dtype : str
         Dtype of the float values that are converted; read only if `case` is None.
     input_dtype : str or None

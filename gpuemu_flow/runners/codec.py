@@ -102,7 +102,7 @@ def prepare_request(inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Json]
     inputs : mapping of str to ndarray
         Any shapes and layouts; dtypes of `gpuemu_flow.types.DTYPES`.
     kwargs : mapping
-        Values become strings, as the protocol has it.
+        Values are converted to strings, as the protocol requires.
     """
     pieces = ['{"inputs":{']
     tensors: dict[str, dict[str, Json]] = {}
@@ -247,8 +247,8 @@ def decode_response(data: bytes, output_names: Sequence[str] = ()) -> dict[str, 
     data : bytes
         All of its stdout.
     output_names : sequence of str
-        Declared names; empty for a single output, called ``result`` whatever the script names it,
-        or for several under the script's own names.
+        Declared names. If empty, a single output is called ``result``, whatever the script names
+        it, and several outputs keep the script's names.
 
     Raises
     ------

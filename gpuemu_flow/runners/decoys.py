@@ -18,9 +18,9 @@ Arrays = Mapping[str, np.ndarray]
 def resemble(decoy: Arrays, judged: Arrays, case: Case) -> None:
     """Copy the judged inputs' first and last elements into every second decoy.
 
-    A result kept under a digest of some elements is then the decoy's. The other decoys differ
-    everywhere, so that a result kept from them is wrong everywhere. Inputs whose elements depend on
-    each other, such as offsets, stay as they are.
+    An op that finds stored results by a digest of those elements then returns the decoy's result.
+    The other decoys differ everywhere, so that a result kept from them is wrong everywhere. Inputs
+    whose elements depend on each other, such as offsets, stay as they are.
     """
     if case.seed % 2 == 0:
         return

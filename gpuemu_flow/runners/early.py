@@ -1,7 +1,7 @@
 """Start the fork server at once, before anything is known of the programs that it will run.
 
-Its interpreter and ours then load their modules at the same time. The front uses this module, so
-that it imports next to nothing.
+The server's interpreter and ours then load their modules at the same time. This module imports next
+to nothing, since the entry point (`front`) uses it.
 """
 
 import os

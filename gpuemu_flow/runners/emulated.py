@@ -95,7 +95,7 @@ class EmulatedRunner:
     Attributes
     ----------
     printed : str
-        The beginning of what the kernels of the latest call wrote with ``printf``.
+        The beginning of the ``printf`` output of the kernels of the latest call.
     """
 
     hint = ""
@@ -148,7 +148,7 @@ class EmulatedRunner:
         self._beforehand.expect(cases)
 
     def violations(self) -> Sequence[Failure]:
-        """List what the checks found in the latest call."""
+        """Return the findings of the checks in the latest call."""
         return self._found
 
     def _run(self, inputs: Inputs) -> dict[str, np.ndarray]:
@@ -186,7 +186,7 @@ class EmulatedRunner:
     def _compute(
         self, inputs: Inputs, kernels: Sequence[Kernel], checks: Sequence[str]
     ) -> dict[str, BufferArgument]:
-        """Launch kernels on some inputs, and return what all buffers hold afterwards."""
+        """Launch kernels on some inputs, and return all buffers with their content afterwards."""
         shapes = {name: tuple(array.shape) for name, array in inputs.items()}
         names = {**self._sizes(shapes), **self._numbers(inputs)}
         buffers = self._buffers(inputs, names, shapes)

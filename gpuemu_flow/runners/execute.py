@@ -83,7 +83,7 @@ def converted(
 ) -> dict[str, np.ndarray]:
     """Convert the arrays of float type `dtype` to `input_dtype`; return the others unchanged.
 
-    They are the inputs of the next call.
+    Also notes the float type for the next call, of which the arrays are the inputs.
     """
     begin_call(input_dtype or dtype)
     if input_dtype is None or not _converts(dtype, input_dtype):

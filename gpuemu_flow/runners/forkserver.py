@@ -264,7 +264,7 @@ def _tell(lifeline: socket.socket, message: dict[str, object]) -> None:
 
 
 def _tell_started(lifeline: socket.socket, pid: int, scratch: str) -> None:
-    """Report a session's process id, in a namespace also by a descriptor that is valid outside."""
+    """Report a session's process id; from inside a namespace, also send a pidfd of the process."""
     started: dict[str, object] = {"pid": pid, "scratch": scratch}
     if os.getpid() != 1:
         _tell(lifeline, started)
@@ -331,7 +331,7 @@ def _preload(package: str, control: socket.socket) -> None:
 
 
 def record_imports() -> None:
-    """Record, for all processes forked from now on, what this one has imported."""
+    """Record the modules that this process has imported, for all processes forked from now on."""
     integrity.prepare()
     jobs.prepare()
     observe.base_records(anew=True)  # last: workers are to find the modules loaded by then

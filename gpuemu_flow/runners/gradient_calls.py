@@ -64,7 +64,7 @@ class GradientCall:
     def replaced(
         args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Mapping[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments with others in place of those that `named` found."""
+        """Return the arguments with `tensors` in place of those that `named` returned."""
         if len(args) == 1 and isinstance(args[0], Mapping):
             return [tensors], dict(kwargs)
         if args:
@@ -89,7 +89,7 @@ class GradientCall:
             )
 
     def demand_parameters(self, found: Collection[str]) -> None:
-        """Raise OpError if nothing is left to compare of the parameters that are wanted.
+        """Raise OpError if a reference lacks a wanted parameter, or if no gradient would remain.
 
         A parameter that only the op lacks has the gradient 0, like one that is detached.
         """

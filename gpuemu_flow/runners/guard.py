@@ -1,9 +1,9 @@
 """Keep an op's process from reading the reference's files and the tool's own records.
 
-An op that runs its reference, or reads what an earlier run of it left in the cache, always agrees
-with it, which proves nothing. In the op's worker, Python's audit events (PEP 578) tell of every
-file that is opened and every program that is started, before it happens: what touches a forbidden
-path is refused and remembered, also by children that the process forks.
+An op that runs its reference, or reads the reference's outputs from the cache, always agrees with
+it, which proves nothing. In the op's worker, Python's audit events (PEP 578) report every file that
+is opened and every program that is started, before it happens. An action that touches a forbidden
+path is refused and recorded, also in children that the process forks.
 
 The guard is not complete: machine code that opens files itself (ctypes, C extensions, SQLite's
 ATTACH), a program that the op starts and whose arguments do not name the reference, and a copy of
@@ -78,7 +78,7 @@ class Guard:
         Parameters
         ----------
         on_setattr : callable
-            Called with attributes of functions and classes that are set, if Python reports them.
+            Called when an attribute of a function or class is set, if Python reports that.
         """
         checks: dict[str, Callable[..., None]] = {
             "open": self._on_open,
@@ -195,7 +195,7 @@ class Guard:
         return ""
 
     def _elsewhere(self, relative: Path) -> str:
-        """Return `_forbidden` of a path relative to an open folder that the event does not name."""
+        """Return the forbidden path that a path relative to an unknown folder may mean, or ""."""
         for file in self._files:
             if Path(file).parts[-len(relative.parts) :] == relative.parts:
                 return file

@@ -27,8 +27,8 @@ _TRACKER = "from multiprocessing.resource_tracker import main"
 def spawns(group: int) -> bool:
     """Tell whether a worker's process group holds processes that `multiprocessing` spawned.
 
-    A pool restarts processes that die at once, again and again; the tracker of their shared objects
-    stays.
+    A pool keeps restarting processes that die at once, so there may be none at this moment. The
+    tracker of their shared objects, which lives on, counts as well.
     """
     for pid in _processes():
         try:

@@ -55,8 +55,8 @@ def _transformed(source: bytes) -> bytes:
 class _FreshLoader(machinery.SourceFileLoader):
     """Load a workspace module from its source, never from bytecode.
 
-    Python takes a bytecode file for current by the source's size and its time in whole seconds. An
-    edit that keeps both would run the old code under the new content's key.
+    Python considers a bytecode file current if it records the source's size and modification time,
+    in whole seconds. After an edit that keeps both, the old code would run under the new key.
     """
 
     def get_code(self, fullname: str) -> types.CodeType:
@@ -104,7 +104,7 @@ _finders_are_fresh = False
 def forget_folders() -> None:
     """Have finders list each folder anew, in all processes forked from this one.
 
-    Call it in a process that imports nothing after that, or again once it has.
+    Call it again if this process has imported anything since.
     """
     global _finders_are_fresh  # noqa: PLW0603 - a fact on the process's finders
     importlib.invalidate_caches()
@@ -160,7 +160,7 @@ def load_module(program: Program) -> types.ModuleType:
 
 
 def load_function(program: Program) -> Callable[..., Any]:
-    """Return a program's callable; a loader is called with the program's file to make it.
+    """Return a program's callable; if `loads` is set, call a loader with that file to make it.
 
     Raises
     ------

@@ -53,7 +53,7 @@ class JaxGradients:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the outputs, and the gradients by name.
 
-        Complex gradients are those of PyTorch, the conjugates of JAX's.
+        Complex gradients follow the convention of PyTorch: they are the conjugates of JAX's.
 
         Parameters
         ----------

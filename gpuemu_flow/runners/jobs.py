@@ -40,7 +40,8 @@ _BUILT_IN = frozenset(sys.builtin_module_names)
 def shadow_bytes(source: bytes, wrap: str = "") -> bytes:
     """Return a module's source with float64 replaced by float32; unchanged if it has no float64.
 
-    With `wrap` it also rounds values as it computes; see `numerics.shadow.shadow_source`.
+    With `wrap`, the new source also rounds values as it computes; see
+    `numerics.shadow.shadow_source`.
     """
     from gpuemu_flow.numerics.shadow import shadow_source  # noqa: PLC0415 - ast, only for this
 
@@ -56,7 +57,7 @@ _never_taken: dict[str, types.ModuleType] = {}
 
 
 def prepare() -> None:
-    """Sort the loaded modules, for all processes forked from this one.
+    """Record the loaded modules of no workspace, for all processes forked from this one.
 
     Call it in a process that never runs code of a program.
     """
@@ -104,7 +105,7 @@ class Evaluator:
         Raises
         ------
         RunnerError
-            ``reference-failed``, with what the reference raised.
+            ``reference-failed``, with the exception that the reference raised.
         """
         version = SHADOW if shadow else PLAIN
         if rounding is not None:
@@ -133,7 +134,7 @@ class Evaluator:
     def _world(self, version: str) -> Iterator[None]:
         """Switch to workspace modules as written or to their shadows, loaded separately.
 
-        A version is ``plain``, ``shadow``, or what a rounded shadow wraps.
+        A version is ``plain``, ``shadow`` or, for a rounded shadow, the `wrap` of `shadow_bytes`.
         """
         if self._at_home and version == PLAIN:
             yield
@@ -183,7 +184,7 @@ class ServiceContext:
     ----------
     run : callable
         Takes inputs and a seed for the global generators, and returns the program's outputs. The
-        limits of a case hold; what the program raises is raised.
+        limits of a case hold; exceptions of the program are passed on.
     evaluate : Evaluator
         Calls the program without these limits, and its float32 shadow.
     own : Arena

@@ -47,7 +47,7 @@ class IdleWorkers:
     Parameters
     ----------
     most : int
-        Workers at once; the oldest one makes room for a new one.
+        Maximum number of workers; when it is reached, the oldest is ended for a new one.
     """
 
     def __init__(self, most: int) -> None:
@@ -86,7 +86,7 @@ class IdleWorkers:
         return None
 
     def close(self) -> None:
-        """End all of them, and keep none from now on."""
+        """End all idle workers, and keep none from now on."""
         with self._lock:
             self._most = 0
             idle, self._idle = self._idle, []

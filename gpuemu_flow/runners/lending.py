@@ -2,7 +2,7 @@
 
 A protocol script takes its whole request through ``sys.stdin`` and leaves its answer through
 ``sys.stdout``. A script that was seen to read that way is *lent* its request from then on: its
-descriptor 0 holds nothing, and what `quick_json` parses or dumps is passed on as it is.
+descriptor 0 holds nothing, and `quick_json` passes on the parsed or dumped document as an object.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Output(io.TextIOWrapper):
         return True
 
     def write(self, text: str, /) -> int:
-        """Write text after the document that is held; ignore white space behind that."""
+        """Write text after the document that is held; ignore white space after that document."""
         if current is not None and current.dumped is not None and text is current.dumped.text:
             if self.hold(current.dumped):
                 return len(text)

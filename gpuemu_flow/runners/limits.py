@@ -22,7 +22,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @lru_cache(maxsize=1)
 def _libc() -> Any:
-    """Return the C library: made once by the fork server, for all that it forks."""
+    """Return the C library, loaded once by the fork server for all processes that it forks."""
     return ctypes.CDLL(None, use_errno=True)
 
 
@@ -95,7 +95,7 @@ def no_core_dumps() -> None:
 
 
 def output_limit(input_bytes: int) -> int:
-    """Return the bytes that a program may write to one file, for a size of its inputs."""
+    """Return the most bytes that a program may write to one file, given its inputs' size."""
     return max(MIN_OUTPUT_LIMIT, OUTPUT_PER_INPUT_BYTE * input_bytes)
 
 

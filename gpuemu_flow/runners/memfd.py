@@ -22,7 +22,7 @@ def create(name: str, *, fixed: bool = False) -> int:
     ----------
     fixed : bool
         On Linux the file can then grow only: a peer that shrinks a shared mapping would kill
-        whoever reads it with SIGBUS.
+        every process that reads it with SIGBUS.
     """
     if _LINUX:
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

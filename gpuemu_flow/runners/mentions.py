@@ -61,7 +61,7 @@ def _places(name: str, word: str, before: re.Pattern[str], after: re.Pattern[str
 
 
 def _imports_before(word: str, at: int) -> bool:
-    """Tell whether a statement imports what it names at a place."""
+    """Tell whether the statement at position `at` has an ``import`` before that position."""
     start = max(word.rfind(end, 0, at) for end in ";\n") + 1
     return _IMPORTS.search(word, start, at) is not None
 

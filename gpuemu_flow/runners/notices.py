@@ -42,11 +42,11 @@ class PathCall:
     ----------
     name : str
     folder : int
-        Position of the descriptor that a relative path starts from; -1 without.
+        Position of the descriptor that a relative path starts from; -1 if there is none.
     path : int
-        Position of the path; -1 when `folder` is the descriptor that is meant.
+        Position of the path; -1 if the descriptor at `folder` itself names the file.
     flags : int
-        Position of the flags; -1 without.
+        Position of the flags; -1 if there are none.
     to_folder, to_path : int
         Positions of the descriptor and the path of a second file; `to_path` is -1 without one.
     """
@@ -155,7 +155,7 @@ def ask(*, looks: bool) -> int:
     Parameters
     ----------
     looks : bool
-        Also request calls that only test whether a file exists.
+        Also request notices of calls that only test whether a file exists.
 
     Returns
     -------
@@ -201,7 +201,7 @@ class Notice(NamedTuple):
     number : int
         The notice's number.
     thread : int
-        The calling thread, as this process numbers it; 0 if it cannot.
+        Id of the calling thread in this process's namespace; 0 if the thread has none there.
     call : PathCall
     arguments : list of int
     """

@@ -168,7 +168,7 @@ class Observer:
         self._write(record)
 
     def _note_change(self, kind: bytes, path: str) -> None:
-        """Record a change of a file by the program, and forget what was noted of the path."""
+        """Record a change of a file by the program, and forget earlier records of the path."""
         if kind in (b"a", b"k") and kind + os.fsencode(path) not in self._known:
             target = "/" + path.partition("//")[2]
             self._known -= {known for known in self._known if _is_of(known, target)}
@@ -288,7 +288,7 @@ class Observer:
         self._trace()
 
     def _on_database(self, path: object, *_: object) -> None:
-        """Record a database, and trace what SQLite opens by itself: of a URI, by ``ATTACH``."""
+        """Record a database; trace the files that SQLite itself opens for a URI or ``ATTACH``."""
         self._trace()
         text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
         if text and not text.startswith((":", "file:")):
@@ -374,7 +374,7 @@ def _is_ours(frame: FrameType | None) -> bool:
 
 
 def _origins(names: Iterable[str]) -> Iterable[str]:
-    """List the files from which modules were loaded, by the paths found."""
+    """Yield the files from which modules were loaded, by the paths that their finders gave."""
     for name in names:
         module = sys.modules.get(name)
         origin = getattr(getattr(module, "__spec__", None), "origin", None)
@@ -394,7 +394,7 @@ def base_records(*, anew: bool = False) -> bytes:
     Parameters
     ----------
     anew : bool
-        More modules were imported since.
+        True if more modules have been imported since the last call.
     """
     if anew or not _base or (preloaded_searches() and b"\nv*" not in _base[0]):
         _base.clear()  # made before a framework was imported

@@ -52,10 +52,10 @@ def off_limits(
     ----------
     op, reference : Located
     sources : iterable of Path
-        Absolute: what the reference is made of, files that the op shares with it included, and
-        the configuration.
+        Absolute paths of the reference's files, also those that it shares with the op, and of the
+        configuration.
     alone : iterable of Path
-        Absolute: modules that the reference is made of and the op is not.
+        Absolute paths of modules that are part of the reference and not of the op.
     cache : Path
         The tool's folder.
     root : Path
@@ -73,7 +73,7 @@ def off_limits(
 def off_limits_of(
     own: Iterable[Path], references: Sequence[Path], *, cache: Path, root: Path
 ) -> OffLimits:
-    """List the files that the process of a compiler of the sources `own` may not touch."""
+    """List the files that a compiler may not touch while it compiles the sources `own`."""
     return OffLimits(
         forbidden=_forbidden(own, references, cache, root), read_only=(), forbidden_function=""
     )

@@ -23,7 +23,7 @@ class OwnChanges:
     written : set of str
         All files that it may have written to.
     needed : set of str
-        Files that it created and then used. Their absence before is one of its inputs.
+        Files that it created and then used. Their earlier absence is an input of the program.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class OwnChanges:
         self._last = (0, "")
 
     def take(self, kind: int, path: str) -> None:
-        """Record one change, of a kind of `records.CHANGES`."""
+        """Record one change, whose kind is one of `records.CHANGES`."""
         if kind in PAIRS:
             # Python tells of it, and so does what traces the process.
             if (kind, path) != self._last:

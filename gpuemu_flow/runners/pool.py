@@ -276,9 +276,9 @@ class Pool:
         requests : sequence of Request
         checks : Checks
         on_outcome : callable, optional
-            Called with each outcome as it is final, in the order of `requests`.
+            Called with each outcome once it is final, in the order of `requests`.
         publish : callable
-            Moves a staged blob file (path, sha256) to where it belongs.
+            Moves a staged blob file, given its path and sha256, to its final place.
         cancel : threading.Event, optional
             When set, the workers are killed and the remaining cases have no outcome.
         on_observed : callable, optional
@@ -353,8 +353,8 @@ class Pool:
     ) -> Json:
         """Run one of this package's own functions in a worker, `program` being its evaluator.
 
-        A worker that was kept for the program is used first. What it cannot do is done in a new
-        one, as it may be the doing of the cases that ran before.
+        A worker that was kept for the program is used first. A failure there is repeated in a new
+        worker, since the cases that ran before may have caused it.
 
         Parameters
         ----------
@@ -368,7 +368,7 @@ class Pool:
         on_observed : callable, optional
             Called at the end, also after a failure, with all that the program was seen to use.
         is_final : callable
-            Tells whether a result counts that was made in a kept worker.
+            Tells whether a result from a kept worker counts; if not, a new worker repeats the job.
 
         Raises
         ------
@@ -412,7 +412,7 @@ def _equipped(program: Program) -> Program:
 
 
 def _go_on(supervisor: Supervisor, kept: KeptWorker, sightings: Sightings) -> None:
-    """Have cases run in the worker of earlier ones, if it was kept."""
+    """Have cases run in the worker of earlier cases, if it was kept."""
     worker_client = kept.take()
     if worker_client is not None:
         worker_client.worker.follow_with(sightings)

@@ -46,7 +46,7 @@ def identity(framework: str) -> str:
 
 
 def _hides_modules(program: Program) -> bool:
-    """Return True if a folder that the program imports from has a module of a name in use."""
+    """Return True if a module in the program's folders has the name of a library module."""
     given: Mapping[str, str] = {**os.environ, **program.env}
     named = filter(None, given.get("PYTHONPATH", "").split(os.pathsep))
     own = [os.path.dirname(program.path)] if program.path else []  # noqa: PTH120

@@ -60,7 +60,7 @@ class WorkerEndedError(Exception):
     Attributes
     ----------
     code : int or None
-        Exit code, or minus the signal's number; None when the fork server died with it.
+        Exit code, or minus the signal's number; None when the fork server died with the process.
     """
 
     def __init__(self, code: int | None) -> None:
@@ -117,7 +117,7 @@ class WorkerProcess:
         self._server_end.close()
 
     def follow_with(self, sightings: Sightings) -> None:
-        """Have `sightings` collect the worker's records of what the program uses."""
+        """Have `sightings` collect the records of files and variables used in the worker."""
         self.sightings = sightings
         sightings.follow(self.report, self.scratch)
 

@@ -167,7 +167,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _leave(streams: tuple[Any, ...]) -> bool:
-    """Do what an interpreter does at its end: wait for threads, run exit functions, flush.
+    """Finish as an interpreter does: wait for threads, run exit functions, flush.
 
     Returns
     -------

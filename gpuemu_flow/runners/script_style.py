@@ -53,9 +53,9 @@ def function_to_call(source: bytes, path: str) -> str:
     """Return the function that stands for the script, or an empty string for a protocol script.
 
     A script is called as a function if it only defines things, never mentions standard input, and
-    has a function named ``reference``, ``op``, ``kernel`` or like the file; the first of these is
-    taken. A ``__main__`` block makes it a protocol script: it may hand over to a helper module that
-    reads the request.
+    has a function named ``reference``, ``op``, ``kernel`` or like the file; the first in that order
+    is taken. A ``__main__`` block makes it a protocol script: it may hand over to a helper module
+    that reads the request.
 
     Raises
     ------

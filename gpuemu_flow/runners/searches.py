@@ -36,7 +36,7 @@ class Searches:
             yield name, folders if "." in name else None
 
     def add(self, searches: Iterable[Search]) -> None:
-        """Count searches of the process that this one was forked from as its own."""
+        """Add searches of the parent process to those of this process."""
         here = _absolute(sys.path)
         self._asked += [(name, here if folders is None else folders) for name, folders in searches]
 
@@ -81,7 +81,7 @@ def _absolute(entries: Sequence[str]) -> tuple[str, ...]:
 
 
 def _before(origin: str, folder: str, tail: str, there: frozenset[str]) -> Iterator[str]:
-    """List missing files in a folder that would be imported instead of `origin`."""
+    """Yield missing files in a folder that would be imported instead of `origin`."""
     if not there and not os.path.isdir(folder):  # noqa: PTH112
         if not os.path.lexists(folder):
             yield folder
@@ -101,7 +101,7 @@ def _names(folder: str) -> frozenset[str]:
 
 
 def _candidates(folder: str, tail: str, there: frozenset[str]) -> Iterator[str]:
-    """List the files that are looked for in one folder, in the finder's order."""
+    """Yield the files that are looked for in one folder, in the finder's order."""
     base = f"{folder.rstrip('/')}/{tail}"
     suffixes = [
         *machinery.EXTENSION_SUFFIXES,

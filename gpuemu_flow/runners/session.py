@@ -56,9 +56,9 @@ class ProgramSession:
         input_dtype : str, optional
             See `Request`. The conversion is done in the worker.
         dtype : str
-            For arrays: which float type `input_dtype` converts; a case has its own.
+            For arrays: the float type that is converted to `input_dtype`; a case has its own.
         index, seed : int
-            For arrays: the outcome's index, and what the global generators are seeded with.
+            For arrays: the outcome's index, and the seed of the global generators.
 
         Returns
         -------
@@ -86,7 +86,7 @@ class ProgramSession:
         return None if worker_client is None else worker_client.shared()
 
     def ask(self, work: Work) -> Attempt:
-        """Do other work than a call in the worker, supervised as `call` is."""
+        """Run work other than a call in the worker, supervised as `call` is."""
         return self._supervisor.run(work)
 
     def begin_work(self, work: Work) -> None:
@@ -113,7 +113,7 @@ class ProgramSession:
         seed: int = 0,
         case: Case | None = None,
     ) -> None:
-        """Start what `call` does and return at once; `finish` gives the result.
+        """Start a call as `call` does, but return at once; `finish` gives the result.
 
         If `inputs` are arrays, `case` may give the case they belong to, which the checks `decoy`
         and `guards` need.

@@ -1,7 +1,7 @@
 """Run a Python function under the script protocol in an interpreter that lacks this package.
 
 ``python shim.py FILE MODULE FUNCTION OUTPUT,...``: needs the standard library and numpy only, and
-ml_dtypes for the dtypes that numpy has not. It imports nothing of this package.
+ml_dtypes for the dtypes that numpy lacks. It imports nothing of this package.
 """
 
 from __future__ import annotations

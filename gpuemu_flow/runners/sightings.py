@@ -1,8 +1,8 @@
 """The coordinator's side of observation: read workers' records into an `Observation`.
 
 A worker appends records to a file that it shares with the coordinator: one letter and a path or a
-name, framed by zero bytes. Processes that the program forks, and what traces them, append to the
-same file. What was written stays when the worker is lost.
+name, framed by zero bytes. Processes that the program forks, and the tracer in the fork server,
+append to the same file. The records stay when the worker is lost.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class Sightings:
 def _is_own_library(path: str) -> bool:
     """Tell whether a path is machine code that the emulator made of a kernel.
 
-    What it computes follows from the kernel, which is an input, and from our own code.
+    Its results follow from the kernel, which is an input, and from our own code.
     """
     found = _OWN_LIBRARY.search(path)
     return found is not None and path[: found.start()] == os.path.realpath(

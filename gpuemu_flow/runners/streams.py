@@ -30,7 +30,7 @@ def keep_high(fd: int) -> int:
 class _Kept(io.FileIO):
     """Descriptor 1 as a file that keeps the last bytes written through it.
 
-    What goes to the descriptor itself costs no memory, however much a program prints.
+    Output that is written to the descriptor directly is not kept, and costs no memory.
     """
 
     end = b""
@@ -61,7 +61,7 @@ class StandardStreams:
         self._printed = io.TextIOWrapper(io.BufferedWriter(self._kept))
 
     def watch(self) -> None:
-        """Take the place of ``sys.stdout``, to keep the last bytes that programs print."""
+        """Replace ``sys.stdout`` by a stream that keeps the last bytes that programs print."""
         self._printed.reconfigure(encoding=sys.stdout.encoding, errors=sys.stdout.errors)
         sys.stdout = self._printed
 
@@ -79,7 +79,7 @@ class StandardStreams:
         os.dup2(self._stderr, 2)
 
     def load(self, request: bytes) -> tuple[int, int]:
-        """Write a request to the stdin file, rewind the stdout file, and return both.
+        """Write a request to the stdin file, rewind the stdout file, and return both descriptors.
 
         The files keep their pages: returning them to the system and getting new ones would cost
         more than the copy.
@@ -125,7 +125,7 @@ class StandardStreams:
             io.TextIOWrapper.flush(self._printed)
 
     def stdout_tail(self) -> str:
-        """Return the last text printed since `forget`; empty for a script's answer."""
+        """Return the last text printed since `forget`, without a script's protocol answer."""
         self._flush()
         return memfd.as_text(self._kept.end)
 

@@ -49,25 +49,25 @@ class Supervisor:
     """Runs one program's cases one after another. Not thread-safe.
 
     All cases share a forked process while things go well. A case that goes wrong after others ran
-    in its process is tried alone, to find out whether it or an earlier one is to blame; when the
-    process was lost, every later case gets a process of its own. Timeouts are not repeated, nor
+    in its process is tried in a new process, to find out whether an earlier case is to blame. When
+    the process was lost, every later case gets a process of its own. Timeouts are not repeated, nor
     are launches that the emulator has refused before with the same message, nor exceptions that
     `ENOUGH_ALIKE` cases raised at the same line in processes that had run nothing before.
 
-    A process that was killed by SIGKILL is no refusal of the program's: the system kills for memory
-    that others took. Its case is tried again, unless an earlier case was killed on both tries.
+    A SIGKILL does not count against the program, since the system may kill it for memory that other
+    processes took. The case is tried again, unless an earlier case was killed on both tries.
 
     Parameters
     ----------
     isolation : str
         Isolation of the program: ``fork``, ``spawn`` or ``warm``.
     open_worker : callable
-        The client of a new worker.
+        Returns the client of a new worker.
     open_private : callable
         Returns the client of a new worker below a fork server of its own, for programs that kill
         their parent process.
     leaves_nothing : bool
-        Nothing of the program outlives a case, so that an error is always the case's own.
+        True if no state of the program outlives a case, so that an error is always the case's own.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Supervisor:
         return attempt
 
     def _is_known(self, attempt: Attempt) -> bool:
-        """Tell whether enough cases raised the same exception without one before them."""
+        """Tell whether enough cases that ran first in their process raised the same exception."""
         place = _raised_at(attempt)
         return place is not None and self._raised[place] >= ENOUGH_ALIKE
 

@@ -38,7 +38,7 @@ def _fail(slug: str, message: str, hint: str = "") -> OpError:
 def _from_torch(value: Any) -> Any:
     """Convert a torch tensor to numpy, bfloat16 and float8 by their bits.
 
-    A view that only means to negate or conjugate is carried out first: it is not in the bits.
+    A lazy negation or conjugation is carried out first, since the stored bits do not show it.
     """
     torch = sys.modules["torch"]
     tensor = value.detach().cpu()
@@ -55,12 +55,13 @@ def _from_torch(value: Any) -> Any:
 
 
 def _from_dlpack(value: Any, name: str) -> Any:
-    """Take over a tensor of any framework; bfloat16 and float8 go by PyTorch, where there is one.
+    """Convert a tensor of any framework; bfloat16 and float8 need PyTorch to be loaded.
 
     Raises
     ------
     OpError
-        ``op-output-dtype``: it lies on a device, or has a dtype that nobody here knows.
+        ``op-output-dtype``: it lies on a device, or has a dtype that neither numpy nor PyTorch
+        can convert.
     """
     try:
         return np.from_dlpack(value)
@@ -131,7 +132,7 @@ def name_outputs(returned: Any, output_names: Sequence[str]) -> dict[str, np.nda
 
 
 def name_values(returned: Any, output_names: Sequence[str]) -> dict[str, Any]:
-    """Name the outputs that a callable returned, as it returned them.
+    """Return the outputs of a callable by name, without converting them.
 
     Parameters
     ----------

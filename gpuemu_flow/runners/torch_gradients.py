@@ -42,7 +42,7 @@ class TorchGradients:
         self._leaves: dict[str, Any] = {}
 
     def argument(self, name: str, value: Any) -> Any:
-        """Return an argument whose float tensors require gradients, if these are wanted."""
+        """Return an argument whose float tensors require gradients if gradients are wanted."""
         if isinstance(value, np.ndarray):
             return self._tensor(name, value)
         if isinstance(value, list):

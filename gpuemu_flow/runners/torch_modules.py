@@ -1,10 +1,10 @@
 """Modules of PyTorch as programs: built once for each dtype, with weights that a seed decides.
 
 An op's module and the reference's have the same weights where their parameters have the same names
-and shapes, in whatever order they are made: what a constructor draws at random is drawn again from
-the seed, the name and the shape. Constant ones, such as the weights of a norm and biases of 0, are
-varied likewise, since an op that ignores them would pass otherwise. Every weight that is drawn is
-exact in float16 and bfloat16, so that op and reference have the same ones in any dtype.
+and shapes, in whatever order they are made: each random weight is drawn again from the seed, its
+name and its shape. Constant weights, such as those of a norm and biases of 0, are varied likewise,
+since an op that ignores them would pass otherwise. Every weight that is drawn is exact in float16
+and bfloat16, so that op and reference have the same weights in any dtype.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _Caller:
     def require_gradients(self, dtype: Any) -> dict[str, Any]:
         """Let parameters of the module in a dtype require gradients; return them by name.
 
-        Those that the module itself froze stay so.
+        Parameters that the module itself froze stay frozen.
         """
         module, _ = self._known[dtype]
         found = {

@@ -44,7 +44,7 @@ class TorchHost(Protocol):
         """Make host code and its imports see a GPU while inside."""
 
     def failures(self) -> list[Failure]:
-        """List what was found in the latest `running`."""
+        """Return the failures that were found in the latest `running`."""
 
 
 def framework(package: str, extra: str) -> ModuleType:

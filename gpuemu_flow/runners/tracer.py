@@ -45,7 +45,7 @@ class Tracer:
     worker : int
         Process id of the worker, whose own listings Python reports.
     children_only : bool
-        Leave out what the worker itself does: the program runs in other processes.
+        True to leave out the worker's own system calls, as the program runs in other processes.
     """
 
     def __init__(
@@ -308,8 +308,8 @@ class Incoming:
 def _is_bytecode(path: bytes) -> bool:
     """Return True for the bytecode of a module that is not installed.
 
-    Python takes bytecode for current by the source's size and its time in whole seconds. Without
-    bytecode it compiles the source, whose digest is in the keys of results.
+    Python considers bytecode current if it records the source's size and modification time, in
+    whole seconds. Without bytecode it compiles the source, whose digest is in the keys of results.
     """
     if not path.endswith(b".pyc") or b"/__pycache__/" not in path:
         return False

@@ -36,7 +36,7 @@ class Tracing:
         Returns
         -------
         str
-            Reason why that is impossible; empty when it is done.
+            Reason why tracing is impossible; empty once it has begun.
         """
         if self._failure is None:
             self._failure = self._begin(children_only=children_only, looks=looks)

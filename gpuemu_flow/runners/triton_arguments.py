@@ -45,7 +45,7 @@ class Unfolding:
     maps : sequence of mapping or None
         Notes of Triton's compiler on each descriptor; None if it passes them without a map.
     refused : callable
-        Makes the error for what cannot be emulated, from a message and a hint.
+        Makes the error for an argument that cannot be emulated, from a message and a hint.
 
     Notes
     -----

@@ -1,7 +1,7 @@
 """Arithmetic of Triton's interpreter, corrected where it differs from a GPU's.
 
 Comparisons give one bit, casts of floats to integers saturate, float8 is rounded to nearest even
-and saturates, atomics add bfloat16, and ``tl.dot`` refuses what tensor cores refuse.
+and saturates, atomics add bfloat16, and ``tl.dot`` refuses the operands that tensor cores refuse.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Arithmetic:
         return getattr(self._interpreter._ir.ATOMIC_OP, name, None)
 
     def _added(self, pointers: Any, value: Any, mask: Any) -> Any:
-        """Compute ``atomic_add`` of bfloat16 one by one, since places may repeat."""
+        """Compute ``atomic_add`` of bfloat16 element by element, since addresses may repeat."""
         shape = value.data.shape
         places = np.broadcast_to(pointers.data, shape).reshape(-1)
         allowed = np.broadcast_to(mask.data, shape).reshape(-1)

@@ -2,7 +2,7 @@
 
 The interpreter (as of Triton 3.9) keeps bfloat16 as 16-bit integers: it adds and multiplies their
 bit patterns, and cuts bits off where a GPU rounds. Here each such operation is done in float32 and
-its result rounded, which is what GPUs do.
+its result rounded, as on a GPU.
 """
 
 from __future__ import annotations

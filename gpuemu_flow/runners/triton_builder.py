@@ -32,7 +32,7 @@ class Language:
         self._scopes, self._seen = [], set()
 
     def patch(self, function: Any) -> Language:
-        """Patch the language modules that a function's own module names."""
+        """Patch the language modules that a function's own module refers to."""
         values = list(function.__globals__.values())
         modules = (v for v in values if isinstance(v, ModuleType))
         key = frozenset(id(m) for m in modules if m.__name__.startswith("triton.language"))

@@ -47,13 +47,13 @@ class CompiledTriton:
     root : str
         The workspace.
     exchange : PtxFolder, optional
-        PTX to run in the place of what Triton makes.
+        PTX to run in place of the PTX that Triton makes.
 
     Attributes
     ----------
     device : CpuDevice
     printed : str
-        The beginning of what the kernels of the latest `running` wrote.
+        The beginning of the ``printf`` output of the kernels of the latest `running`.
 
     Raises
     ------
@@ -89,7 +89,7 @@ class CompiledTriton:
         Parameters
         ----------
         run : int
-            1 gives new memory other values, so that what nobody writes differs from run 0.
+            1 gives new memory other values, so that unwritten memory differs from run 0.
         """
         self._found, self._addressed, self.printed = [], False, ""
         self.device.made_uninitialised, self.device.run = False, run
@@ -111,7 +111,7 @@ class CompiledTriton:
                 os.environ[SWITCH] = switch
 
     def failures(self) -> list[Failure]:
-        """List what the checks found in the latest `running`."""
+        """Return the findings of the checks in the latest `running`."""
         return self._found
 
     def _on_address(self, _tensor: Any) -> None:

@@ -51,7 +51,7 @@ def package(name: str) -> ModuleType:
 
 
 def _dot_sizes() -> Callable[..., Any] | None:
-    """Return the smallest blocks of ``tl.dot`` that the compiler for NVIDIA's GPUs accepts."""
+    """Return Triton's function for the smallest blocks of ``tl.dot`` on NVIDIA's GPUs, or None."""
     try:
         compiler: Any = importlib.import_module("triton.backends.nvidia.compiler")
         sizes: Callable[..., Any] = compiler.min_dot_size(None)
@@ -115,7 +115,7 @@ class Interpreter:
         seed : int
             Decides the order in which the programs of a grid run.
         run : int
-            1 gives new memory other values, so that what nobody writes differs from run 0.
+            1 gives new memory other values, so that unwritten memory differs from run 0.
         """
         self.memory.forget()
         self._alive.clear()

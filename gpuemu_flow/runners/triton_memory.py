@@ -98,7 +98,7 @@ class Memory:
         mask : ndarray of bool, same shape
             Accesses that the kernel asks for.
         itemsize : int
-            Bytes of each.
+            Bytes of each access.
         deed : str
             ``reads`` or ``writes``.
 

@@ -76,7 +76,7 @@ class Provenance:
     required : bool
         A kernel has to store every element of every output.
     forbidden : frozenset of str
-        Own names of functions that the host must not call.
+        Base names of functions that the host must not call; see `base_name`.
     """
 
     torch: Any
@@ -187,7 +187,7 @@ class Provenance:
         return [(names[n] if n < len(names) else "result", value) for n, value in enumerate(values)]
 
     def _writers(self, value: Any) -> list[str]:
-        """Name the torch functions that wrote to an output's memory, else all that wrote."""
+        """Name the torch functions that wrote to an output's memory, or all if none did."""
         if isinstance(value, self.torch.Tensor):
             with self.quietly():
                 own = self._wrote.get(value.untyped_storage().data_ptr())
@@ -196,7 +196,7 @@ class Provenance:
         return list(dict.fromkeys(name for names in self._wrote.values() for name in names))
 
     def _share(self, value: Any) -> tuple[int, int]:
-        """Return how many elements of an output a kernel stored, and how many it has."""
+        """Return the numbers of an output's elements: those that a kernel stored, and all."""
         if not isinstance(value, self.torch.Tensor):
             return 0, int(np.size(value))
         count = int(value.numel())

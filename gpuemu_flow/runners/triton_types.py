@@ -2,7 +2,7 @@
 
 A GPU's compiler gives every argument and every loop variable a type, and computes by Triton's
 rules of promotion from there on. A Python float in its place is a float64 that takes part in no
-promotion, which passes kernels that are wrong and crashes kernels that are right.
+promotion: wrong kernels would pass, and correct ones would crash.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Values:
         return isinstance(value, self._language.tensor)
 
     def loop(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the values of a ``for``, those of a ``range`` in the type of its bounds."""
+        """Return the values of a ``for`` loop; those of a ``range`` have the type of its bounds."""
         if function is not builtins.range and getattr(function, "__name__", "") not in _RANGES:
             return function(*args, **kwargs)
         bounds = [kwargs[n] for n in ("arg1", "arg2", "step") if n in kwargs]
@@ -185,7 +185,7 @@ class Values:
         return result
 
     def value_of(self, holder: Any) -> Any:
-        """Return ``holder.value``, which constants of a compiled kernel have."""
+        """Return ``holder.value``, or `holder` itself if it has none."""
         return holder.value if hasattr(holder, "value") else holder
 
     def negated(self, value: Any) -> Any:

@@ -87,7 +87,7 @@ class CaseToFile:
         return attempt
 
     def _finish_checked(self, worker_client: WorkerClient) -> Attempt:
-        """Finish a checked case, and write its outputs here, in no file that the op could reach."""
+        """Finish a checked case; write its outputs here, to a file that the op cannot reach."""
         attempt, outputs = self._checked.finish(worker_client)
         if not attempt.outcome.ok:
             return attempt
@@ -139,7 +139,7 @@ class CallInMemory:
     outputs : dict of str to ndarray
         After `finish`: read-only views, valid until the session's next call.
     arena, slots
-        Their places in shared memory, valid while the session lasts.
+        The shared memory, and the outputs' places in it; valid while the session lasts.
     """
 
     def __init__(

@@ -80,7 +80,7 @@ class Descriptors:
 
 
 def _runner(program: Program, streams: StandardStreams) -> Runner:
-    """Return the runner for a program's kind; OpError or the program's own exception."""
+    """Return the runner for a program's kind; raise OpError or the program's own exception."""
     if program.kind == "command":
         return CommandRunner(program, streams, [program.path, *program.argv])
     if program.kind in _OWN_RUNNERS:
@@ -307,7 +307,7 @@ class Worker:
         return self._executor.execute(request)
 
     def _call(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Run on tensors in shared memory or on a generated case; write the outputs there."""
+        """Run on shared tensors or on a generated case; write the outputs to shared memory."""
         serial, checks = self._begin(message)
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
         self._take_arenas(message)
@@ -330,7 +330,7 @@ class Worker:
         return {n: a.copy() for n, a in self._arena.views(slots).items()} if slots else None
 
     def _calls(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Make several calls up to the first that fails, which will be repeated alone."""
+        """Make several calls up to the first that fails, which is then repeated separately."""
         serial, checks = self._begin(message)
         self._take_arenas(message)
         done: list[_CallRecord] = []

@@ -97,7 +97,7 @@ def around_server(sandbox: Sandbox, programs: Iterable[str]) -> list[str]:
 def around_tool(sandbox: Sandbox, programs: Iterable[str], folder: str) -> list[str]:
     """Return the words to put before a compiler's command, which writes `folder`.
 
-    All that it starts ends with it.
+    All processes that the compiler starts end with it.
     """
     return [*_words(sandbox, programs, (folder,)), "--die-with-parent", "--"]
 
@@ -126,7 +126,7 @@ def _mounts(root: str, needed: Iterable[str], writable: Iterable[str]) -> list[s
     """Return the options for everything that differs from a read-only view of the system's files.
 
     Files are mounted where they are, and the links that lead to them are made again: `bwrap` can
-    mount nothing on a link. Outer folders come first: what is mounted later covers what lies below
+    mount nothing on a link. Outer folders come first, since a later mount hides earlier ones below
     it.
     """
     empty = _emptied(root)
@@ -206,7 +206,7 @@ def _is_own(path: str) -> bool:
 def _interpreter() -> Iterator[str]:
     """Yield the folders of this interpreter, its packages and our own.
 
-    The first entry of the path is the folder of a program, or the current one.
+    The first entry of ``sys.path``, the folder of a program or the current one, is left out.
     """
     yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path[1:])
     yield str(Path(gpuemu_flow.__file__).parent.parent)
@@ -214,7 +214,7 @@ def _interpreter() -> Iterator[str]:
 
 
 def _installation(path: str) -> Iterator[str]:
-    """Yield a program, and the folders of what it is installed with, through all its links.
+    """Yield a program and the folders of its installation, for each link on the way to its file.
 
     Parameters
     ----------

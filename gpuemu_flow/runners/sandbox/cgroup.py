@@ -55,7 +55,7 @@ class ControlGroup:
             raise
 
     def add(self, pid: int) -> None:
-        """Put a process into the group; what it starts from now on is in it, too.
+        """Put a process into the group, with all processes that it starts from now on.
 
         Raises
         ------
@@ -64,7 +64,7 @@ class ControlGroup:
         _write(self._folder / "cgroup.procs", str(pid))
 
     def end(self) -> None:
-        """Kill what is left in the group, and remove it."""
+        """Kill the processes left in the group, and remove the group."""
         with suppress(OSError):  # before Linux 5.14
             _write(self._folder / "cgroup.kill", "1")
         for _ in range(_ATTEMPTS):
@@ -79,7 +79,7 @@ class ControlGroup:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write one of the kernel's files, which is never made."""
+    """Write to one of the kernel's files, without creating a missing one."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())

@@ -107,7 +107,7 @@ class Ready:
     ruleset : Ruleset or None
         None where the system has no Landlock.
     folders : mapping of str to str
-        Variables, and the folders in which frameworks keep what they compile.
+        Environment variables, and the folders for compiled code that frameworks take from them.
     """
 
     ruleset: landlock.Ruleset | None
@@ -124,8 +124,8 @@ def make_ready(
 ) -> Ready:
     """List the files that a process may use, as they are now.
 
-    A process that forks others does this before: a forked one pays for each page of memory that it
-    is the first to write to, and this goes through much of it.
+    A process that forks others calls this before it forks: a forked process pays for each shared
+    page of memory that it writes to first, and this function touches many.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ class Fence:
     writable : tuple of str
         Absolute paths that the configuration lets ops write.
     compiled : str
-        Folder in which the emulator keeps what it makes of kernels.
+        Folder in which the emulator keeps the machine code that it makes of kernels.
     hidden : tuple of str
         Absolute paths that the configuration hides from ops.
     apart : tuple of str
@@ -75,7 +75,7 @@ class Fence:
 
     @cached_property
     def _set_apart(self) -> tuple[str, ...]:
-        """Return the files and folders that lie apart now or will be made, without links."""
+        """Return the real paths of the files and folders that `apart` and `made` stand for."""
         found = {os.path.realpath(path) for path in self._made}
         found |= {
             os.path.realpath(path)
@@ -86,7 +86,7 @@ class Fence:
         return tuple(sorted(found - {self._root}))
 
     def own_apart(self, off_limits: OffLimits, own: Iterable[str]) -> tuple[str, ...]:
-        """Return an op's own files in folders that are closed to ops, which it may read.
+        """Return the op's own files that it may read although `apart` hides them from others.
 
         Links are left out: they might lead to the file of another op.
         """
@@ -115,7 +115,7 @@ class Fence:
         emulated : bool
             The op is a compiled kernel, which our emulator runs.
         own : iterable of str
-            Absolute paths of the op's own files, which it reads even where they lie apart.
+            Absolute paths of the op's own files, which it may read even where `apart` applies.
         """
         if self.level == OFF:
             return None

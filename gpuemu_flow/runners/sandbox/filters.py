@@ -1,7 +1,7 @@
 """A filter of system calls (seccomp) that refuses those by which a program could break out.
 
-The program for the kernel's little machine is written by hand. It checks numbers only, since the
-memory behind a pointer cannot be trusted there.
+The filter's BPF instructions are written by hand. They check numbers only, since the memory behind
+a pointer cannot be trusted there.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _refuse(error: int) -> tuple[int, int, int, int]:
 def _on_argument(number: int, position: int, code: _Code) -> _Code:
     """Return a filter for one call: load an argument's low half, then decide by `code`.
 
-    `code` ends in a return on each way through it.
+    Each path through `code` must end in a return.
     """
     body = [(_LOAD, 0, 0, _ARGUMENTS + 8 * position), *code]
     return [(_EQUAL, 0, len(body), number), *body]
@@ -104,8 +104,8 @@ def program(processor: str) -> bytes:
     """Return the filter program for a processor.
 
     All sockets but connected pairs are refused: a service that listens on a named Unix socket may
-    start programs on request, outside of the sandbox. One of a pair for datagrams could still be
-    used to send them to any name.
+    start programs on request, outside of the sandbox. Pairs for datagrams are refused, too, since
+    their sockets can send datagrams to any name.
     """
     machine = _MACHINES[processor]
     allow = (_RETURN, 0, 0, _ALLOW)

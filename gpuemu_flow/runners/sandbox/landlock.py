@@ -77,7 +77,7 @@ class Ruleset:
     ) -> None:
         """Allow everything at or below each path; skip paths that do not exist or are links.
 
-        There may be thousands: all other files of each folder in which one is hidden.
+        There may be thousands of paths: for each hidden file, all other files of its folder.
 
         Parameters
         ----------
@@ -106,7 +106,7 @@ class Ruleset:
                 os.close(fd)
 
     def enforce(self) -> None:
-        """Enforce the list on this thread and what it starts; ``NO_NEW_PRIVS`` must be set before.
+        """Enforce the list on this thread and its children; ``NO_NEW_PRIVS`` must be set before.
 
         Raises
         ------

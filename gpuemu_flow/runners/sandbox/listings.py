@@ -39,8 +39,8 @@ class Listings:
     Parameters
     ----------
     most : int
-        Descriptors that may be kept open. No other code may run in a process that holds them, so
-        that a forked process has to close them.
+        Descriptors that may be kept open. A forked process has to close them before it runs other
+        code.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Listings:
         return list(known.opened)
 
     def _keep(self, folder: str, stamp: _Stamp, paths: list[str]) -> _Listing | None:
-        """Keep a listing, if it is sure to show when the folder changes."""
+        """Keep a listing if the folder's stamp is sure to reveal later changes, else drop it."""
         young = time.time_ns() - max(stamp[:2]) < _SETTLED_NS
         if len(paths) > self._left or young or f"{folder}/".startswith(_OWN_WAYS):
             return None

@@ -1,7 +1,7 @@
 """Private paths that no op needs: credentials, histories, other people's files.
 
-They are hidden in addition to the files that a workspace names. The list is of names, and so
-cannot be complete.
+They are hidden in addition to the files that a workspace names. The paths are listed by
+name, so the list cannot be complete.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _names_in(folder: str) -> frozenset[str]:
 
 @lru_cache(maxsize=16)
 def _working_trees(root: Path) -> tuple[tuple[Path, Path], ...]:
-    """Return the other working trees of the workspace's repository, each with this one's folder."""
+    """Return pairs of another working tree of the repository and the workspace's own one."""
     above = (root, *root.parents)
     here = next((folder for folder in above if os.path.lexists(folder / ".git")), None)
     if here is None:

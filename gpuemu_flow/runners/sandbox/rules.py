@@ -1,7 +1,7 @@
 """Convert "all but these" to a list of allowed paths, the only form that Landlock takes.
 
 Along the way from the root to each path that is left out, every folder's other entries are named;
-what is made in such a folder later is therefore left out, too.
+files that are made in such a folder later are therefore left out, too.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def rules_for(
     home : str
         The value of ``HOME``.
     compiled : iterable of str
-        Folders of what frameworks compiled for references, without links.
+        Folders of code that frameworks compiled for references, as paths without links.
     listings : Listings, optional
         Kept from one sandbox to the next.
     """
@@ -124,7 +124,8 @@ def _others_scratch(scratch: str) -> list[str]:
 def outermost(paths: Iterable[str]) -> list[str]:
     """Leave out paths that lie below others.
 
-    An op that may write around such a path could put a link there, which would lead it elsewhere.
+    An op that may write around such a path could put a link there, and the path would then lead
+    elsewhere.
     """
     found = sorted({os.path.normpath(path) for path in paths})
     return [p for p in found if not any(above in found for above in _above(p))]
@@ -192,7 +193,7 @@ def _other_names(root: str, wanted: set[tuple[int, int]]) -> Iterator[str]:
 
 
 def _real_paths(paths: Iterable[str]) -> Iterator[str]:
-    """Resolve links as `os.path.realpath` does, each folder once."""
+    """Yield paths with links resolved as `os.path.realpath` does, each folder once."""
     folders = dict[str, str]()
     for path in paths:
         folder, _, name = path.rpartition("/")
@@ -213,7 +214,7 @@ class _Excluded:
     listings : Listings
     paths : iterable of str
     resolved : frozenset of str
-        More of them, that lead through no links.
+        Further excluded paths, which contain no links.
     """
 
     def __init__(
@@ -231,7 +232,7 @@ class _Excluded:
         return found
 
     def without_own(self, start: str) -> list[str]:
-        """Return `rest` for a path inside of an excluded folder."""
+        """Return the result of `rest` for a path in an excluded folder, ignoring that folder."""
         found: list[str] = []
         if start not in self.paths and any(path in self.paths for path in _above(start)):
             self._add_rest(start, found)

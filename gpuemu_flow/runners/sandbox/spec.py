@@ -47,7 +47,7 @@ class Sandbox:
     strict : bool
         True if the op's processes get namespaces and an empty home folder; see `bubblewrap`.
     closed : bool
-        True if no file of the workspace is read but what is shown.
+        True if no file of the workspace is read except those in `shown`.
     """
 
     level: str
@@ -127,7 +127,7 @@ def missing_problem(level: str, *, strict: bool = False, reason: str = "") -> Pr
     level : str
     strict : bool
     reason : str
-        Why there is no bubblewrap; see `bubblewrap.refusal`.
+        The reason for which bubblewrap cannot be used; see `bubblewrap.refusal`.
     """
     mode = STRICT if strict else "require"
     missing = ", ".join(f"no {name}" for name in lacks_for(level, strict=strict))

@@ -52,7 +52,8 @@ def adds_rules(libc: Any) -> Callable[[int, int, int, bytes, int], int]:
     Returns
     -------
     callable
-        Takes number, ruleset, kind, rule and flags; returns 0, or -1 for what `fail` raises.
+        Takes number, ruleset, kind, rule and flags; returns 0, or -1 for an error that `fail`
+        raises.
     """
     number, integer = ctypes.c_long, ctypes.c_int
     types = (number, number, integer, integer, ctypes.c_char_p, ctypes.c_uint32)
