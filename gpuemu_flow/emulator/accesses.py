@@ -68,7 +68,14 @@ class Accesses(SharedMemory):
             self._mark(self.local_written, lanes, size, good, 1)
 
     def windows(self, address: Array, mask: Array | None) -> list[tuple[str, int, Array | None]]:
-        """Return each space that generic addresses lie in, with its base and its lanes."""
+        """List the state spaces of generic addresses.
+
+        Returns
+        -------
+        list of tuple of str, int and array or None
+            Name of the space, its base address, and the mask of the lanes whose addresses lie in
+            it; None for all lanes.
+        """
         found: list[tuple[str, int, Array | None]] = []
         rest = mask
         for space, base in (("shared", SHARED_BASE), ("local", LOCAL_BASE)):

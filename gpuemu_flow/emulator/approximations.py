@@ -37,7 +37,8 @@ def perturb(program: KernelProgram, steps: list[int], draw: int) -> KernelProgra
     steps : list of int
         Some of the steps that `find_approximate` found.
     draw : int
-        0 moves all results up by the bound, 1 down, others by parts of it drawn at random.
+        0 moves all results up by the bound, 1 down; any other number is the seed of random moves
+        within the bound.
     """
     return rewritten(program, {n: [program.steps[n], _moved(program, n, draw)] for n in steps})
 

@@ -59,7 +59,7 @@ def parse_arguments(
         ``name=number`` or ``name=type:number``.
     parameters : sequence of KernelParameter
     seed : int
-        Random values come from it and from the argument's name.
+        Random values are derived from this seed and from the argument's name.
 
     Returns
     -------

@@ -91,7 +91,7 @@ class AtomicForm:
 
     @cached_property
     def combine(self) -> Combine:
-        """Return the function from the old value of one turn to the new one."""
+        """Return the function that computes the new value from the old value and the operands."""
         found = combiner(self.operation, self.type_name)
         if found is None:
             raise ValueError(f"no atomic {self.operation} of .{self.type_name}")
@@ -128,7 +128,7 @@ class Atomics(Accesses):
         return out
 
     def check_vector(self, address: Array, size: int, mask: Array | None, step: int) -> None:
-        """Report lanes whose address is misaligned for an atomic of several neighbours."""
+        """Report lanes whose address is misaligned for an atomic on a vector of elements."""
         bad = self.spread(self.live if mask is None else mask) & (
             (address & np.uint64(size - 1)) != 0
         )
@@ -158,7 +158,14 @@ class Atomics(Accesses):
     def _atomic_lanes(
         self, space: str, address: Array, active: Array, size: int, step: int, releases: bool
     ) -> tuple[ActiveLanes, Array | None, Array]:
-        """Check an atomic access as a read and a write."""
+        """Check an atomic access as a read and a write.
+
+        Returns
+        -------
+        tuple of ActiveLanes, array or None, and array
+            The active lanes, the mask of those that may access memory (None for all), and the
+            bytes of the space.
+        """
         if space == "shared":
             lanes, good = self._shared_lanes(address, active, size, step, True, whole=True)
             if self.check_init:

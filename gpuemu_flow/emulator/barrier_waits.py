@@ -10,7 +10,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass
 class BarrierRequest:
-    """The request of a block's closing barrier.
+    """The operands of the barrier instruction that ends a basic block.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class BarrierRequest:
 
     @property
     def plain(self) -> bool:
-        """Tell whether it is ``bar.sync`` of all threads, without a predicate."""
+        """Tell whether the request is a ``bar.sync`` of all threads, without a predicate."""
         return self.wanted is None and self.name.size == 1
 
 
@@ -99,7 +99,7 @@ class BarrierWaits:
         return found
 
     def give_results(self, released: Array, registers: list[Array]) -> None:
-        """Write what ``bar.red`` computes over the threads of each block."""
+        """Write the results of ``bar.red``, computed over the threads of each block."""
         for step, (operation, number) in self.results.items():
             chosen = released & (self.step == step)
             if not chosen.any():

@@ -1,8 +1,8 @@
 """Races between blocks; loads from buffers that nobody writes need not be recorded.
 
-Most kernels read some buffers and write others. A load from a buffer that nothing has written so
-far is only noted by its buffer. When such a buffer is written after all, the launch is made once
-more with every load recorded.
+Most kernels read some buffers and write others. For a load from a buffer that nothing
+has written so far, only the buffer is recorded. When such a buffer is written after all, the launch
+is made once more with every load recorded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_PENDING = 1 << 20
 
 @dataclass
 class _Store:
-    """A store of which no other block touched a cell before.
+    """A store to cells that no other block had written before.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class _Store:
 
 
 class EveryLoadCountsError(Exception):
-    """Raised on a write to a buffer whose loads were not recorded: launch again, recording all."""
+    """Raised on a write to a buffer whose loads were not recorded: the launch must be repeated."""
 
 
 class QuickGlobalRaces(GlobalRaces):
@@ -103,7 +103,7 @@ class QuickGlobalRaces(GlobalRaces):
         super().collide(state, lanes, lost, step)
 
     def _record_pending(self) -> None:
-        """Record when and by which step cells were written, which only a doubtful access needs."""
+        """Record the time and step of pending stores, needed only when an access may conflict."""
         for store in self._pending:
             for cells in store.cells:
                 self._written.when[cells] = store.time
@@ -136,7 +136,7 @@ class QuickGlobalRaces(GlobalRaces):
         size: int,
         step: int,
     ) -> bool:
-        """Record a store unless another block's may conflict; tell whether it was recorded."""
+        """Record a store, and return True, unless it may conflict with one of another block."""
         me = self._blocks(state, lanes.mask)
         me = me if good is None else me[good]
         first = offsets.astype(np.int64) >> self._shift

@@ -108,7 +108,8 @@ class Bulk(Mbarriers):
         into_shared : bool
         combine : AtomicForm or None
         blocks : array or None
-            Bits of the ranks of the blocks that all get the bytes; None for the one addressed.
+            Bit mask of the ranks of the blocks that receive the bytes; None for the block that
+            `shared` addresses.
         mask : array or None
         step : int
         """
@@ -175,7 +176,8 @@ class Bulk(Mbarriers):
         Yields
         ------
         tuple of BulkCopy and int
-            In the thread's group or for its barrier object; offset in the target's shared memory.
+            The copy, which belongs to the thread's group or to a barrier object, and an offset in
+            the target's shared memory.
         """
         active = self.spread(self.live if mask is None else mask)
         places = self._split(shared)
@@ -193,7 +195,7 @@ class Bulk(Mbarriers):
                     yield replace(copy, barrier=end, row=target), offset
 
     def _split(self, address: Array) -> tuple[Array, Array]:
-        """Return offsets, none too large for Python's slices, and rows, by lane."""
+        """Return offsets, limited to values that Python can slice with, and rows, each by lane."""
         offsets, rows = self.shared_rows(address)
         kept = np.minimum(offsets, np.uint64(1 << 40)).astype(np.int64)
         return self.spread(kept).reshape(-1), self.spread(rows).reshape(-1)

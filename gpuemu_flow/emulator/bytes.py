@@ -57,7 +57,7 @@ class Bytes(State):
                 self.shared_valid[start : start + launch.dynamic_shared] = True
 
     def describe_shared(self, offset: int, width: int = 1) -> str:
-        """Describe an offset of shared memory, as an element of some bytes."""
+        """Describe an offset in shared memory as an element, of `width` bytes, of a variable."""
         program = self.launch.program
         regions = [(r.name, r.offset, r.size) for r in program.shared]
         if self.launch.dynamic_shared:
@@ -139,7 +139,7 @@ class Bytes(State):
         return np.where(offsets, address + self.parameter_address(0), address)
 
     def _moved(self, places: list[int], only: int, displacement: int) -> Array:
-        """Return an address, per case or single, plus a displacement that may wrap."""
+        """Add a displacement to the address of each case, or to `only` if there are no cases."""
         moved = displacement & 0xFFFFFFFFFFFFFFFF
         if places:
             return self._by_case(np.array(places, np.uint64)) + np.uint64(moved)
@@ -260,7 +260,7 @@ class Bytes(State):
         width: int,
         good: Array | None,
     ) -> Array:
-        """Mark the active lanes that write the present value again."""
+        """Mark the active lanes that write a value equal to the one in memory."""
         offsets = lanes.offsets if good is None else np.where(good, lanes.offsets, np.uint64(0))
         there = self._take(
             data, ActiveLanes(offsets, None, offsets.shape), width, len(values), None
@@ -278,7 +278,7 @@ class Bytes(State):
         width: int,
         good: Array | None,
     ) -> Array:
-        """Mark the active lanes whose value a store did not leave in memory."""
+        """Mark the active lanes whose stored value was overwritten by another lane."""
         lost = ~self._unchanged(data, lanes, values, width, good)
         return lost if good is None else lost & good
 

@@ -67,8 +67,8 @@ def launch_cases(
 def can_share(program: KernelProgram) -> bool:
     """Tell whether the cases of one launch cannot influence each other.
 
-    They can if threads look at a clock, or if a thread that waits for another gets turns that
-    depend on the number of threads, as the blocks of a cluster may.
+    False if threads read a clock, or may wait for other threads, as the blocks of a cluster do:
+    how such threads run depends on the number of threads, and so on the number of cases.
     """
     return program.required_cluster is None and not any(map(_notices, program.steps))
 

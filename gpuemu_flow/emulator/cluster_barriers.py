@@ -59,7 +59,7 @@ class ClusterBarriers:
         Returns
         -------
         tuple of array
-            Clusters whose phase has ended, and the threads that need wait no more.
+            Clusters whose phase has ended, and the threads that no longer have to wait.
         """
         missing = (live & ~self._arrived).reshape(-1, self._size * live.shape[1]).any(axis=1)
         begun = self._arrived.reshape(missing.size, -1).any(axis=1)

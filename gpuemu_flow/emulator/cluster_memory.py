@@ -74,7 +74,7 @@ class ClusterMemory(GlobalMemory):
         Returns
         -------
         array or None
-            None if all may.
+            Mask of the lanes whose access is refused; None if no access is.
         """
         segments = self.launch.program.steps[step].opcode.segments
         spaces = [w for w in segments if w.partition("::")[0] == "shared"]

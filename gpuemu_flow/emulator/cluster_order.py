@@ -37,7 +37,7 @@ class ClusterOrder:
         self._published[blocks] = self._arrived[blocks]
 
     def wait(self, blocks: Array, members: Array) -> None:
-        """Give blocks the times at which the members (blocks, rank) of their clusters arrived."""
+        """Store for each block the arrival times of the members (blocks, rank) of its cluster."""
         self._known[blocks] = np.maximum(self._known[blocks], self._published[members])
 
     def ordered(self, before: Array, when: Array, me: Array) -> Array:

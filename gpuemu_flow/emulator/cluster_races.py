@@ -86,7 +86,7 @@ class ClusterRaces(LoggedRaces):
         self._collected[clusters] = 0
 
     def cluster_pass(self, chosen: Array) -> None:
-        """Let threads that waited know all that the threads of the cluster knew at arrival."""
+        """Join the clocks of threads that waited with those of their cluster at its arrivals."""
         warps = self._warps_of(chosen)[:, :, None]
         known = np.maximum(self._clock, self._published[:, None, :])
         self._clock = np.where(warps, known, self._clock)
@@ -125,7 +125,7 @@ class ClusterRaces(LoggedRaces):
         self, bad: Array, me: Array, who: Array, steps: Array, step: int, verb: str, write: bool,
         offsets: Array,
     ) -> None:  # fmt: skip
-        """Report accesses that another thread's access is not ordered with."""
+        """Report accesses that are not ordered with an access of another thread."""
         first = int(np.flatnonzero(bad)[0])
         mine, other, at = int(me[first]), int(who[first]), int(offsets[first])
         width, row = self._s.width, at // max(1, self._bytes)

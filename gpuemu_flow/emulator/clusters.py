@@ -62,7 +62,7 @@ def ranks(blocks: Array, grid: Dimensions, cluster: Dimensions) -> Array:
 
 
 def cluster_numbers(blocks: Array, grid: Dimensions, cluster: Dimensions) -> Array:
-    """Return the linear number of the cluster of blocks, by their linear number."""
+    """Return the linear numbers of the clusters of blocks, given those of the blocks."""
     i, j, k = block_indices(blocks, grid)
     cx, cy, cz = cluster
     found: Array = i // cx + grid[0] // cx * (j // cy + grid[1] // cy * (k // cz))

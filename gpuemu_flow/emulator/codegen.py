@@ -1,4 +1,4 @@
-"""Generate Python code per basic block, from names and numbers made here only."""
+"""Generate Python code per basic block; it contains no text from the PTX file."""
 
 from __future__ import annotations
 

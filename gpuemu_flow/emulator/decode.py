@@ -58,8 +58,8 @@ def decode_program(function: Function) -> KernelProgram:
     Raises
     ------
     UnsupportedError
-        For text that is no PTX, and for what cannot be run at all. Instructions that have no
-        meaning here are found later, by `forms`.
+        For text that is no PTX, and for a kernel that cannot be decoded. Instructions that the
+        emulator lacks are found later, by `check_program`.
     """
     return _Decoder(function).decode()
 

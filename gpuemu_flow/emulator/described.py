@@ -49,7 +49,7 @@ class LaunchText:
 class BufferText:
     """A buffer that the launches share: its shape and type, before expressions are computed.
 
-    ``dtype`` is empty for that of the first input; ``fill`` is ``none`` or ``zero``.
+    An empty ``dtype`` stands for the type of the first input; ``fill`` is ``none`` or ``zero``.
     """
 
     name: str

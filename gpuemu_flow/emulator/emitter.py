@@ -46,7 +46,7 @@ class Emitter:
         return self._program.parameter_bytes
 
     def is_strong(self, step: Step, index: int) -> bool:
-        """Tell whether an access may meet others of its kind that nothing orders."""
+        """Tell whether an access is exempt from race checks against other strong accesses."""
         return index in self._polling or (step.opcode.base != "ld" and is_strong(step))
 
     # Names

@@ -55,8 +55,8 @@ class GlobalRaces:
 
     Accesses of two blocks are in order when the first block released after its access (a fence
     and then an atomic, or an atomic with release semantics) and the second acquired later (an
-    atomic, an acquire load, or a load that polls: see `polling`). Which variable carried the
-    signal is not looked at.
+    atomic, an acquire load, or a load that polls: see `polling`). The variable that carried the
+    signal is not examined.
     """
 
     def __init__(self, launch: KernelLaunch) -> None:

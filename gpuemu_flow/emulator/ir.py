@@ -128,7 +128,7 @@ class Step:
     location : tuple of int or None
         File index and line of the ``.loc`` in force.
     note : str
-        Message that a step of our own reports.
+        Message of a step that the emulator itself has added.
     """
 
     opcode: Opcode
@@ -144,7 +144,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class KernelParameter:
-    """A kernel parameter and where it lies in the parameter block."""
+    """A kernel parameter and its place in the parameter block."""
 
     name: str
     type: str
@@ -195,7 +195,7 @@ class KernelProgram:
     dynamic_offset : int
         Offset of the shared memory whose size the launch gives; -1 if the kernel names none.
     required_cluster : tuple of int or None
-        Blocks per cluster that it was compiled for; None if the launch says.
+        Blocks per cluster that the kernel was compiled for; None if the launch sets them.
     largest_cluster : int
         Blocks per cluster at most.
     """

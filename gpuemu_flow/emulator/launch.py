@@ -55,9 +55,9 @@ class BufferArgument:
     kept : bool
         True if a buffer that counts as uninitialised holds the bytes of `data`.
     offset : int
-        Bytes from the start of the buffer to where the pointer leads.
+        Bytes from the start of the buffer to the address that is passed.
     tensor : TensorMap or None
-        Passed by value in the pointer's place, once its address is known.
+        Tensor map that is passed by value instead of a pointer; its address is set at launch.
     """
 
     data: Array
@@ -111,7 +111,7 @@ class LaunchResult:
     instructions : int
         Thread instructions that were executed.
     backend : str
-        ``numpy`` or ``c``: what ran it.
+        Back end that ran the launch: ``numpy`` or ``c``.
     note : str
         Reason why the compiled back end did not run a launch that asked for it, or that is large.
     """
@@ -177,12 +177,12 @@ class Kernel:
         order : sequence of int or None
             Linear block numbers in the order in which they run; None for ascending.
         warps_reversed : bool
-            Let the last warp of a block act before the others; numpy alone can.
+            Let the last warp of a block act before the others; always runs with numpy.
         backend : str
-            ``numpy``, ``c`` (numpy where C cannot: the result's note says why), or ``auto``: C
-            for large launches, where a compiler is there and no bit can differ.
+            ``numpy``; ``c``, with numpy where C cannot run (the result's note gives the reason);
+            or ``auto``: C for large launches if there is a compiler and both give the same bits.
         cluster : sequence of int
-            Blocks per cluster; empty for what the kernel was compiled for, or one.
+            Blocks per cluster. If empty, the size that the kernel was compiled for, else one.
 
         Returns
         -------
@@ -271,7 +271,7 @@ class Kernel:
         Returns
         -------
         tuple of KernelLaunch and list
-            For each list, the buffer number of each argument; -1 for scalars.
+            The launch, and for each list the buffer number of each argument; -1 for scalars.
         """
         program = self.program
         sizes = []
@@ -453,7 +453,7 @@ def load_kernel(data: bytes, file: str = "", entry: str = "") -> Kernel:
     Raises
     ------
     UnsupportedError
-        For what cannot be run; nothing has run then.
+        For a kernel that cannot be run; raised before anything runs.
     """
     return Kernel(decode_program(choose_entry(read_entries(data, file), entry, file)))
 

@@ -305,7 +305,7 @@ class _Schedule:
             self._put(block, group, number)
 
     def _release_clusters(self) -> None:
-        """Let the threads go on whose clusters have arrived whole."""
+        """Let threads continue once all threads of their cluster have arrived."""
         cluster = self._cluster
         ended, released = cluster.complete(self._live)
         self._m.cluster_completed(ended)
@@ -383,7 +383,7 @@ class _Schedule:
 
 
 def _waiting_blocks(program: KernelProgram, blocks: Blocks) -> list[bool]:
-    """Mark basic blocks where a thread may wait for another: atomics, volatile loads, in loops."""
+    """Mark basic blocks where a thread may wait for another: by atomics, strong loads, sleeps."""
     words = {"volatile", "acquire", "relaxed", "mbarrier", "try_wait", "test_wait"}
     found = []
     for start, end in zip(blocks.starts, blocks.ends, strict=True):

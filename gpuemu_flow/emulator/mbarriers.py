@@ -72,7 +72,7 @@ class Mbarriers(Asynchronous):
         self, space: str, form: AtomicForm, address: Array, count: Array, awaited: Array,
         mask: Array | None, step: int,
     ) -> Array:  # fmt: skip
-        """Compute ``mbarrier.arrive`` and its relatives; return the state before."""
+        """Compute ``mbarrier.arrive`` or a variant of it; return the previous state."""
         self._begin_anew()
         active = self.spread(self.live if mask is None else mask)
         wide = self.spread(count).astype(np.uint64)

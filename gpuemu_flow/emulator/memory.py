@@ -50,7 +50,7 @@ class Buffer:
 
     @property
     def end(self) -> int:
-        """Return the offset of the first byte behind it."""
+        """Return the offset of the first byte after the buffer."""
         return self.start + self.size
 
 
@@ -102,7 +102,7 @@ class LaunchArena:
             Bytes of one element.
         writable : bool
         initialised : bool
-            False if `data` lies there but counts as unwritten.
+            False if the buffer counts as unwritten although it holds `data`.
 
         Returns
         -------
@@ -149,7 +149,7 @@ class LaunchArena:
 class SideBySide:
     """An arena shared by several cases: their n-th allocations lie side by side.
 
-    An access of one instruction then stays near buffers of one kind, whichever cases it is of.
+    An access by one instruction then touches neighbouring buffers, for all cases at once.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ class SideBySide:
 
     @staticmethod
     def room(sizes: list[int]) -> int:
-        """Return the bytes that this order of allocations needs beyond those of single arenas."""
+        """Return the additional bytes that allocations of these sizes need to lie side by side."""
         return ALIGNMENT * len(sizes)
 
     @property

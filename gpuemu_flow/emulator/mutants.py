@@ -31,11 +31,11 @@ class MutantKind:
     Attributes
     ----------
     name, kind, why : str
-        As of `numerics.output_mutants`.
+        As in `numerics.output_mutants.OutputMutant`.
     change : callable
     partner : callable or None
-        Recognises an instruction that makes no sense without the changed one: the next such one
-        goes, too.
+        Recognises an instruction that makes no sense without the changed one: the first such
+        instruction after the changed one is removed, too.
     """
 
     name: str

@@ -50,7 +50,7 @@ def decode_operand(text: str, lookup: Lookup) -> Operand | None:
     text : str
         As written, without the comma.
     lookup : callable
-        The register or variable that a name means, or None.
+        Returns the register or variable that a name refers to, or None.
 
     Returns
     -------

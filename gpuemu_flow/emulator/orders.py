@@ -15,7 +15,7 @@ def find_order_dependence(
     kernel: Kernel, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Argument],
     result: LaunchResult, *, shared: int, budget: int, cluster: Sequence[int] = (),
 ) -> list[CheckFinding]:  # fmt: skip
-    """Launch with the blocks in reverse order, then with the warps, and compare the buffers.
+    """Launch with blocks in reverse order, then with warps in reverse order; compare buffers.
 
     Parameters
     ----------

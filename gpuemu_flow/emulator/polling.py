@@ -2,9 +2,9 @@
 
 A volatile or relaxed load may meet a store of another thread that nothing orders, and the PTX
 memory model calls that no data race. Which value it reads depends on timing all the same. So it is
-right only where the kernel is made for either value: a flag that is read until it changes, a value
-that ``cas`` compares again, a test that merely saves an atomic. Every other load takes what it
-reads for data, and is checked for races like a plain load.
+correct only where the kernel allows for either value: a flag that is read until it changes, a value
+that ``cas`` compares again, a test that merely saves an atomic. Every other load uses its value as
+data, and is checked for races like a plain load.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class _Flow:
         )
 
     def _only_saves_work(self, load: int, reach: _Reach) -> bool:
-        """Tell whether the value decides only about atomics, and stores to the place itself."""
+        """Tell whether the value decides only if atomics, or stores to the same place, execute."""
         place = self.program.steps[load].operands[1]
         for step in self.program.steps:
             base = step.opcode.base

@@ -33,7 +33,7 @@ _INDEPENDENT = 70
 
 
 def _sm(program: KernelProgram) -> int:
-    """Return the number of a program's target; of one without a number, a large one."""
+    """Return the number of a program's target, or 1000 if the target has none."""
     digits = "".join(c for c in program.module.target.partition("_")[2] if c.isdigit())
     return int(digits) if digits else 1000
 
@@ -185,7 +185,7 @@ class SharedRaces:
         return is_strong(steps[step]) and is_strong(steps[other])
 
     def _in_step(self, me: Array, who: Array, steps: Array, step: int) -> Array:
-        """Mark strong accesses within a warp of a GPU whose warps execute in step."""
+        """Mark strong accesses within a warp of a GPU whose warps execute in lockstep."""
         if _sm(self._s.launch.program) >= _INDEPENDENT:
             return np.zeros(me.shape, bool)
         others = np.unique(steps).tolist()
@@ -196,7 +196,7 @@ class SharedRaces:
         self, bad: Array, me: Array, who: Array, steps: Array, step: int, verb: str, write: bool,
         offsets: Array,
     ) -> None:  # fmt: skip
-        """Report accesses that another thread's access is not ordered with."""
+        """Report accesses that are not ordered with an access of another thread."""
         bad = bad & ~self._in_step(me, who, steps, step)
         if not bad.any():
             return

@@ -26,11 +26,12 @@ class OpcodeForm:
     section : str
         Title of the opcode's section in the PTX ISA.
     table : bool
-        True if the last operand is a constant that `function` takes to make the function.
+        True if the last operand is a constant, from which `function` makes the function to call.
     approximate : float
         Largest relative error that the ISA allows, 0 for exact instructions.
     absolute_below : float
-        The size of a result below which the error is this size times `approximate`.
+        Magnitude of results below which the largest error is absolute: this value times
+        `approximate`.
     """
 
     function: Lanes

@@ -26,7 +26,7 @@ def rewritten(
     first : sequence of Step
         Steps to execute once, before all others.
     types : sequence of str
-        Types of registers that are new, numbered on from the program's own.
+        Types of new registers, which are numbered after those of the program.
 
     Returns
     -------

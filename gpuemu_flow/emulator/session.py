@@ -1,4 +1,4 @@
-"""Run a kernel alone: from a file and command-line texts to a launch and saved buffers."""
+"""Run one kernel of a PTX file with arguments from the command line, and save its buffers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_ptx_file(path: Path) -> bytes:
 
 
 def cover(path: Path) -> list[KernelCoverage]:
-    """Say which instructions of a file can be run."""
+    """Return the coverage of each kernel of a PTX file."""
     return cover_file(read_ptx_file(path), str(path))
 
 
@@ -108,7 +108,7 @@ def parse_dimensions(what: str, text: str) -> tuple[int, ...]:
 
 
 def parse_checks(words: Sequence[str]) -> tuple[str, ...]:
-    """Parse the names of checks; without any, return those that one launch makes."""
+    """Parse the names of checks; without names, return the default checks."""
     if not words:
         return DEFAULT_CHECKS
     if "all" in words:

@@ -1,9 +1,9 @@
 """Products with a sparse A (PTX ISA, "mma.sp"): its elements, and metadata that say where they are.
 
 A is stored with half of its columns. Of every four elements of a row two are stored, each with an
-index of two bits; of every two ``tf32`` one, with an index of four bits; of every four pairs of
-4-bit elements two, each pair with an index of two bits. The metadata of a row come from one, two
-or four lanes of every four, which the selector chooses.
+index of two bits. Of every two ``tf32`` elements one is stored, with an index of four bits. Of
+every four pairs of 4-bit elements two are stored, each pair with an index of two bits. The metadata
+of a row come from one, two or four lanes of every four; the selector chooses these lanes.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def columns_of(metadata: Array, form: SparseForm) -> tuple[Array, Array]:
     Returns
     -------
     tuple of array
-        Columns (…, 16, stored elements), and which matrices (…) have metadata without meaning.
+        Columns (…, 16, stored elements), and a mask of the matrices (…) with invalid metadata.
     """
     index = _indices(metadata, form)
     if form.whole.a == "tf32":

@@ -36,7 +36,7 @@ class CaseMemory:
     parameters : bytes
         The parameter block.
     parameter_address : int
-        Place of a copy of it in the arena.
+        Address of a copy of the parameter block in the arena.
     symbols : list of int
         Addresses of the module's variables.
     """
@@ -48,7 +48,7 @@ class CaseMemory:
 
 @dataclass
 class KernelLaunch:
-    """One launch of a kernel: what all of its blocks share.
+    """One launch of a kernel: the state that all of its blocks share.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class KernelLaunch:
     parameters : bytes
         The parameter block.
     parameter_address : int
-        Place of a copy of it in the arena.
+        Address of a copy of the parameter block in the arena.
     symbols : list of int
         Addresses of the module's variables.
     dynamic_shared : int
@@ -126,7 +126,7 @@ class KernelLaunch:
         self, check: str, rule: str, step: int, block: Dimensions, thread: Dimensions,
         count: int, message: Callable[[], str], there: int = -1,
     ) -> None:  # fmt: skip
-        """Count an event that a check found, and keep the message of the first at each place.
+        """Count an event that a check found, and keep the message of the first event at each place.
 
         `there` is the step of a second place, which replaces `THERE` in the message.
         """

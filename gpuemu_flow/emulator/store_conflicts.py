@@ -1,4 +1,4 @@
-"""Stores of several threads to one place in one instruction: which value stays is undefined."""
+"""Stores of several threads to one place in one instruction: the final value is undefined."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 @dataclass
 class _Pair:
-    """Lanes that wrote, to one place, another value than a lane before them.
+    """Pairs of lanes that wrote different values to one place.
 
     Attributes
     ----------
@@ -46,8 +46,8 @@ def report_conflicts(
 ) -> None:
     """Report threads that stored different values to one place in one instruction.
 
-    Stores by lanes of one warp are a race of a kind of their own, ``same-instruction``. Stores by
-    different warps are not ordered either, and are reported as ``write-after-write``.
+    Stores by lanes of one warp are reported as a separate kind of race, ``same-instruction``.
+    Stores by different warps are not ordered either, and are reported as ``write-after-write``.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def report_conflicts(
     within_blocks : bool
         True if stores of two blocks are left to other checks.
     describe : callable
-        Return the name of an offset.
+        Returns the name of an offset.
     """
     if not lost.any():
         return
@@ -81,7 +81,7 @@ def report_conflicts(
 
 
 def _pairs(places: Array, lanes: Array, values: Sequence[Array]) -> tuple[_Pair, _Pair]:
-    """Pair lanes that wrote different values to one place: of one warp, and of two.
+    """Pair lanes that wrote different values to one place, within a warp and across warps.
 
     A place at which lanes of one warp met is not looked at again for other warps.
     """

@@ -40,14 +40,15 @@ class TensorCopies(Bulk):
         corner : sequence of array
             Coordinates of the box, the innermost first.
         shared : array
-            Offset in the block's shared memory.
+            Address of the box in shared memory.
         barrier : array or None
-            Offset of the barrier object; None for a copy in a group.
+            Address of the barrier object; None for a copy in a group.
         into_shared : bool
         operation : str
             A reduction; empty for a copy.
         blocks : array or None
-            Bits of the ranks of the blocks that all get the box; None for the one addressed.
+            Bit mask of the ranks of the blocks that receive the box; None for the block that
+            `shared` addresses.
         mask : array or None
         step : int
 

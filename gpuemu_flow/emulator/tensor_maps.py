@@ -1,6 +1,6 @@
 """Tensor maps (PTX ISA, "Tensors", "tensormap"): a tensor in memory, and boxes cut out of it.
 
-A map is 128 bytes that programs treat as opaque; which field lies where is the emulator's own
+A map is 128 bytes that programs treat as opaque; the order of its fields is the emulator's own
 choice. Here, from the lowest byte: address (8), rank less one (4), type, interleave, swizzle and
 fill (1 each), box (5 x 4), extents (5 x 4), strides in bytes from the second dimension on (4 x 8),
 element strides (5 x 4). Dimension 0 is the one whose elements lie together.
@@ -182,7 +182,7 @@ class TensorMap:
 
 
 def read_map(data: bytes) -> TensorMap:
-    """Read a map from its bytes, whatever they are."""
+    """Read a map from its bytes, which may have any values."""
     values = _FORM.unpack_from(data)
     address, rank, kind, interleave, swizzle, fill = values[:6]
     count = min(rank, MOST_DIMENSIONS) + 1

@@ -99,7 +99,7 @@ class Warps(Atomics):
         return self._by_lane(np.bitwise_or.reduce(bits, axis=2))
 
     def elect(self, members: Array, mask: Array | None, step: int) -> tuple[Array, Array]:
-        """Compute ``elect.sync``: the lowest lane of the mask leads."""
+        """Compute ``elect.sync``; return the lowest lane of the mask, and True for that lane."""
         self.check_members(members, mask, step)
         given = self.spread(members)
         lowest = given & (~given + np.uint32(1))

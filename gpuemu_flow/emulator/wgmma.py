@@ -29,7 +29,7 @@ class GroupForm:
     Attributes
     ----------
     n, k : int
-        Columns of D, and what is summed over; D has 64 rows.
+        Columns of D, and length of the sums; D has 64 rows.
     a, b, d : str
         Types.
     negate_a, negate_b : bool
@@ -56,7 +56,7 @@ class GroupForm:
 
 
 def element_offsets(outer: Array, k: Array, size: int, descriptor: Array, *, by_k: bool) -> Array:
-    """Compute where elements of a described matrix lie in shared memory.
+    """Compute the offsets in shared memory of elements of a matrix that a descriptor describes.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Instructions that are more than a function of lanes: moves, memory, warps, barriers, matrices."""
+"""Instructions that are not lane-wise functions: moves, memory, warps, barriers, matrices."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _EFFECTS: dict[str, Effect] = {
 
 
 def find_effect(opcode: Opcode) -> Effect | None:
-    """Find what an opcode does beyond its lanes.
+    """Find the effect that implements an opcode.
 
     Returns
     -------
     Effect or None
-        None for an opcode that the emulator does not know.
+        None for a lane-wise opcode, and for one that the emulator does not know.
     """
     if opcode.base == "call":
         return _EFFECTS.get(opcode.text)

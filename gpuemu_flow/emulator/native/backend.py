@@ -145,7 +145,7 @@ def _weigh(blocks: Blocks) -> int:
 
 
 def _reaches_blocks(step: Step) -> bool:
-    """Tell whether a step's access may be of memory that other blocks see."""
+    """Tell whether a step may access memory that other blocks see."""
     memory = next((o for o in step.operands if isinstance(o, MemoryOperand)), None)
     return memory is not None and space_of(step, memory) not in ("shared", "local")
 

@@ -59,7 +59,7 @@ class CCompiler:
 
 
 def find_compiler(environ: Mapping[str, str]) -> CCompiler | None:
-    """Find a C compiler on PATH; `GPUEMU_CC` names another one, or, if empty, none.
+    """Find a C compiler on PATH, or the one that `GPUEMU_CC` names; none if that is empty.
 
     Returns
     -------
@@ -122,7 +122,7 @@ def load_library(source: str, compiler: CCompiler, folder: Path) -> ctypes.CDLL:
     source : str
     compiler : CCompiler
     folder : Path
-        The cache's folder, made private; None to build in a temporary folder.
+        The cache's folder, made private; a temporary folder is used if this one cannot be.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def _open(path: Path) -> ctypes.CDLL:
 
 
 def _make_private(folder: Path) -> None:
-    """Make the cache's folder; OSError for one that others could write to."""
+    """Make the cache's folder, private to the user; raise OSError if it is not the user's own."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():

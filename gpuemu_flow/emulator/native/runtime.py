@@ -1,4 +1,4 @@
-"""C that runs blocks of threads in groups by segment, the lowest first, as numpy's machine does."""
+"""C that runs the threads of blocks in groups by segment, lowest first, like `BlockMachine`."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def _fma_directed(a: Array, b: Array, c: Array, mode: str) -> Array:
 
 
 def fma16(a: Array, b: Array, c: Array) -> Array:
-    """Compute ``fma.rn.f16``: exact in float64 up to a sum that is rounded to odd."""
+    """Compute ``fma.rn.f16``: the float64 sum is rounded to odd, then to f16."""
     a, b, c = np.broadcast_arrays(a, b, c)
     product, c8 = wide(a) * b, wide(c)
     total = product + c8

@@ -124,7 +124,7 @@ def _part(x: Array, shift: int, bits: int, signed: bool) -> Array:
 def find_nth_set(mask: Array, base: Array, offset: Array) -> Array:
     """Compute ``fns`` (PTX ISA, "fns"): the n-th set bit from a place on, or all ones.
 
-    With an offset of 0 it is `base` if that bit is set; a negative offset counts downwards.
+    With an offset of 0 the result is `base` if that bit is set; a negative offset counts downwards.
     """
     mask, base, offset = np.broadcast_arrays(mask, base, offset)
     found = np.full(mask.shape, 0xFFFFFFFF, np.uint32)
@@ -156,7 +156,7 @@ def divide(a: Array, b: Array) -> Array:
 
 
 def remainder(a: Array, b: Array) -> Array:
-    """Compute ``rem`` (PTX ISA, "rem"), signed as the dividend, which divisor 0 leaves as it is."""
+    """Compute ``rem`` (PTX ISA, "rem"), signed as the dividend; divisor 0 gives the dividend."""
     return np.where(b == 0, a, a - divide(a, b) * b)
 
 

@@ -1,8 +1,8 @@
 """Correctly rounded results in all rounding modes: round-to-odd intermediates, then one rounding.
 
-A value rounded to odd with at least two bits more than the target keeps which side of every
-rounding boundary it lies on, so that rounding it again in any mode gives what one rounding of the
-exact value gives (Boldo and Melquiond 2008).
+A value rounded to odd with at least two bits more than the target stays on its side of every
+rounding boundary. Rounding it again in any mode therefore gives the same result as one rounding of
+the exact value (Boldo and Melquiond 2008).
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _SPLIT = np.float64(134217729.0)
 
 
 def two_sum_error(a: Array, b: Array, s: Array) -> Array:
-    """Compute exactly what ``s = a + b`` rounded away (Knuth)."""
+    """Compute the exact rounding error of ``s = a + b`` (Knuth)."""
     t = s - a
     return (a - (s - t)) + (b - t)
 
 
 def to_odd(value: Array, error: Array) -> Array:
-    """Round a float64 sum to odd, given what its rounding to nearest left over.
+    """Round a float64 result to odd, given the error of its rounding to nearest.
 
     Parameters
     ----------
     value : float64 array
         Rounded to nearest.
     error : float64 array
-        Exact value minus `value`, or anything of that sign.
+        Exact value minus `value`, or any number of the same sign.
     """
     bits = value.view(np.uint64)
     wrong = (error != 0) & ((bits & _ONE) == 0) & np.isfinite(value)
@@ -143,7 +143,7 @@ def round_fraction(exact: Fraction, mode: str, *, negative_zero: bool = False) -
 
 
 def product_error(a: Array, b: Array, p: Array) -> Array:
-    """Compute exactly what ``p = a * b`` rounded away, where no exponent is extreme (Dekker)."""
+    """Compute the exact rounding error of ``p = a * b``; exponents must not be extreme (Dekker)."""
     t = _SPLIT * a
     ah = t - (t - a)
     al = a - ah
