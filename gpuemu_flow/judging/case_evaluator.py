@@ -111,7 +111,7 @@ class CaseEvaluator:
         return self._stack.enter_context(self._pool.session(program, cancel=self._cancel))
 
     def _samples(self) -> Sequence[Case]:
-        """Return the subject's samples, their inputs made."""
+        """Return the subject's samples, with the inputs that the user's functions make."""
         if not self.subject.generators:
             return self.subject.samples
         return usable(self._made(self.subject.samples))
@@ -150,7 +150,8 @@ class CaseEvaluator:
     def judge_all(self, cases: Sequence[Case]) -> Iterator[EvaluatedCase]:
         """Judge one case after the other as `judge` does, with `PLAIN` checks and fewer messages.
 
-        A case with trouble is judged again alone. `batch_size` tells the number of cases to pass.
+        A case with trouble is judged again by itself. `batch_size` tells the number of cases to
+        pass.
         """
         begin = time.perf_counter()
         if self.subject.generators:
@@ -358,7 +359,7 @@ class CaseEvaluator:
         Parameters
         ----------
         alone : bool
-            True to judge alone each case without a result by the message; False yields None for it.
+            True to judge a case separately if its message brings no result; False to yield None.
         """
         sent: GivenBatch | None = None
         for given in groups:

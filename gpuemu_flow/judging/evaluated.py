@@ -42,7 +42,7 @@ class EvaluatedCase:
 
     @cached_property
     def expected(self) -> Arrays:
-        """Fetch the reference's outputs now; they can be fetched as long as `actual` is valid."""
+        """Return the reference's outputs, fetched now; only possible while `actual` is valid."""
         return self.bring_expected()
 
 
@@ -57,7 +57,7 @@ class Prepared:
     allowed : mapping of str to list of str
         Dtypes that each output may have, the likeliest first.
     check : callable
-        The verdict on outputs (mapping of str to ndarray), not explained.
+        Returns the verdict on outputs (mapping of str to ndarray), without explanations.
     """
 
     case: Case

@@ -127,8 +127,8 @@ class ExpectedStore:
     ----------
     cache : WorkspaceCache
     reference_key : str
-        Digest of all that decides what the reference computes: its code, its part of the
-        configuration, the environment and the dtype that it is asked for.
+        Digest of everything besides the case that the outputs depend on: the reference's code, its
+        part of the configuration, the environment and the dtype that it is asked for.
     inputs : SeenInputs, optional
         Inputs that the reference was seen to use; they belong to the key.
     force : bool
@@ -139,7 +139,7 @@ class ExpectedStore:
     Attributes
     ----------
     found, kept : int
-        Cases that were answered, and stored.
+        Number of cases whose outputs were found here, and number of cases that were stored.
     """
 
     def __init__(
@@ -192,10 +192,10 @@ class ExpectedStore:
         return f"{self._staging}-{next(self._numbers)}"
 
     def keep(self, case: Case, staged: Path, digest: str) -> bool:
-        """Take over outputs that a worker has staged, and tell whether there is room for them.
+        """Store outputs from a worker's staged file, and tell whether they were stored.
 
-        The file is gone afterwards. A file that is not as the worker wrote it is rejected, since
-        the op may have written there, too.
+        The staged file is removed in any case. Its outputs are not stored if there is no room for
+        them, or if the file differs from `digest`, since the op may have written to it.
         """
         try:
             data = self._cache.files.read(staged)

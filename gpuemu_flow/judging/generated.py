@@ -1,8 +1,7 @@
 """Fill in the inputs of cases whose values the user's functions return.
 
-The functions run in fenced workers of their own: neither here nor where an op runs. What they
-return, or how they failed, becomes part of the case, so that everyone who works on it has the same
-inputs.
+The functions run in fenced workers of their own: neither here nor where an op runs. The returned
+values, or the error, become part of the case, so that all its evaluations have the same inputs.
 """
 
 from __future__ import annotations

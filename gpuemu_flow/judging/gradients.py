@@ -35,7 +35,7 @@ def as_submitted(actual: Arrays, expected: Arrays) -> Arrays:
 
 
 def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckResult:
-    """Return the result of a submission, in which missing gradients make passed inconclusive.
+    """Return the result of a submission: not passed but inconclusive if it lacks gradients.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def _explained(failure: Failure, actual: Arrays) -> Failure:
 
 
 def worse(result: CheckResult, trained: CheckResult) -> CheckResult:
-    """Return the result of a case whose outputs differ when inputs require gradients."""
+    """Return `trained`, the result with inputs that require gradients, if `result` passed."""
     if result.verdict is not Verdict.PASSED:
         return result
     note = f"{result.verdict.value} as it stands, but not with {WITH_GRADIENTS}"

@@ -76,7 +76,7 @@ class OpTraits:
 
 @dataclass(frozen=True)
 class Criteria:
-    """The references of one case's outputs; see `numerics.compare.check_outputs`.
+    """The criteria of the verdict on one case's outputs; see `numerics.compare.check_outputs`.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class Criteria:
 
 @dataclass(frozen=True)
 class _Measured:
-    """The latest case's tensors, and what was found out about them and the reference."""
+    """The latest case's tensors, and earlier results about them and the reference."""
 
     inputs: Arrays
     expected: Arrays
@@ -130,9 +130,10 @@ class Judge:
         Asked only under the ``auto`` tolerance, and only where the cheap bound
         does not prove a case.
     traits : OpTraits, optional
-        Traits that an equal judge found.
+        Traits that a judge of the same op and dtype found.
     functions : CompareFunctions, optional
-        Only where the reference runs; without them no output can be compared by one.
+        The user's functions that compare outputs, given only where the reference runs. Without
+        them, an output that declares such a function cannot be judged.
 
     Attributes
     ----------
@@ -179,10 +180,11 @@ class Judge:
     ) -> CheckResult:
         """Return the verdict on one case's outputs; make its inputs if they are not given.
 
-        Without `explain` the notes do not say what the wrong elements have in common, which takes
-        longer than all else. Outputs of variants (`numerics.variants`) are judged too: if one of
-        them gets another verdict, the case has none. Nor has a case that does not pass, where the
-        reference gives other outputs when it is evaluated again.
+        Outputs of variants (`numerics.variants`) are judged too. If one of them gets another
+        verdict, the case is inconclusive, or has the worse verdict if that variant is the one with
+        gradients. With `explain`, which takes longer than all else, the notes on a failed case say
+        what the wrong elements have in common. The reference is then also evaluated again for a
+        case that does not pass; if its outputs differ, the verdict is ``error``.
         """
         if inputs is None:
             inputs = materialise(case)

@@ -147,7 +147,7 @@ class Verdicts:
 
 
 def _is_small(ran: Ran) -> bool:
-    """Tell whether a case's tensors may wait, still in the processor's cache, to be judged."""
+    """Tell whether a case's tensors are small enough to stay in the processor's cache."""
     size = sum(array.size for arrays in (ran.expected, ran.inputs) for array in arrays.values())
     return size <= 2 * MOST_ELEMENTS
 

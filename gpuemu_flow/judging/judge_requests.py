@@ -81,7 +81,7 @@ class PreparedBatch:
     known : sequence of str or None
         Per case: the file with the reference's outputs; None if it must be run.
     stage : sequence of str
-        Per case: the file where it may leave its outputs, if they are worth storing.
+        Per case: a file for the reference's outputs, written if they are worth storing.
     widens : bool
         False if the reference's process ended when float64 outputs were requested.
     slots : list of dict of str to Slot
@@ -197,7 +197,7 @@ class JudgeRequest:
     actual : mapping of str to ndarray
         Outputs for ``judge``, if there is only one case.
     places : sequence of mapping of str to Slot, or None
-        Places of the outputs in ``about.peer``, if they lie there, of at least the first cases.
+        Places of the outputs of the first cases, or of all, if they lie in ``about.peer``.
     results : list of CheckResult or None
         Results of ``judge``, one per case with outputs; None for a case that must be requested
         alone.

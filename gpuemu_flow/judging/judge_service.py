@@ -62,7 +62,7 @@ class JudgeService:
     Parameters
     ----------
     setup : mapping
-        See `judge_requests.Setup`. The service does not find out again what `facts` holds.
+        See `judge_requests.Setup`. The service does not determine the facts in `facts` again.
     """
 
     def __init__(self, setup: Mapping[str, Json]) -> None:
@@ -76,7 +76,9 @@ class JudgeService:
         self._items: list[_Item] = []
 
     def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Answer ``prepare``, which ``judge`` or ``expected`` follow, or ``given`` or ``evaluate``.
+        """Answer one request: ``prepare``, ``judge``, ``expected``, ``given`` or ``evaluate``.
+
+        ``judge`` and ``expected`` are about the cases of the ``prepare`` before them.
 
         Raises
         ------

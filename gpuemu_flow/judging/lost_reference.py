@@ -52,7 +52,7 @@ def _ask(
 def _with_probe_or_without(
     reference: ProgramSession, setup: Setup, request: JudgeRequest
 ) -> Attempt:
-    """Make a request that may probe output dtypes; repeat it without if the process ends."""
+    """Make a request that may probe output dtypes; if the process ends, repeat it unprobed."""
     attempt = reference.ask(request)
     if attempt.ended and setup.probes:
         setup.probes = False

@@ -19,7 +19,7 @@ class CompareParams:
     tolerance : str
         ``auto`` or ``table``, for dtypes without an explicit tolerance.
     tolerances : mapping of dtype name to mapping
-        Explicit ones: ``atol`` and ``rtol``.
+        Explicit tolerances: ``atol`` and ``rtol``.
     precision : str
         One of `types.PRECISIONS`.
     nan_policy, inf_policy : str

@@ -35,7 +35,7 @@ def wider_precisions(precision: str, result: CheckResult, case: Case) -> list[st
 
 
 def precision_note(precision: str, dtype: str) -> str:
-    """Return the note that a wider precision passes a failed case, and what it allows."""
+    """Return the note that a failed case passes under a wider precision, with its meaning."""
     what = "the result of every step" if precision == INPUT else "operands of matrix products"
     return (
         f'this passes under `precision = "{precision}"`, where {what} may be rounded to {dtype}; '
@@ -44,7 +44,7 @@ def precision_note(precision: str, dtype: str) -> str:
 
 
 def range_notes(case: Case, inputs: Mapping[str, NDArray[Any]], result: CheckResult) -> list[str]:
-    """Name the remedy where elements have no verdict and inputs lie near the end of float32."""
+    """Suggest a range of inputs if large inputs may be why elements have no verdict."""
     unjudged = result.verdict is Verdict.INCONCLUSIVE and result.stats.num_no_verdict
     if not unjudged or case.dtype == "float64":
         return []

@@ -67,8 +67,8 @@ def _error_of(record: Mapping[str, Json]) -> RunError | None:
 class StoredJudge:
     """Judges the cases of one op and dtype, in workers that have loaded the reference.
 
-    A worker that has just run the reference's cases may say that all passed; anything else is found
-    out in a process of its own.
+    The results of a worker that has been used before count only if all cases of the batch passed.
+    Otherwise a fresh worker judges the batch again.
 
     Attributes
     ----------

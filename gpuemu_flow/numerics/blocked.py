@@ -105,7 +105,7 @@ class Prover:
 
     @staticmethod
     def provable(atol: float, rtol: float, work: np.dtype[Any]) -> bool:
-        """Tell whether quotients and offsets of these tolerances stay far from a dtype's limits."""
+        """Tell whether `rtol` and ``atol/rtol`` stay far enough from the limits of `work`."""
         far = 2.0**100 if work == np.float32 else 2.0**900
         return rtol == 0.0 or (rtol >= 1.0 / far and atol / rtol <= far)
 
@@ -156,8 +156,8 @@ class Prover:
     def max_ulp(self, actual: Array, expected: Array, fmt: FloatLimits) -> float:
         """Return the largest error in ulp of the block that `prove` has just proven.
 
-        For values of one dtype it is a number of steps between them; for float64 expected values,
-        the error divided by the spacing of `fmt` there.
+        If both sides have one dtype, it is a number of steps between values. For float64 expected
+        values, it is the error divided by the spacing of `fmt` at the expected value.
         """
         if actual.dtype == expected.dtype:
             return float(max_steps_finite(actual, expected, self._buffers[3]))
@@ -188,7 +188,7 @@ class Prover:
 
 
 def _work_buffers(length: int, work: np.dtype[Any]) -> Array:
-    """Return four rows of scratch memory per thread, as fresh pages cost more than comparing."""
+    """Return this thread's four rows of scratch memory, kept because new pages are slow."""
     kept: dict[str, Array] = _scratch.__dict__
     key = f"{work.name}/{length}"
     if key not in kept:
@@ -274,13 +274,13 @@ def compare_floats(
     Returns
     -------
     BlockedOutcome
-        Exact whatever the size: which elements fail and how many, ``max_abs``, ``share`` and the
-        worst element. ``sum_abs`` of proven blocks is added in float32 within a block, to a
+        The failing elements and their number, ``max_abs``, ``share`` and the worst element are
+        exact for any size. ``sum_abs`` of proven blocks is added in float32 within a block, to a
         relative error below 2e-4. ``max_rel`` and ``max_ulp`` are exact up to `FULL_EXTREMES`
-        elements; beyond, they are lower bounds: proven blocks count if they are among those looked
-        at, besides the sample and the elements of largest error and share. Percentiles and the
-        means of relative and ulp error are exact up to `EXACT_SIZE` elements and estimated beyond
-        (see `sample_positions`).
+        elements. In larger outputs they are lower bounds: they cover the blocks without a proof,
+        a part of the proven blocks, the sample, and the elements of largest error and share.
+        Percentiles and the means of relative and ulp error are exact up to `EXACT_SIZE` elements
+        and estimated beyond (see `sample_positions`).
     """
     comparison = _FloatComparison(actual, expected, bound, rules, fmt)
     with np.errstate(all="ignore"):

@@ -44,8 +44,9 @@ def unit(fmt: FloatLimits) -> float:
 def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
     """Return the absolute floor of a tolerance, which allows an op to flush subnormals.
 
-    With `longest_dim`, for ops that compute: an intermediate product that underflows is multiplied
-    by up to the square root of a dim afterwards (a norm's, say), which ``8 g`` covers.
+    With `longest_dim`, it is the floor for ops that compute. Their intermediate products may
+    underflow and then be multiplied by up to the square root of a dim, as in a norm: hence a
+    factor of ``8 g``.
     """
     smallest = 2.0**-1022 if fmt.name == "float64" else 2.0**-126
     return smallest if longest_dim is None else FACTOR * growth(longest_dim) * smallest
@@ -109,7 +110,7 @@ class Excuse:
     def size(self, error: Float64Array) -> float:
         """Return the mean of the squared errors, each divided by its variance and clipped.
 
-        Clipping keeps a single far element from deciding; the bound of each element finds that.
+        Clipping limits the influence of one large error, which the bound of its element finds.
         """
         known = (self.variance > 0.0) & np.isfinite(error)
         if not known.any():

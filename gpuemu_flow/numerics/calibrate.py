@@ -55,7 +55,7 @@ class MeasuredErrors:
         return max((r for e, r in self.relative.items() if e > top - TOP_BINADES), default=0.0)
 
     def beyond(self, rtol: float) -> float:
-        """Return an upper bound, at most doubled, of the errors beyond ``rtol * |expected|``."""
+        """Return an upper bound, at most twice too large, of ``error - rtol * |expected|``."""
         excess = ((r - rtol) * 2.0 ** (e + 1) for e, r in self.relative.items())
         return max(self.at_zero, 0.0, *excess)
 
@@ -171,11 +171,11 @@ def calibrate(observations: Iterable[MeasuredErrors]) -> list[Calibration]:
     Notes
     -----
     ``rtol`` is 1.5 times the 95th percentile of the cases' largest relative error among their
-    largest values, ``atol`` 1.5 times that of what lies beyond ``rtol * |expected|`` elsewhere. An
-    absolute tolerance alone would have to suit the largest values, and would let anything pass
-    where values are small: 1.0 for a right float16 op whose outputs reach 1000. A tolerance that is
-    the errors' own size only would be 0 for an exact implementation and fail the next case of any
-    other, hence never below 2 ulp: an ``rtol`` of 2 eps, an ``atol`` of the smallest normal number.
+    largest values. ``atol`` is 1.5 times the 95th percentile of the part of the errors that exceeds
+    ``rtol * |expected|``. An absolute tolerance without a relative one would have to suit the
+    largest values (1.0 for a correct float16 op whose outputs reach 1000), and anything would pass
+    where values are small. An exact implementation has no errors, but a tolerance of 0 would fail
+    any other: hence ``rtol`` is at least 2 eps, and ``atol`` at least the smallest normal number.
     """
     by_dtype: dict[str, list[MeasuredErrors]] = {}
     for observation in observations:
@@ -208,7 +208,7 @@ def _percentile(values: list[float]) -> float:
 
 
 def round_up(value: float) -> float:
-    """Round up to three significant digits, but leave a number that exceeds them only by noise."""
+    """Round up to three significant digits, but ignore a relative excess of up to 1e-12."""
     if value <= 0.0 or not math.isfinite(value):
         return value
     shown = float(f"{value:.2e}")

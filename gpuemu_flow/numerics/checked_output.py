@@ -35,8 +35,8 @@ class Policy:
     nan_policy, inf_policy : str
         ``match``: NaN where the expected value is NaN, Inf where it is the same Inf, nowhere else.
         ``strict``: the same, and no NaN (Inf) at all unless the case itself feeds NaN or Inf.
-        ``ignore``: elements whose expected value is NaN (Inf) are not judged; nor are those whose
-        actual value is, in a case that feeds NaN or Inf.
+        ``ignore``: elements whose expected value is NaN (Inf) are not judged. In a case that feeds
+        NaN or Inf, those whose actual value is NaN (Inf) are not judged either.
     invariants : tuple of str
         Names from `types.INVARIANTS`, checked on every output.
     shape_preserved_input : str or None
@@ -277,7 +277,7 @@ def _rules(policy: Policy, special: SpecialInputs, clip: FloatLimits | None) -> 
 
 
 def _as_integers(expected: Array, dtype: np.dtype[Any]) -> Array:
-    """Convert float64 values to an integer output's dtype if that changes none."""
+    """Convert float64 values to an integer dtype; return them unchanged if one does not fit."""
     if expected.dtype == dtype:
         return expected
     with np.errstate(all="ignore"):

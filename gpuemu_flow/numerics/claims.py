@@ -75,9 +75,9 @@ class Claim:
     kind : str
         ``above``, ``below``, ``between``, ``equal``, ``odd``, ``even``, ``residue`` or ``tail``.
     low, high : tuple of float
-        The last right and the first wrong value at the lower, and at the upper end, if any: what
-        lies between is free. Of ``equal`` the value, of ``residue`` remainder and modulus, of
-        ``tail`` the tile.
+        The last right and the first wrong value at the lower, and at the upper end, or empty;
+        values between the two are free. Other kinds use `low` only: ``equal`` for the value,
+        ``residue`` for remainder and modulus, ``tail`` for the tile.
     also : Claim or None
         A claim about another axis, which must hold, too.
     whole : bool

@@ -89,7 +89,8 @@ def check_outputs(
         mean, and the table form of ``shape_preserved`` needs their shapes. Without them the inputs
         count as finite.
     seen : SeenOutputs, optional
-        Declared properties of the outputs, which are then passed as they are compared.
+        The contracts of the outputs, and the op's outputs as it gave them. `actual` and `expected`
+        are then outputs transformed by the contracts.
     apart : sequence of SeparateVerdict
         Outputs that were judged in another way.
     excused : mapping of str to ndarray of bool, optional
@@ -108,8 +109,8 @@ def check_outputs(
     Notes
     -----
     Under ``auto`` an output is first tried against the envelope's quick bound, which needs no
-    further evaluation of the reference; `tolerance_used` is then the share of that bound, an upper
-    bound of the share of the envelope, and at most `QUICK_SHARE`.
+    further evaluation of the reference. If that suffices, `tolerance_used` is the share of the
+    quick bound. It is at most `QUICK_SHARE`, and no smaller than the share of the envelope.
     """
     names = expected_dtypes or {}
     wanted = {name: names.get(name) or dtype_name(expected[name].dtype) for name in expected}

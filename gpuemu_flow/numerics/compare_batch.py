@@ -1,7 +1,8 @@
 """Compare the outputs of many small cases of one form with a few vector operations for all of them.
 
-numpy's cost per call is most of what comparing 64 elements takes. Only passes are decided here, by
-the same functions and to the same bits as `compare.check_outputs`, which has to look at the rest.
+To compare 64 elements, numpy takes hardly longer than the fixed cost of its calls. Only cases that
+pass are decided here, by the same functions as in `compare.check_outputs`, and with results that
+are equal bit for bit. All others are left to `compare.check_outputs`.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class Form:
     shape : shape
     actual, expected : numpy dtype
     inputs : tuple of (str, shape, numpy dtype)
-        Name, shape and dtype of each input: what an output should look like may depend on them.
+        Name, shape and dtype of each input, on which the output's shape and dtype may depend.
     dims : tuple of (str, int)
-        Sizes of the case's dims, likewise.
+        Sizes of the case's dims, on which the output's shape may depend.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Form:
 def form_of(
     case: Case, actual: Arrays, expected: Arrays, inputs: Arrays, policy: Policy
 ) -> Form | None:
-    """Return a case's form; None if its outputs have to be compared alone."""
+    """Return a case's form; None if its outputs cannot be compared with those of other cases."""
     if len(expected) != 1 or actual.keys() != expected.keys():
         return None
     if policy.invariants or policy.shape_preserved_input is not None or policy.gradients:
@@ -196,7 +197,7 @@ class _Rows:
             self._mean_rel[row] = float(some.sum()) / some.size if some.size else 0.0
 
     def _look_for_weakness(self, tolerance: Tolerance | None) -> None:
-        """Find the rows on which `weakness.weakness` has something to say."""
+        """Find the rows whose comparison is weak; see `weakness.weakness`."""
         expected = self._expected
         self._constant = np.all(expected == expected[:, :1], axis=1).tolist()
         self._zeros = [False] * len(expected)

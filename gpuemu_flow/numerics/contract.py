@@ -28,15 +28,15 @@ class Statistics:
     Attributes
     ----------
     mean : str or float
-        A number, or an input that holds each element's mean; empty: what the reference gives.
+        A number, or an input that holds each element's mean; empty: the reference's output.
     std : float or None
         Standard deviation of every element.
     zeros : float or None
         Share of the elements that are 0.
     samples : int
-        Elements that a case needs, for a verdict.
+        Number of elements that a case needs for a verdict.
     false_alarms : float
-        Share of the cases of a right op that fail, at most.
+        Largest share of cases in which a correct op may fail.
     """
 
     mean: str | float = ""
@@ -72,7 +72,7 @@ class Mask:
     axes : tuple of int
         Axes of the output, one for each axis of the input.
     test : str
-        ``true``, ``false``, ``==``, ``!=``; ``<``: the place along `along` is below the input.
+        ``true``, ``false``, ``==``, ``!=``; ``<``: the index on axis `along` is below the input.
     value : float
         Value that ``==`` and ``!=`` compare with.
     along : int
@@ -152,7 +152,7 @@ class OutputContract:
 
     @property
     def in_place(self) -> bool:
-        """Tell whether its elements, or those that count, stand at the reference's places."""
+        """Tell whether elements that count are compared with the reference's at the same places."""
         return not (self.ties or self.order or self.up_to or self.apart)
 
     @property

@@ -166,14 +166,14 @@ def _lags(size: int) -> list[int]:
 def _is_repeated(products: Wide, at_least: float) -> bool:
     """Tell whether products are positive more often than those of independent terms.
 
-    Draws that are repeated are alike. Of products below 0 nothing is concluded: where few terms are
-    large, as of a mask that is nearly always 0, no two of them may meet by chance.
+    Products of repeated draws are positive. A negative sum proves nothing: where few terms are
+    large, as in a mask that is nearly always 0, the large ones may not be paired with each other.
     """
     return float(products.sum()) > 0.0 and not _is_centred(products, None, at_least)
 
 
 def _pairs(residual: Wide, lag: int) -> Wide:
-    """Return the products of elements that lie so far apart in memory, each in one pair."""
+    """Return the products of elements `lag` places apart in memory, each in one pair at most."""
     whole = residual.size // (2 * lag) * 2 * lag
     scaled = residual.reshape(-1)[:whole] / (float(np.abs(residual).max(initial=0.0)) or 1.0)
     halves = scaled.reshape(-1, 2, lag)

@@ -161,7 +161,7 @@ class CaseContracts:
         return [fault for fault in faults if fault is not None]
 
     def means(self, contract: OutputContract) -> Array:
-        """Return the mean of each element of a random output that counts."""
+        """Return the declared means of those elements of a random output that count."""
         declared = contract.statistics
         expected = self._raw[contract.name]
         mean = "" if declared is None else declared.mean
@@ -244,8 +244,8 @@ class CaseContracts:
         ----------
         name : str
         index : tuple of int or None
-            Index in the compared form; where nothing is masked, an index of `shape` if that is
-            given.
+            Index in the compared form. For an output without a mask, it is a flat position if
+            `shape` is given.
         shape : tuple of int, optional
         """
         mask = self._mask(name)

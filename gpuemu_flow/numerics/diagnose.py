@@ -1,8 +1,8 @@
 """Explain a failing output: where its errors lie, and what they have in common.
 
-Everything is derived from the output, the reference's and the inputs of one case; what cases have
-in common is `cases.features`' work. The number of values looked at does not grow with the tensor;
-only counting the failing elements per axis does.
+Everything is derived from the output, the reference's output and the inputs of one case; the module
+`cases.features` compares several cases. The number of values looked at does not grow with the
+tensor, except to count the failing elements per axis.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def diagnose(
     failing : ndarray of bool, Tolerance or Bound
         The elements that fail, or the bound that decides it.
     inputs : mapping of str to ndarray, optional
-        The case's inputs, for what depends on them.
+        The case's inputs, for findings that depend on them.
     rules : Rules, optional
         Rules for NaN and Inf if `failing` is not a mask. By default they must match, and where the
         expected values are wider, values beyond the output's range count as its largest.
     limit : int
-        Most findings.
+        Largest number of findings.
 
     Returns
     -------

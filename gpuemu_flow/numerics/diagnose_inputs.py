@@ -95,7 +95,7 @@ def _input_values(evidence: Evidence, failing: Positions, passing: Positions) ->
 
 
 def _input_rows(evidence: Evidence) -> Iterator[Finding]:
-    """List properties of an input's rows, if rows of the output correspond to them."""
+    """Yield findings on properties of an input's rows, if the output has corresponding rows."""
     for name, array in evidence.inputs.items():
         if array.ndim < 2 or not array.size or dtype_name(array.dtype) not in FLOAT_LIMITS:
             continue

@@ -55,7 +55,7 @@ def line_relations(evidence: Evidence) -> list[Finding]:
 
 @dataclass(frozen=True)
 class _Lines:
-    """Some rows or columns as a grid, and those of them that have enough wrong elements."""
+    """A grid of some rows or columns, and the numbers of those with enough wrong elements."""
 
     name: str
     points: Points

@@ -61,7 +61,7 @@ def _thinned(points: Points) -> Points:
 
 
 def _agreement(evidence: Evidence, points: Points, sources: Positions) -> float:
-    """Return the share of points with the expected value of `sources` but not their own.
+    """Return the share of points that have the value expected at `sources`, not at their place.
 
     A point counts only if the value of its source leaves at most a tenth of the point's error,
     since a value close to the one expected at its own place proves nothing about other places.
@@ -113,14 +113,20 @@ def _swapped(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
 def _reread(positions: Positions, other: tuple[int, ...], i: int, j: int,
             shape: tuple[int, ...]) -> Positions:  # fmt: skip
-    """Find ``expected.swapaxes(i, j).reshape(shape)``: where each element comes from."""
+    """Return the places in `expected` that elements of another order are taken from.
+
+    The order is that of ``expected.swapaxes(i, j).reshape(shape)``.
+    """
     index = list(np.unravel_index(positions, other))
     index[i], index[j] = index[j], index[i]
     return np.asarray(np.ravel_multi_index(index, shape), np.intp)
 
 
 def _rewritten(index: tuple[Positions, ...], other: tuple[int, ...], i: int, j: int) -> Positions:
-    """Find ``expected.reshape(swapped shape).swapaxes(i, j)``: where each element comes from."""
+    """Return the places in `expected` that elements of another order are taken from.
+
+    The order is that of ``expected.reshape(swapped shape).swapaxes(i, j)``.
+    """
     swapped = list(index)
     swapped[i], swapped[j] = swapped[j], swapped[i]
     return np.asarray(np.ravel_multi_index(swapped, other), np.intp)

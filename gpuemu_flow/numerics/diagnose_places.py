@@ -208,7 +208,7 @@ def _describe(evidence: Evidence, region: _Region) -> str:
 
 
 def _tile_hint(region: _Region) -> str:
-    """Derive from the border of a head or tail how large the tiles may be."""
+    """Return a head or tail in words, counted in tiles if a tile size divides its border."""
     return _tail_hint(region) if region.form == "tail" else _head_hint(region)
 
 

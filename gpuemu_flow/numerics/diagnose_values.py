@@ -221,7 +221,7 @@ def _simple_factors(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
 
 
 def _others(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
-    """Find ratios of dims, also of dims less one, and of dims padded to tiles."""
+    """Yield dims, their ratios to dims less one or padded, roots of these, and constants."""
     for size in dims:
         if size < 2:
             continue

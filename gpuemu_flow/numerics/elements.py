@@ -2,8 +2,8 @@
 
 A unit is an element of the output, or a row of an input to which a row (or an element) of the
 output belongs. Features are values of the inputs at the same place, statistics of the row, and the
-unit's place. They are never taken from the outputs, which show what the bug did and not what it
-needs.
+unit's place. They are never taken from the outputs, which show the effect of the bug and not the
+condition under which it occurs.
 """
 
 from __future__ import annotations
@@ -224,7 +224,8 @@ def _places(shape: tuple[int, ...]) -> Iterator[tuple[Feature, int, Float64Array
 def _aligned(seen: ObservedCase, given: str, name: str) -> NDArray[np.float64] | None:
     """Return an input's value for each element of the output; None if they do not correspond.
 
-    They are of one shape, or each dim of the input is a dim of the output.
+    Input and output correspond if they have the same dims, or if each dim of the input is a dim of
+    the output, in the same order.
     """
     array, shape = seen.inputs[given], seen.actual[name].shape
     if array.shape == shape and seen.axes.get(given) == seen.axes.get(name):

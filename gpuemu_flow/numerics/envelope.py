@@ -1,4 +1,4 @@
-"""The ``auto`` tolerance: the error allowed for a right op, measured on the reference alone.
+"""The ``auto`` tolerance: the error allowed for a right op, measured on the reference only.
 
 The reference is evaluated in float64 on inputs moved by less than their own rounding, and, where
 its source allows, once more in float32 arithmetic (its *shadow*). The differences between these
@@ -117,10 +117,10 @@ class Envelope:
         return bound.excuse.without
 
     def excuse(self, name: str, actual: NDArray[Any], expected: NDArray[Any]) -> None:
-        """Withdraw the excuse of rounded operands from an output whose errors do not fit it.
+        """Remove the allowance for rounded operands if an output's errors are larger than theirs.
 
-        Rounded operands widen the tolerance of single elements almost as far as sums in the narrow
-        type would. The mean square over all elements tells the two apart.
+        The allowance widens the tolerance of single elements almost to the errors of sums in the
+        narrow type. The mean square over all elements tells such sums from rounded operands.
         """
         self._unexcused.discard(name)
         found = (self._thorough or self.bounds()).get(name)
@@ -252,11 +252,11 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
     """Tell whether the float32 shadow computes in float32 throughout, and the same function.
 
     On some sample it must differ from the float64 result rounded to float32 (otherwise it computes
-    in float64 and rounds at the end, and says nothing about rounding errors), and on all of them it
-    must agree with it to within 2**-10 of the largest value. Some never differ because they round
-    only once (a sum of two, a quotient), or hardly ever because their outputs are few (a mean
-    loss). They are recognised on small integers, on which a sum is exact, or by their arithmetic:
-    moving its roundings (see `noise`) must change the result.
+    in float64 and rounds at the end, and says nothing about rounding errors), and on all samples it
+    must agree with that result to within 2**-10 of the largest value. Some faithful shadows never
+    differ because they round only once (a sum of two, a quotient), or hardly ever because their
+    outputs are few (a mean loss). Such a shadow is recognised if the reference is exact on small
+    integers, or if perturbing the shadow's roundings (see `noise`) changes its result.
 
     Parameters
     ----------
@@ -293,7 +293,7 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
 
 
 def _rounds_in_sight(evaluations: Evaluations, inputs: Arrays, unit: float = FINE) -> bool:
-    """Tell whether the shadow's visible arithmetic on float32 arrays decides the outputs."""
+    """Tell whether perturbing the roundings of the shadow's numpy operations changes outputs."""
     copies = as_float32(widen(inputs))
     plain = evaluations.outputs(copies, shadow=True)
     moved = evaluations.outputs(noisy(copies, SeededRng(0), unit), shadow=True)
@@ -303,7 +303,7 @@ def _rounds_in_sight(evaluations: Evaluations, inputs: Arrays, unit: float = FIN
 
 
 def _small_integers(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Return floats of strategy ``normal`` as the integers next to four times their value."""
+    """Return the inputs with each float replaced by the integer nearest to four times it."""
     return {
         name: np.rint(4.0 * to_float64(array)).astype(np.float32)
         if dtype_name(array.dtype) in FLOAT_LIMITS

@@ -77,7 +77,7 @@ class Points:
 
 
 class Evidence:
-    """One output's values and the mask of its wrong elements; work on it is bounded.
+    """One output's values and the mask of its wrong elements, with samples of limited size.
 
     Parameters
     ----------
@@ -154,7 +154,8 @@ class Evidence:
         Returns
         -------
         (Points, ndarray of bool)
-            Arrays of shape (lines, elements of a line), and which of them are failing and finite.
+            Arrays of shape (lines, elements of a line), and a mask of the elements that fail and
+            are finite.
         """
         rows, columns = self.rows, self.columns
         grid = self.mask.reshape(rows, columns)
@@ -190,8 +191,8 @@ def spread(values: Positions, limit: int) -> Positions:
 def some_positions(mask: BoolArray, count: int) -> Positions:
     """Return at most `SAMPLE` positions where a flat mask is set, ascending.
 
-    Ranks are spread evenly and then moved by a golden-ratio sequence: an even step would fall in
-    with the period of the tiles.
+    Ranks are spread evenly and then moved by a golden-ratio sequence, since an even step could
+    coincide with the period of the tiles.
     """
     if count <= SAMPLE:
         return np.flatnonzero(mask)

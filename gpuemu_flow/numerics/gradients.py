@@ -1,4 +1,4 @@
-"""Gradients as outputs: their names, the cotangents of the outputs, and where there is none."""
+"""Gradients as outputs: names, the outputs' cotangents, and elements without a derivative."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def is_of_parameter(name: str) -> bool:
 
 
 def is_gradient(name: str) -> bool:
-    """Tell whether an output of a program with gradients is one of them."""
+    """Tell whether an output is a gradient, in a program that returns gradients."""
     return name.startswith(GRADIENT_PREFIX)
 
 
@@ -68,12 +68,12 @@ class MovedCotangents:
     """The reference, differentiated with cotangents moved by one rounding, to measure a tolerance.
 
     Where equal cotangents cancel, the reference may give an exact 0, and a right op a rounding
-    error of the cancelled terms, which moved inputs do not show.
+    error of the cancelled terms. Perturbed inputs do not show this error.
 
     Parameters
     ----------
     evaluate : Evaluate
-        In this process; its float32 shadow keeps the cotangents.
+        The reference in this process. Cotangents are not moved for its float32 shadow.
     seed : int
     unit : float
         One rounding of the case's arithmetic.
@@ -226,7 +226,7 @@ class Kinks:
         return unknown | np.isnan(given) if any(np.isnan(a).any() for a in wide) else unknown
 
     def _usual(self, name: str) -> float:
-        """Estimate the size of the terms that a gradient sums, from other gradients and y / x."""
+        """Estimate the size of the terms that a gradient sums, from its elements and from y / x."""
         outputs = [array for n, array in self._expected.items() if not is_gradient(n)]
         values = self._inputs.get(input_of(name))
         largest = 0.0 if values is None else _largest(values)
@@ -247,7 +247,7 @@ class Kinks:
         return self._nudges
 
     def _nudged(self, inputs64: Arrays, pair: int, sign: float) -> Arrays:
-        """Move every finite float, zeros by the unit of a typical value."""
+        """Move every finite float by about a rounding; zeros by one of the median magnitude."""
         rng = SeededRng(self._seed).derive(f"gradients/{pair}")
 
         def change(values: Float64Array) -> Float64Array:

@@ -220,7 +220,7 @@ def _matches(
 
 
 def _forbidden(actual: Float64Array, rules: Rules) -> BoolArray | bool:
-    """Return values that fail under a strict policy even where the expected value is the same."""
+    """Mark values that fail under a strict policy even where the expected value is the same."""
     forbidden: BoolArray | bool = False
     if rules.nan == "strict":
         forbidden = forbidden | np.isnan(actual)
@@ -230,7 +230,7 @@ def _forbidden(actual: Float64Array, rules: Rules) -> BoolArray | bool:
 
 
 def _ignored(actual: Float64Array, expected: Float64Array, rules: Rules) -> BoolArray | None:
-    """Return pairs that an ``ignore`` policy takes out of the judgement; None when there are none.
+    """Mark pairs that an ``ignore`` policy exempts from judgement; None if there are no such pairs.
 
     The expected value decides; a NaN or Inf that only the output has counts as a failure unless
     the case itself feeds such values.

@@ -9,7 +9,7 @@
     The last two dims are exchanged in memory. Where that changes nothing (fewer than two dims, or
     one of the last two of size 0 or 1) the tensor is ``strided`` instead.
 ``offset``
-    Row-major, its first byte on no multiple of 16 (but on one of the itemsize).
+    Row-major; the address of the first byte is a multiple of the itemsize, but not of 16.
 ``expanded``
     Read-only, with stride 0 along the first dim of more than one element; `contiguous` and
     read-only where there is no such dim.

@@ -1,7 +1,8 @@
 """Arithmetic that marks rounded results, moves one rounding, or multiplies by reciprocals.
 
-Moved roundings are a matter of luck: where three of them decide a quantised value together, twelve
-draws may well agree. A rounded result that becomes NaN leaves nothing to luck.
+Random changes of roundings (see `noise`) may fail to show that a result depends on them: where
+three roundings decide a quantised value together, twelve draws may well agree. If each rounded
+result becomes NaN, the dependence always shows.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class _Casting(Single):
 
 
 class _Marking(_Casting, Doubting):
-    """Makes NaN of rounded results, and of quotients that a reciprocal would change."""
+    """Replaces rounded results, and quotients that a reciprocal would change, by NaN."""
 
     def _product(self, result: Any) -> Any:
         return np.full_like(bare(result), np.nan)
@@ -99,7 +100,7 @@ def marking(inputs: Arrays, stand_in: int) -> dict[str, NDArray[Any]]:
 
 
 def stepping(inputs: Arrays, turn: int, change: float) -> tuple[dict[str, NDArray[Any]], list[int]]:
-    """Return float32 arrays in which one operation is moved, and the list of operations met.
+    """Return float32 arrays that change one operation's result, and the list of operations met.
 
     Parameters
     ----------

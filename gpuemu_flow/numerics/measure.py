@@ -84,8 +84,8 @@ def measure(
     longest_dim, seed, weak
         As for `envelope.build_envelope`.
     thorough : bool
-        More draws of every kind, for a case that is about to fail: what a handful of draws shows of
-        an ill-conditioned element is a matter of luck, and each draw halves the chance to miss it.
+        True for more draws of every kind, in a case that is about to fail: a few draws may miss the
+        largest change of an ill-conditioned element, and each further one halves the risk.
     rounding : Rounding, optional
         Values that a right op may round to a narrower type.
 
@@ -102,18 +102,21 @@ def measure(
     Numerical Algorithms", 2002, 3.1). Such a sum is finite and never shrinks as any |x| grows. The
     reference at |x| need not be such a sum: where 1 - x becomes 1 - |x|, it may have a pole that
     the result is far from. Hence S is the smallest over |x| and over magnitudes that have each
-    grown by a factor between 1 and 2 of its own, and at most the largest |x| or 1 unless E accounts
-    for more, up to ``16 sqrt(N) E / u``, N the largest number of elements of an input: the error of
+    grown by a factor of its own between 1 and 2. S is at most the largest of |r|, the largest |x|,
+    1, and ``16 sqrt(N) E / u``, where N is the largest number of elements of an input: the error of
     a sum of N terms that are each moved by a rounding is at least about ``u S / sqrt(N)``.
 
-    There is no verdict where ``8 g (E + u S) + 2 R`` is more than half of the value's scale, the
-    largest of |r|, S up to the largest |x| or 1, and beyond as far as E accounts for it, and the
-    median of the results that are not 0: an op that is ten times off, or gives 0, would pass there.
-    Nor is there one where 64 units of noise move the result by more than a quarter of the largest;
-    nor where r is finite and the float32 shadow is not, or is not at 1024 |x| (unless the result
-    grows exponentially); nor where the shadow has no number, or another infinity, once its sums
-    overflow wherever they may in some order of their terms (see `overflow`). Where no evaluation
-    succeeds there is no verdict on anything.
+    There is no verdict where ``8 g (E + u S) + 2 R`` is more than half of the value's scale: an op
+    that is ten times off, or gives 0, would pass there. The scale is the largest of |r|, of S with
+    the limits above, and of the median magnitude of the results that are not 0. Nor is there a
+    verdict
+
+    - where 64 units of noise move the result by more than a quarter of the largest result;
+    - where r is finite and the float32 shadow is not, or is not at 1024 |x| (unless the result
+      grows exponentially);
+    - where the shadow and r are neither both finite nor the same NaN or infinity, once each sum
+      overflows that may overflow in some order of its terms (see `overflow`);
+    - on anything, if no evaluation succeeds.
 
     A reference that refuses float64 is evaluated in float32, one that refuses that in the case's
     own dtype. Its inputs are then moved by that dtype's rounding, and the effect counts as R.
@@ -274,8 +277,8 @@ class _Session:
     def noisy_draws(self, count: int) -> None:
         """Evaluate the reference in float64 with every rounding of numpy's arithmetic perturbed.
 
-        Moved inputs do not show the rounding of intermediates: beside that of a logarithm near 350,
-        which is subtracted from another one, the rounding of the input is negligible.
+        Perturbed inputs do not show the rounding of intermediate results. If two logarithms near
+        350 are subtracted, their own rounding outweighs by far that of the inputs.
         """
         for draw in range(4 * AGAIN, 4 * AGAIN + count):
             rng = self._rng.derive(f"auto/noisy/{draw}")
@@ -284,7 +287,7 @@ class _Session:
     def exclude_float64_overflow(self) -> None:
         """Withhold the verdict where the reference itself overflows, or nearly does.
 
-        There is no wider type, and where a right op overflows depends on its order of operations.
+        There is no wider type, and the order of operations decides whether a right op overflows.
         """
         if all(np.isfinite(a).all() for a in self._inputs64.values() if a.dtype == np.float64):
             for output in self._outputs.values():
@@ -315,7 +318,7 @@ class _Session:
         return True
 
     def _overflowing_draw(self) -> None:
-        """Add the shadow with sums that overflow wherever they may in some order of their terms."""
+        """Add the shadow's results if each sum overflows that may in some order of its terms."""
         if largest_magnitude(self._inputs64) < FAR:
             return
         values = self._evaluate(overflowing(as_float32(self._inputs64)), shadow=True)
@@ -324,7 +327,7 @@ class _Session:
             self._outputs[name].exclude_other_kinds(flat)
 
     def _add_inverted(self, plain: dict[str, NDArray[Any]]) -> None:
-        """Fold in results of multiplying with reciprocals that overflow in float32.
+        """Add results of the shadow that multiplies by reciprocals which overflow in float32.
 
         Nearly all quantisers multiply by the reciprocal of their scale, and a row of tiny values
         has a subnormal scale.
@@ -338,11 +341,12 @@ class _Session:
                 self._outputs[name].add_beyond(flat)
 
     def restore_exact_integers(self) -> None:
-        """Restore the verdict on integers from exact arithmetic, such as the half of a quotient.
+        """Restore the verdict on integer outputs that no rounding of the computation can change.
 
-        Moved inputs change such integers, although the op's inputs are not moved; moved roundings
-        leave them unchanged. An integer that moved roundings do change has no verdict, even if
-        moved inputs leave it unchanged: a quotient and a zero point of one scale may cancel out.
+        Perturbed inputs may change such integers, for example at the tie of an exact quotient,
+        although the op's own inputs are exact. An integer that perturbed roundings change has no
+        verdict, even if perturbed inputs leave it unchanged: the changes of a quotient and of a
+        zero point that share a scale may cancel.
         """
         if all(spread.fmt is not None for spread in self._outputs.values()):
             return
@@ -373,7 +377,7 @@ class _Session:
             output.unstable[:] = True
 
     def exclude_far_inputs(self) -> None:
-        """Withhold verdicts where float32 intermediates may overflow or vanish unnoticed."""
+        """Withhold verdicts where float32 intermediates may overflow or underflow unnoticed."""
         narrow = all(
             output.fmt is None or output.fmt.min_exponent > -126
             for output in self._outputs.values()

@@ -1,8 +1,8 @@
 """Arithmetic with each rounding perturbed at random, to find the effect of another order.
 
-Moved inputs do not show errors of intermediates: where equal ones cancel, the reference
-may give an exact zero, and a right op, which adds in another order, a rounding error of the
-cancelled terms. Moving each intermediate result by its rounding shows it (Vignes, "A stochastic
+Perturbed inputs do not show errors of intermediate results: where equal results cancel, the
+reference may give an exact zero, and a right op, which adds in another order, a rounding error of
+the cancelled terms. Moving each result by its rounding shows this error (Vignes, "A stochastic
 arithmetic for reliable scientific computation", 1993; Parker, "Monte Carlo Arithmetic", 1997).
 """
 

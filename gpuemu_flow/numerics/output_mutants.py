@@ -133,8 +133,8 @@ def plant(
     inputs, expected : mapping of str to ndarray
         The case's inputs; the reference's outputs, which may be float64 for narrower ones.
     seed : int
-        The case's seed, which decides which tensor, row or element is hit. The same seed, the same
-        bug.
+        The case's seed, which decides which tensor, row or element is hit. The same seed plants
+        the same bug.
     dtypes : mapping of str to str, optional
         Dtype of each output, where `expected` is wider.
     evaluate : Evaluate, optional

@@ -73,11 +73,12 @@ def overflowing(inputs: Arrays) -> dict[str, NDArray[Any]]:
 
     Notes
     -----
-    A sum of n terms may become infinite where n times the sum of the terms of one sign leaves
-    float32, and NaN where that is so of both signs. The factor n covers weights that are divided by
-    their sum only at the end, as in an online softmax.
+    A sum of n terms may become infinite where n times the sum of the terms of one sign exceeds the
+    range of float32, and NaN where both signs exceed it. The factor n covers weights that are
+    divided by their sum only at the end, as in an online softmax.
 
-    Sums of two (``a + b``), those of other libraries and of methods in C (``a.dot(b)``) stay.
+    Sums of two (``a + b``), those of other libraries and of methods in C (``a.dot(b)``) are left
+    unchanged.
     """
     return wrapped(inputs, _Overflowing)
 

@@ -50,7 +50,7 @@ class Perturbation:
 
     Notes
     -----
-    Only what is finite and not zero changes. No method modifies `inputs64`.
+    Only finite values other than zero change. No method modifies `inputs64`.
 
     One rounding of a float32 subnormal is half of 2**-149, whatever its size, since an op may scale
     its inputs first. Where the op computes in a wider type, subnormals move as all other values do.
@@ -74,8 +74,7 @@ class Perturbation:
     def keyed(self, draw: int) -> Arrays:
         """Change values as `independent` does with one unit, but equal values alike in all inputs.
 
-        Ties stay ties and a difference of equal values stays zero, so that only what rounding can
-        change is changed.
+        Ties stay ties and a difference of equal values stays zero, as they do under rounding.
         """
         key = np.uint64(self._rng.derive(f"auto/keyed/{draw}").gen_u64())
 

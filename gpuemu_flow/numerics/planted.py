@@ -70,7 +70,7 @@ def _partial_tile(size: int) -> tuple[int, int] | None:
 
 
 def tail_zeroed(axis: int) -> Planter:
-    """Set the last, partial tile of an axis to 0."""
+    """Return a planter that sets the last, partial tile of an axis to 0."""
 
     def make(site: Site) -> Array | None:
         found = _partial_tile(_axis_size(site, axis))
@@ -103,12 +103,12 @@ def _zeroed(site: Site, axis: int, which: slice) -> Array:
 
 
 def shifted(site: Site) -> Array | None:
-    """Shift the last axis by one: every element becomes its neighbour's."""
+    """Shift the last axis by one: every element gets its neighbour's value."""
     return np.roll(site.values, 1, axis=-1) if _axis_size(site, -1) > 1 else None
 
 
 def last_tile_share(site: Site) -> Array | None:
-    """Drop the share of a sum over the longest dim that its last tile of 32 contributes."""
+    """Keep only the share of a sum over the longest dim that its last tile of 32 contributes."""
     if not site.is_float or site.longest <= 32:
         return None
     width = site.longest % 32 or 32
@@ -116,7 +116,7 @@ def last_tile_share(site: Site) -> Array | None:
 
 
 def scaled(factor: float) -> Planter:
-    """Multiply all values by a factor."""
+    """Return a planter that multiplies all values by a factor."""
 
     def make(site: Site) -> Array | None:
         return site.wide() * factor if site.is_float else None

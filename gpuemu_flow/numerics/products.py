@@ -50,7 +50,7 @@ class Edit:
 
 
 def wrapping_edits(tree: ast.Module, wrap: str) -> Iterator[Edit]:
-    """Wrap the values that a rounded shadow rounds in calls of `operand.rounded`.
+    """Yield the edits that wrap values in calls of `operand.rounded`, for a rounded shadow.
 
     Parameters
     ----------

@@ -1,15 +1,15 @@
 """Relations between wrong outputs and the reference's, as formulas that can be tested on any case.
 
 A relation predicts the wrong output of every case. It counts as found if, in every case that was
-looked at, it explains nine tenths of the error of nearly all wrong elements. What merely looks
-alike (a repeat, where neighbours hardly differ) does not count.
+looked at, it explains nine tenths of the error of nearly all wrong elements. A mere likeness (a
+repeat, where neighbours hardly differ) does not count.
 
 ==================  ==============================================================================
 kind                actual is
 ==================  ==============================================================================
 ``factor``          a constant, or a function of a dim's size, times expected
 ``offset``          a constant more than expected
-``power``           a root, square, reciprocal, logarithm of expected
+``power``           a root, square, reciprocal, logarithm, exponential or magnitude of expected
 ``clamped``         expected with negative (or positive) elements as 0
 ``transposed``      expected with two axes swapped
 ``reshaped``        the elements of expected in the order that they have with axes exchanged
@@ -106,7 +106,7 @@ class ObservedCase:
         Dtypes of the outputs.
     inputs, actual, expected : mapping of str to ndarray
     passed : bool
-        The case passed: what is predicted must not be far from it.
+        True if the case passed: a prediction must then be close to `actual`.
     """
 
     dims: Mapping[str, int]
@@ -179,8 +179,8 @@ def _foretells_what_is_not(
 ) -> bool:
     """Tell whether the prediction for a right element is off by more than rounding explains.
 
-    Otherwise a relation of few elements of a row would be taken for one of all elements: a maximum
-    that begins at 0 is nearly that of a row whose last element is 0.
+    Without this test a relation of one element of a row could be reported for a bug of the whole
+    row: if a maximum starts from 0, the outputs nearly equal those for a last element of 0.
     """
     sizes = np.abs(expected[np.isfinite(expected)])
     scale = float(np.median(sizes)) if sizes.size else 0.0
@@ -192,7 +192,7 @@ def _foretells_what_is_not(
 
 
 def output_relations(seen: ObservedCase) -> set[Relation]:
-    """Return every relation of the outputs alone that explains a failing case."""
+    """Return every relation that explains a failing case without running the reference again."""
     wrong = seen.wrong
     if not wrong:
         return set()
@@ -206,7 +206,7 @@ def output_relations(seen: ObservedCase) -> set[Relation]:
 
 
 def predict(relation: Relation, seen: ObservedCase) -> bool:
-    """Tell whether a relation of outputs alone holds in a case, failing or not."""
+    """Tell whether a relation of `output_relations` holds in a case, failing or not."""
     with np.errstate(all="ignore"):
         for name in seen.actual:
             mask = seen.wrong.get(name, np.zeros(seen.actual[name].shape, bool))
@@ -249,7 +249,7 @@ def _predictions(
 
 
 def _wrapped(expected: Float64Array) -> Iterator[tuple[Relation, Float64Array]]:
-    """Yield the expected integers wrapped to fewer bits."""
+    """Yield relations to the expected integers wrapped to fewer bits, with those integers."""
     for bits in (8, 16, 32):
         whole = 2.0**bits
         for sign, least in (("", -whole / 2), ("u", 0.0)):

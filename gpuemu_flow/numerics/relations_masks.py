@@ -10,7 +10,7 @@ kind                what the op does
 ``masked-tiles``    treats values beyond a dim's whole tiles, or beyond its first one, as 0
 ``overread``        includes one element too many: the first of the next row
 ``tile-edge``       leaves out the last index of each tile of a dim, or counts it twice
-``mask-shift``      combines each index of an input with what belongs to the next, or previous, one
+``mask-shift``      combines each index of an input with the next, or previous, index of the others
 ``place``           goes wrong at the last (or first) index of an axis and nowhere else
 ==================  ==============================================================================
 
@@ -104,7 +104,7 @@ def _compared(seen: ObservedCase, prediction: Prediction, fewest: int) -> bool |
 
 
 def _hypotheses(seen: ObservedCase, *, new: bool = False) -> Iterator[Hypothesis]:
-    """Make every hypothesis, or with `new` those that apply to this case."""
+    """Yield every hypothesis, or with `new` only those that apply to this case."""
     yield from unwritten(seen, new=new)
     for dim, size in seen.dims.items():
         places = [

@@ -2,7 +2,7 @@
 
 A step of `rng.next_word` uses shifts and exclusive-ors only, so it is linear over GF(2): the words
 that follow a state are the exclusive-or of the words that follow its set bits. Hence tables made
-once, from the 128 states with one bit set, give what follows any state.
+once, from the 128 states with one bit set, give the words that follow any state.
 See Haramoto et al., "Efficient jump ahead for F2-linear random number generators", 2008.
 
 A *state* is a pair of words (older, newer); bit ``j`` of a state is bit ``j`` of the older word for

@@ -1,6 +1,6 @@
 """Draw many values at once, by generators that advance together (lanes).
 
-The lanes start far apart in one stream, or one at the start of each of many streams. Their states
+The lanes start far apart in one stream, or each at the start of its own stream. Their states
 are rows of uint64; a transposition restores the order of the stream.
 """
 

@@ -1,7 +1,7 @@
 """The streams of several seeds, drawn from together: a row of values for each of them.
 
-Each row is what `rng.SeededRng` gives for its seed, bit for bit. For many short rows, all streams
-take a step with the same few vector operations.
+Each row holds the values that `rng.SeededRng` gives for its seed, bit for bit. For many short rows,
+all streams take a step with the same few vector operations.
 """
 
 from __future__ import annotations

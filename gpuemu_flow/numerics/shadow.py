@@ -1,7 +1,7 @@
 """The float32 shadow of a reference: its source with float64 replaced by float32.
 
 References often ask for float64 by name; called with float32 inputs they then compute in float64
-all the same. Their shadow does the same steps in float32, and so shows what rounding does to them.
+all the same. Their shadow does the same steps in float32, and so shows the effect of rounding.
 A *rounded* shadow also rounds values to a narrow type as it computes, if requested; see `operand`.
 """
 
@@ -143,7 +143,7 @@ class _Finder:
                 yield from self._string(node, expects_dtype=id(node) in dtype_nodes)
 
     def _dtype_expressions(self) -> Iterator[tuple[int, str]]:
-        """Map ids of expressions where a dtype is expected to the text for float32 there."""
+        """Yield the id of each expression where a dtype is expected, and its text for float32."""
         for node in ast.walk(self._tree):
             if not isinstance(node, ast.Call):
                 continue

@@ -1,8 +1,8 @@
 """Float32 arrays whose arithmetic stays in float32, whatever wider numbers they meet.
 
 ``np.sqrt(n)`` is a float64, ``np.arange(n)`` holds int64 and ``np.zeros(n)`` float64: by numpy's
-rules each of them turns all that follows into float64, and a reference in float32 would show the
-rounding of its inputs alone. In a kernel such numbers are float32 like all the others.
+rules each of them turns all that follows into float64, and a reference in float32 would show only
+the rounding of its inputs. In a kernel such numbers are float32 like all the others.
 """
 
 from __future__ import annotations

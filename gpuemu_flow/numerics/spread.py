@@ -107,7 +107,10 @@ class Spread:
         self._fold(self._changed(values) / FACTOR, self._flushed)
 
     def add_beyond(self, values: NDArray[Any]) -> None:
-        """Add a right result of arithmetic beyond float32's range; integers get no verdict then."""
+        """Add a right result of arithmetic beyond float32's range.
+
+        Integers that it changes have no verdict.
+        """
         if self.fmt is None:
             self._beyond |= values != self._raw
             self.unstable |= self._beyond
@@ -166,7 +169,10 @@ class Spread:
         np.fmax(self._magnitude, np.where(self._power_like, size, 0.0), out=self._magnitude)
 
     def exclude_overflow(self, at_headroom: NDArray[Any]) -> None:
-        """Withhold the verdict where the shadow overflows at large |x| and results are powers."""
+        """Withhold the verdict where the shadow overflows at large |x|.
+
+        A result that grows exponentially is exempt.
+        """
         if self.fmt is not None:
             overflows = ~np.isfinite(to_float64(at_headroom))
             self.unstable |= self.finite & overflows & self._power_like
@@ -246,7 +252,7 @@ class Spread:
         scale: Float64Array,
         judged: BoolArray,
     ) -> ElementBound:
-        """Return the bound from the errors measured at each element and at its peers."""
+        """Return the bound from errors at each element and at results of the same power of two."""
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         allowed = spread
         if self._largest > 0.0:
@@ -259,7 +265,7 @@ class Spread:
         return ElementBound(allowed, self.unstable if self.unstable.any() else None)
 
     def _excuse(self, error: Float64Array, judged: BoolArray, without: ElementBound) -> Excuse:
-        """Sum up the drawn errors of rounded operands.
+        """Return the condition that errors drawn with rounded operands give.
 
         The variance is the mean over an element's binade, plus the variance of rounding the output,
         plus the square of `error`.

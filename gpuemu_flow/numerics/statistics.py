@@ -33,8 +33,8 @@ def sample_positions(count: int) -> NDArray[np.intp] | None:
     """Return flat positions of the sampled elements in ascending order; None = take all of them.
 
     One position out of each of `SAMPLE_SIZE` equal spans, at a place in the span that a
-    multiplicative hash of its number decides: the same for every output of that size, and in no
-    step with rows or tiles.
+    multiplicative hash of the span's number decides. The positions are the same for every output of
+    that size, and do not align with rows or tiles.
 
     The rank of a sampled percentile p then has a standard error of at most
     ``sqrt(p (1 - p) / SAMPLE_SIZE)``: with 99 % confidence p50 lies between the exact 48th and
@@ -127,7 +127,7 @@ class Totals:
     ) -> None:
         """Include the largest errors of judged elements, without counting them.
 
-        `start` is the flat position of the first, or the positions of all of them.
+        `start` is the flat position of the first element, or an array with those of all elements.
         """
         if actual.size == 0:
             return
@@ -246,7 +246,7 @@ def combine(
         One per output. The worst element is that of the output with the largest share; its index
         is in that output's shape.
     unjudged : int, optional
-        Elements that count as without a verdict, where these are more than the comparison says.
+        Number of elements without a verdict, in place of the number that `parts` give.
     """
     count = sum(totals.count for totals, _, _ in parts)
     if count == 0:

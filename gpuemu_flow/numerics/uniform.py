@@ -61,8 +61,8 @@ def fill_uniform(
     dtype : str
         Name or alias.
     protocol_v1 : bool
-        True to give, for bfloat16, what gpuemu sends under that label: the bit patterns of the
-        float16 values, which are other numbers as bfloat16.
+        True to give, for bfloat16, the same bytes as gpuemu sends under that label: the bit
+        patterns of float16 values, which stand for other numbers in bfloat16.
 
     Returns
     -------

@@ -1,6 +1,6 @@
 """Outputs of a case under other legal executions on hardware, besides the op's own.
 
-They travel with the op's outputs, under names of their own, to where outputs are judged.
+Until they are judged, they are kept among the op's outputs, under names of their own.
 """
 
 from __future__ import annotations
