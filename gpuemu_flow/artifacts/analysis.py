@@ -85,7 +85,7 @@ class KernelAnalysis:
         *bases : str
             Distinct first segments of opcodes, such as ``ld``.
         where : callable, optional
-            Called once per distinct opcode.
+            Tells whether to include an opcode; called once per distinct opcode.
         """
         found = [
             self.by_opcode[opcode]

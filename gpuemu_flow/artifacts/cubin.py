@@ -1,9 +1,10 @@
 """Resources of the kernels in a cubin, read from the ELF file itself: no NVIDIA tool needed.
 
-Measured facts, against ``cuobjdump -res-usage``, ``nvdisasm`` and ``ptxas -v`` for sm_75 to
-sm_121: registers, stack and spill records of ``.nv.info``; sizes of ``.nv.shared`` sections, which
-on sm_90 and later hold 1,024 bytes that are not the kernel's; spill bytes from the size field of
-the spilling instructions. ptxas 12.6 was the first seen to record spills, 12.4 does not.
+These readings were compared with ``cuobjdump -res-usage``, ``nvdisasm`` and ``ptxas -v`` for sm_75
+to sm_121: registers, stack and spill records of ``.nv.info``; sizes of ``.nv.shared`` sections,
+which on sm_90 and later hold 1,024 bytes that are not the kernel's; spill bytes from the size field
+of the spilling instructions. Among the versions tried, 12.6 is the oldest ptxas that records
+spills; 12.4 does not.
 """
 
 from __future__ import annotations
@@ -67,10 +68,10 @@ class CubinKernel:
     stack_bytes, frame_bytes : int
         Per thread: the whole call tree's, and the function's own. With recursion the first is 0.
     shared_bytes : int
-        Static shared memory per block, without what the driver reserves.
+        Static shared memory per block, without the driver's reserved part.
     spill_stores, spill_loads : int or None
-        Instructions; None if unknown, for a kernel with a stack and a ptxas before 12.6, which
-        records no spills.
+        Numbers of instructions. None if unknown: the kernel has a stack, and its ptxas is older
+        than 12.6 and records no spills.
     spill_store_bytes, spill_load_bytes : int or None
         As ``ptxas -v`` counts them; None when unknown.
     barriers, parameter_bytes : int
@@ -107,8 +108,8 @@ class CubinKernel:
 class Cubin:
     """A cubin: its architecture, the tool that made it, and its kernels by name.
 
-    ``arch`` is ``sm_90a`` where the file says so, else ``sm_90``. ``tool_version`` is that of
-    ptxas, ``13.0.88``, or empty when the file does not record it.
+    ``arch`` keeps a suffix that the file records (``sm_90a``). ``tool_version`` is the version of
+    ptxas, such as ``13.0.88``, or empty when the file does not record it.
     """
 
     arch: str

@@ -104,8 +104,8 @@ def _immediate_post_dominators(graph: ControlFlowGraph) -> list[int] | None:
     """Find the immediate post-dominator of each block; ``len(graph)`` is the end of the kernel.
 
     The algorithm is that of Cooper, Harvey and Kennedy (2001) on the reversed graph. The result is
-    None if it takes more steps than its bound. Blocks from which the end cannot be reached get the
-    end.
+    None if that takes too many steps. A block from which the end cannot be reached gets the end as
+    its post-dominator.
     """
     end = len(graph)
     order = _reverse_postorder_from_end(graph)

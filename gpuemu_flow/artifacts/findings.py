@@ -13,8 +13,8 @@ from gpuemu_flow.quick_dataclass import dataclass
 class PtxLocation:
     """A place in the PTX, and in the source that it was compiled from.
 
-    ``source_line`` is 0 without line information; ``call_file``/``call_line`` is where inlined
-    code was called.
+    ``source_line`` is 0 without line information; ``call_file``/``call_line`` is the call
+    site of inlined code.
     """
 
     line: int = 0

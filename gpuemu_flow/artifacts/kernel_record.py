@@ -14,7 +14,7 @@ from gpuemu_flow.types import Verdict
 
 @dataclass(frozen=True)
 class UncheckedRule:
-    """A rule that had nothing to look at, and why."""
+    """A rule that could not judge a kernel, and the reason."""
 
     rule: str
     reason: str

@@ -44,9 +44,10 @@ class LintResult:
     violations : tuple of Violation
         In rule order; accepted ones carry their reason in ``allowed``.
     unchecked : tuple of UncheckedRule
-        Rules that could say nothing, so that silence is not taken for a pass.
+        Rules that could not judge the kernel. They are listed so that nobody takes the absence of
+        violations for a pass.
     problems : tuple of Problem
-        About the policy and the allowances themselves.
+        Problems of the policy and of the allowances.
     """
 
     kernel: str

@@ -18,7 +18,7 @@ _MIN_REGISTERS_WITH_CALLS = 24
 
 @dataclass(frozen=True)
 class Pressure:
-    """The most 32-bit registers live at once, and the instruction where that is."""
+    """The maximum number of 32-bit registers live at once, and the instruction that reaches it."""
 
     max_live: int
     instruction: int
@@ -154,7 +154,8 @@ def estimate_registers(pressure: int, has_calls: bool, bounds: LaunchBounds) -> 
     """Estimate the number of registers per thread that ptxas will use.
 
     The estimate is ``min(cap, max(8, max live, 24 with calls))``, with the cap of `register_cap`.
-    On 894 kernels of published packages, not used to find it: Pearson 0.93, mean error 17 %.
+    On 894 kernels of published packages that were not used to fit it, the correlation with ptxas
+    (Pearson) is 0.93 and the mean error 17 %.
     """
     floor = _MIN_REGISTERS_WITH_CALLS if has_calls else _MIN_REGISTERS
     return min(register_cap(bounds), max(floor, pressure))

@@ -34,7 +34,7 @@ class ArchLimits:
     shared_bytes : int
         Shared memory per multiprocessor.
     block_shared_bytes : int
-        Most that one block may ask for.
+        Maximum that one block may request.
     reserved_bytes : int
         Taken from each block's shared memory by the system.
     barrier_factor : int
@@ -103,7 +103,7 @@ class Occupancy:
         All limits that are reached at `blocks`: ``warps``, ``blocks``, ``registers``,
         ``shared``, ``barriers``, or ``launch`` when the block itself is too large.
     threads : int
-        Threads per block that this holds for.
+        Threads per block for which the figures hold.
     assumed_threads : bool
         True when nothing states the block size and `threads` is a guess.
     """
@@ -153,7 +153,7 @@ def occupancy(
     shared_bytes : int
         Static and dynamic shared memory per block, without the reserved part.
     barriers : int
-        Named barriers per block; counts from sm_90 on.
+        Named barriers per block; a limit only from sm_90 on.
 
     Notes
     -----

@@ -97,7 +97,7 @@ def parse_allowances(
 
 
 def _next_code_line(lines: list[bytes], number: int) -> int:
-    """Return the next line that is neither empty nor a comment, within a screenful."""
+    """Return the next code line, neither empty nor a comment, within 40 lines; else `number`."""
     for following in range(number + 1, min(number + 40, len(lines)) + 1):
         text = lines[following - 1]
         if text.strip() and not _COMMENT_LINE.match(text):

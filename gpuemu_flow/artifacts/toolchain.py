@@ -160,7 +160,7 @@ def find_tools(
         Tool name to path, or to the name of a program on ``PATH``; one that is not there is a
         problem, and the search goes on.
     environment : mapping, optional
-        Where ``PATH`` is taken from; `os.environ` by default.
+        Environment variables, for ``PATH``; `os.environ` by default.
     site_packages : sequence of Path, optional
         Folders with installed packages; this interpreter's by default.
     names : sequence of str
@@ -201,7 +201,7 @@ def tool_places(
 ) -> list[tuple[str, str]]:
     """Return every path where a tool may lie with its origin, in order of preference.
 
-    The files need not exist: whoever watches these places notices when a tool appears.
+    The files need not exist: a caller can watch these paths to notice when a tool appears.
     """
     environment = os.environ if environment is None else environment
     if site_packages is None:

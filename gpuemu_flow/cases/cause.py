@@ -55,9 +55,9 @@ class Cause:
         The condition; empty for a relation.
     relation : RelationName or None
     counts : Counts
-        Counts of the new cases if it is stated, else of the run's own cases. For a relation:
-        ``inside`` failing cases, of which it explains ``inside_failed``, and ``outside`` passing
-        cases, of which ``outside_failed`` contradict it.
+        Counts of the new cases if the cause is stated, else of the run's own cases. For a relation,
+        ``inside`` counts the failing cases, ``inside_failed`` those that the relation explains,
+        ``outside`` the passing cases, and ``outside_failed`` those that contradict the relation.
     members : tuple of (str, int)
         The failing cases that it explains.
     """

@@ -73,7 +73,7 @@ PREFERENCE = (
 
 
 def sizes_of(case: Case) -> dict[str, int]:
-    """Map the case's dims to sizes, or without a schema its axes (``x[-1]`` is x's last)."""
+    """Map each dim of a case to its size; without a schema, each axis (``x[-1]``: x's last)."""
     if case.dims:
         # What is an expression says no more than the dims that it is made of.
         names = {name for name, _ in case.dims}

@@ -107,7 +107,8 @@ class Coverage:
     def add(self, op: str, case: Case, verdict: Verdict) -> None:
         """Count a case as exercised if it was judged, else as one without a verdict.
 
-        Where a dim has size 0, the shapes of the outputs are all that there is to judge.
+        An inconclusive case with a dim of size 0 counts as exercised, too: it has no values to
+        judge, only the shapes of its outputs.
         """
         cell = Cell(op, case.dtype, case.shape_class, case.layout, case.strategy)
         empty = case.shape_class == "empty" and verdict is Verdict.INCONCLUSIVE

@@ -64,7 +64,7 @@ class Designer:
     Parameters
     ----------
     classes, strategies, layouts : tuple of str
-        Values to choose from; `classes` with the likeliest revealers first.
+        Values to choose from; in `classes`, those likeliest to reveal bugs come first.
     targets : tuple of int
         Inputs that can be singled out.
     """
@@ -114,9 +114,9 @@ class Designer:
         return Combination(shape_class, strategy, layout, target)
 
     def _next_target(self, strategy: str) -> int | None:
-        """Choose the target: all inputs and single inputs in turn; for `special` single ones first.
+        """Choose the target: all inputs or one input, in turn; `special` begins with single inputs.
 
-        If all inputs held NaN at once, an op that ignores the NaN of one input would look right.
+        If all inputs held NaN at once, an op that ignores the NaN of one input would pass.
         """
         if not self.targets:
             return None

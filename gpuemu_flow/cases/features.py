@@ -1,7 +1,7 @@
 """Features that failing cases share and passing ones lack, and failures grouped by them.
 
-The simplest condition that holds for every failing and nearly no passing case is found; pairs are
-tried only where no single condition tells them apart.
+The search finds the simplest condition that holds for every failing case and for nearly no passing
+case. It tries pairs of conditions only if no single condition does so.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def input_values(case: Case, spec: InputSpec) -> Array:
     Raises
     ------
     GenerateError
-        A function of the user's that should have returned the values did not.
+        The user's function that generates the values failed or was not called.
     """
     if spec.is_generated:
         return decode_values(spec)
@@ -70,7 +70,7 @@ def _finished(
 
 
 def _compared(case: Case, rule: ValueRule) -> dict[str, Array]:
-    """Return the values of the other input with which a rule compares."""
+    """Return, by name, the values of the input with which a rule compares; empty if none."""
     return {
         spec.name: input_values(case, spec)
         for spec in case.inputs
@@ -108,7 +108,7 @@ def materialise_each(cases: Sequence[Case]) -> Iterator[dict[str, Array]]:
 
 
 def _drawn_alike(cases: Sequence[Case]) -> dict[tuple[int, int], Array]:
-    """Return values of inputs that several cases have alike, by numbers of case and input."""
+    """Return values of small inputs by (case, input position); similar ones are drawn together."""
     alike: dict[tuple[Any, ...], list[tuple[int, InputSpec]]] = {}
     for number, case in enumerate(cases):
         for spec in case.inputs:

@@ -1,4 +1,4 @@
-"""Values of inputs that a function of the user's returned: in a case, as text."""
+"""Values of inputs that a user's function returned, stored in the case as text."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def fault_of(given: GeneratedValues) -> Problem:
 
 
 def case_fault(case: Case) -> GeneratedValues | None:
-    """Return the reason why an input of the case has no values; None if all can be made."""
+    """Return the failure of a function that generates an input of the case; None without one."""
     for spec in case.inputs:
         if spec.is_generated and spec.given is not None and spec.given.slug:
             return spec.given

@@ -1,7 +1,7 @@
 """Inputs that are several tensors and one argument: complex numbers, and lists of tensors.
 
-All that draws, lays out, moves, shrinks and reports inputs sees the members, which are tensors like
-any other; the program gets them joined. See `runners.grouping`.
+Code that draws, lays out, moves, shrinks or reports inputs handles the members, which are ordinary
+tensors. Only the program gets the members joined into one argument. See `runners.grouping`.
 """
 
 from __future__ import annotations

@@ -47,10 +47,10 @@ class Hypothesis:
     inside_failed, inside, outside_failed, outside : int
         Numbers of cases.
     chance : float
-        The chance by Fisher's exact test, at most 1, corrected for the number of conditions.
+        The p-value of Fisher's exact test, corrected for the number of conditions; at most 1.
     tried : int
-        Number by which the correction multiplies: conditions, or pairs, that differ on the cases,
-        and every bound that was possible.
+        Factor of the correction: the number of single conditions that differ on the cases, plus
+        that of all possible bounds; for a pair, the number of pairs of these.
     """
 
     predicates: tuple[Predicate, ...]
@@ -165,7 +165,7 @@ def chance_of(
 
 
 def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -> float:
-    """Compute the p-value of Fisher's exact test: so many or more failing cases by chance.
+    """Compute the p-value of Fisher's exact test: at least `inside_failed` failures by chance.
 
     One-sided: the upper tail of the hypergeometric distribution.
     """

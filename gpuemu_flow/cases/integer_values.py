@@ -1,12 +1,12 @@
 """Value strategies for integers and booleans.
 
-What a strategy means for integers: `negative` of an unsigned type draws from the end of its upper
-half (negative if read as signed); `special` has the smallest and largest value and 0 in place of
--Inf, +Inf and NaN; `extremes` the same in every second row, and magnitudes up to the root of the
-largest in the others. With a range every value lies in it under every strategy. Booleans are the
-signs of 8-bit integers: `negative` is all false, `offset` all true. But `sparse` and `special` have
-rows in which one element alone is true or false, since an op that reduces them (all, any) may stop
-reading early: elsewhere the first elements decide.
+For integers, strategies have these meanings: `negative` of an unsigned type draws from the end of
+its upper half (negative if read as signed); `special` has the smallest and largest value and 0 in
+place of -Inf, +Inf and NaN; `extremes` the same in every second row, and magnitudes up to the root
+of the largest in the others. With a range every value lies in it under every strategy. Booleans are
+the signs of 8-bit integers: `negative` is all false, `offset` all true. But `sparse` and `special`
+have rows in which one element alone is true or false, since an op that reduces them (all, any) may
+stop reading early: elsewhere the first elements decide.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def draw_bools(strategy: str, rows: ManyRows) -> NDArray[np.bool_]:
 
 
 def _leave_alone(signs: NDArray[np.bool_], rows: ManyRows, *, value: bool) -> None:
-    """Give one element of two rows in three, at a random place, a value that no other has."""
+    """Set two rows in three to `value` at one random place, and to its opposite elsewhere."""
     chosen = ~rows.every(3) if rows.number > 1 else np.ones((len(signs), 1), np.bool_)
     tensors, numbers = np.nonzero(chosen)
     signs[tensors, numbers] = not value
@@ -173,7 +173,7 @@ def _ranged(strategy: str, rows: ManyRows, first: int, end: int) -> Array:
 def _near_the_first(rows: ManyRows, first: int, span: int) -> Array:
     """Draw values whose distances from `first` have a uniformly distributed number of bits.
 
-    Short tensors are addressed by indices near the start, and limits lie there.
+    Valid indices of short tensors are near `first`, and so are the limits of such indices.
     """
     bits = rows.rngs.ranges(rows.count, 1, span.bit_length() + 1)
     words = rows.rngs.u64(rows.count) >> (64 - bits).astype(np.uint64)

@@ -20,7 +20,7 @@ Correct = Callable[[Candidate], "Candidate | None"]
 
 
 def corrector(schema: OpSchema | None, start: Candidate) -> Correct:
-    """Return a function that changes a candidate so that it satisfies the schema, or gives None.
+    """Return a function that makes a candidate satisfy the schema, or returns None if it cannot.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def corrector(schema: OpSchema | None, start: Candidate) -> Correct:
 def _as_returned(schema: OpSchema, start: Candidate, candidate: Candidate) -> Candidate | None:
     """Return the candidate if its sizes and the values from functions are unchanged.
 
-    What such a function would return for other sizes is not known here.
+    The values that the functions would return for other sizes are not known here.
     """
     if dict(candidate.dims) != dict(start.dims):
         return None

@@ -54,7 +54,7 @@ def facts_of(case: Case) -> CaseFacts:
 
 
 def _of_input(values: NDArray[Any], kind: str) -> tuple[set[str], dict[str, float]]:
-    """Return flags and measures of one input, whose dtype is of a kind such as ``float``."""
+    """Return marks and measures of one input, whose dtype is of a kind such as ``float``."""
     rows = _rows(values)
     if kind == "bool":
         return _of_truths(rows, single=not values.ndim), {}
@@ -97,7 +97,7 @@ def _rows(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _of_values(rows: NDArray[np.float64], *, floating: bool) -> tuple[set[str], dict[str, float]]:
-    """Return flags and measures of one input, given as rows of its last axis."""
+    """Return marks and measures of one input, given as rows of its last axis."""
     marks: set[str] = set()
     finite = np.isfinite(rows)
     values = rows[finite]

@@ -59,8 +59,8 @@ class Minimized:
     calls : int
         Calls of the predicate.
     one_minimal : bool
-        Within what the strategy changes, the whole neighbourhood was searched in vain: no element
-        can be zeroed, no smaller size of a dim fails (for the next smaller size all slices that
+        True if no single step that the strategy allows makes the case smaller: no element can be
+        zeroed, no smaller size of a dim fails (for the next smaller size all slices that
         drop one run of indices were tried, for the others the first and last indices, windows at
         the failing element, even spacing and the slices with most non-zero values), and no input
         can be made contiguous. False when the budget ended first.
@@ -106,8 +106,8 @@ def minimise(
     schema : OpSchema, optional
         The op's dims and ranges of values; None for plain shapes, whose axes shrink down to 1.
     dims : mapping of str to int, optional
-        The case's sizes of the schema's dims; empty for a case of a whole fixed shape, whose axes
-        are plain then.
+        The case's sizes of the schema's dims. If empty, as for a case of a whole fixed shape, axes
+        shrink as they do without a schema.
     layouts : mapping of str to str, optional
         Memory layout of each input; by default contiguous.
     failing : mapping of str to int, optional

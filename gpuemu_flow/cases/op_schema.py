@@ -104,8 +104,8 @@ class OpSchema:
     outputs : tuple of TensorDef
         Empty when the schema does not say.
     fixed_shapes : tuple of shape
-        Whole shapes that every input takes at once, beside those that the dims allow (or instead of
-        them where there are no dims).
+        Whole shapes. A case with one gives it to every input. They are used in addition to the
+        shapes from the dims, or alone if there are no dims.
     derived : tuple of DerivedDim
         Each dim comes after those that it needs.
     limits : tuple of (str, str, str)
@@ -293,13 +293,13 @@ def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSch
     """Restrict the schema to exactly the given shapes; return one schema for each.
 
     A shape with as many sizes as the schema has dims gives these dims their sizes, in schema order
-    (``7x3x5`` for a matmul of M, K, N). Otherwise it is the shape of each input, of an op whose
-    inputs may have any rank; see `takes_any_rank`.
+    (``7x3x5`` for a matmul of M, K, N). Any other shape is given to every input, which is
+    possible only for an op whose inputs may have any rank; see `takes_any_rank`.
 
     Raises
     ------
     ValueError
-        A shape is neither; the message says which shapes are possible.
+        A shape cannot be used in either way; the message says which shapes are possible.
     """
     names = [dim.name for dim in schema.dims]
     any_rank = takes_any_rank(schema)

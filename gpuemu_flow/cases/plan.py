@@ -5,7 +5,7 @@ bugs, then every shape class, strategy and layout not yet used, then each input'
 values. After this set come the pairs (class, strategy), (class, layout), (strategy, layout) and
 (strategy, input) not yet met, and then seeded choices without end. The sequence depends on the
 schema, the strategies and the layouts; only the random part of it and the data depend on the seed.
-The sequence does not depend on the number of cases: a shorter plan begins a longer one.
+The sequence does not depend on the number of cases: each plan is the beginning of every longer one.
 
 In one case a strategy and a layout apply to all inputs. In the next they apply to one input, while
 the other inputs are ``normal`` and contiguous.
@@ -166,10 +166,10 @@ def _with_ends(
     found: tuple[Bound | None, ...],
     ended: Counter[tuple[Bound | None, ...]],
 ) -> InputSpec:
-    """Return the recipe, in which the first cases have the ends of the input's range.
+    """Return the recipe, which in the first cases with a range demands the ends of the range.
 
-    A range that depends on dims differs from size to size: the last row of a table of one row says
-    nothing about the last of 257 rows.
+    A range that depends on dims counts anew for each size: an index of the last row of a table of
+    one row tests nothing about the last of 257 rows.
     """
     kind, rule = DTYPES[spec.dtype].kind, spec.rule
     if ended[found] >= ENDED or kind == "bool" or 0 in spec.shape:
@@ -252,7 +252,7 @@ def _random(
 
 
 class Absences:
-    """Chooses the cases in which optional inputs are None; no strategy or layout is lost by that.
+    """Chooses the cases in which optional inputs are None, without losing a strategy or layout.
 
     A turn that falls on a case which shows a strategy or layout of the input for the first time is
     moved to a later case. One of the very first cases is always without the input, so that even
@@ -273,7 +273,7 @@ class Absences:
         turn : int
             The number of the case.
         alone : bool
-            The case is about this input alone.
+            True if the case targets only this input.
         """
         self._owed[spec.name] += _is_turn_of_none(spec, turn)
         shown = {(spec.name, "strategy", spec.strategy), (spec.name, "layout", spec.layout)}
@@ -337,7 +337,7 @@ def inputs_of(
 
 
 def _turn_of(turn: int, position: int, count: int) -> int:
-    """Choose one of `count`: each once, then pseudo-randomly, so that choices do not correlate."""
+    """Choose a number below `count`: each once, then pseudo-randomly, to avoid correlations."""
     if turn < count:
         return (turn + position) % count
     mixed = (turn * 0x9E3779B97F4A7C15 + position * 0xBF58476D1CE4E5B9) & (2**64 - 1)
@@ -346,7 +346,7 @@ def _turn_of(turn: int, position: int, count: int) -> int:
 
 
 def _even_turn_of(turn: int, position: int, count: int) -> int:
-    """Choose one of `count`: each once per `count` turns, in another order each time."""
+    """Choose a number below `count`: each once per `count` turns, in another order each time."""
     if turn < count:
         return (turn + position) % count
     again, place = divmod(turn, count)
@@ -358,8 +358,8 @@ def _even_turn_of(turn: int, position: int, count: int) -> int:
 def _with_rule(spec: InputSpec, tensor: TensorDef, turn: int, *, even: bool) -> InputSpec:
     """Return the recipe with a strategy of its kind, and a layout without repetition.
 
-    With `even`, each value of a list of scalars comes equally often: beside ragged batches each
-    mode is to meet every small length.
+    With `even`, the values of a list of scalars are used equally often, so that each mode of an op
+    on ragged batches is tested with every small length.
     """
     rule = spec.rule
     if rule is None:

@@ -333,7 +333,7 @@ WHOLE = 1 << 20
 
 
 def _between(inside: float, outside: float) -> float:
-    """Return a short number between two that leaves the first on its own side."""
+    """Return a bound of few digits that `inside` satisfies and `outside` does not."""
     if inside.is_integer() and outside.is_integer() and max(abs(inside), abs(outside)) < WHOLE:
         return inside
     middle = (inside + outside) / 2

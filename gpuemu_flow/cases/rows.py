@@ -55,7 +55,7 @@ class ManyRows:
         return (np.arange(self.number, dtype=np.int64) + start[:, None]) % kinds
 
     def every(self, kinds: int) -> NDArray[np.bool_]:
-        """Return a mask of one row in `kinds`: of several rows at least one, but not all."""
+        """Return a mask of every `kinds`-th row; it marks some, but not all, of several rows."""
         marked: NDArray[np.bool_] = self.turns(kinds) == 0
         if 1 < self.number < kinds:
             marked[~marked.any(axis=1), 0] = True
@@ -76,11 +76,10 @@ class ManyRows:
         return bits.view(np.bool_).reshape(self.shape)
 
     def sparse_zeros(self) -> NDArray[np.bool_]:
-        """Return a mask of half of the elements, but in one row of eight of all except one.
+        """Return a mask of half of the elements; in every eighth row, of all elements except one.
 
-        A row whose only unmarked element lies in its last tile shows whether that tile is read. Of
-        a single row the first element is marked and the last one is not: a bias that begins with 0
-        is a bias.
+        A row whose only unmarked element lies in its last tile shows whether that tile is read. If
+        there is only one row, its first element is marked and its last one is not.
         """
         zeros = self.coin_flips()
         if self.number > 1:

@@ -172,7 +172,7 @@ def _bounded(values: Array, setting: Setting) -> Array:
 
 
 def _mix_in(values: Array, setting: Setting, strategy: str) -> None:
-    """Write some of each of the rule's own values over other elements, in place."""
+    """Overwrite some elements, in place, with the values that the rule lists."""
     rule, flat = setting.rule, values.reshape(-1)
     rng = setting.rng.derive("values")
     palette = np.array(rule.values).astype(values.dtype)
@@ -197,7 +197,7 @@ def _mix_in(values: Array, setting: Setting, strategy: str) -> None:
 
 
 def _neighbours(values: Array, setting: Setting) -> Array:
-    """Return a neighbouring value of each element: the next one, or the previous of the largest."""
+    """Return the next larger value of each element, or the next smaller one at the upper bound."""
     if setting.floating:
         top = float_limits(setting.dtype).max
         high = np.array(top if setting.high is None else min(setting.high, top))

@@ -37,9 +37,9 @@ def op_samples(
 
 
 def sample_cases(cases: Sequence[Case]) -> list[Case]:
-    """Select the cases whose shapes show an op's traits: the largest of its first eight.
+    """Select the cases whose shapes show an op's traits: the four largest of its first eight.
 
-    Tiny shapes tell little (a softmax over one element is exact), and more cases than these must
-    not change the verdict on any.
+    Tiny shapes tell little (a softmax over one element is exact). A plan with more cases gives the
+    same samples, so that it does not change the verdict on any case.
     """
     return sorted(cases[:SAMPLED], key=lambda case: (-case.numel, case.index))[:4]

@@ -410,7 +410,7 @@ class _SchemaTable:
         return TensorDef(name, tuple(known), dtype)
 
     def _as_dim(self, axis: str) -> str:
-        """Say how a size follows from a scalar; empty if none has this name."""
+        """Return a hint to derive the scalar from a size; empty if no scalar has this name."""
         scalars = self.table.get("scalars")
         if not isinstance(scalars, Mapping) or axis not in scalars:
             return ""

@@ -22,10 +22,10 @@ Classes (the values of ``Case.shape_class``; stable names)
 ==================  ==============================================================================
 
 A class concerns one dim, the focus, which changes from case to case. Each other dim takes a size of
-the class that it had least often, so that an effect of one dim is not blamed on another; where
-tensors would grow large, it takes a small size. A dim with a list of candidates takes only these,
-and is in a class if a candidate is. Where a range allows no size of a class because it has
-multiples only, the class applies to the number of multiples.
+the class that it has been used with least often, so that an effect of one dim is not blamed on
+another; where tensors would grow large, it takes a small size. A dim with a list of candidates
+takes only these, and is in a class if a candidate is. Where a range allows no size of a class
+because it has multiples only, the class applies to the number of multiples.
 """
 
 from __future__ import annotations
@@ -228,7 +228,8 @@ class ShapePlanner:
         shape_class : str
             One of `classes`, or ``random``.
         salt : int or None
-            None: choose the least used sizes. An integer decides the choice alone.
+            None: choose the least used sizes. An integer determines the choice, whatever sizes were
+            used before.
         """
         if shape_class.startswith("fixed:"):
             shape = self._schema.fixed_shapes[int(shape_class.partition(":")[2])]
@@ -267,8 +268,8 @@ class ShapePlanner:
     def _by_interest(self) -> list[int]:
         """Return dims in the order in which cases focus on them.
 
-        Dims that are summed over first (an input has them, no output does), then from the last axis
-        of the inputs to the first: kernels tile and mask the last axes.
+        Reduced dims (in an input but in no output) come first. Within each group, the order is from
+        the last axis of the inputs to the first, since kernels tile and mask the last axes.
         """
         outputs = {
             name for t in self._schema.outputs for axis in t.dims for name in self._behind(axis)

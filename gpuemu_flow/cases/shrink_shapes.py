@@ -88,7 +88,7 @@ def _may_lack(tensor: TensorDef) -> bool:
 
 
 def _schema_axes(schema: OpSchema, absent: Collection[str]) -> list[Axis]:
-    """Return the dims as axes; a dim that no tensor has shrinks the axes derived from it."""
+    """Return, as axes, the dims that occur in an input or in the expression of a derived dim."""
     axes = []
     behind = {name for dim in schema.derived for name in names_in(dim.expression)}
     for dim in schema.dims:

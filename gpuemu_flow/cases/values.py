@@ -1,9 +1,9 @@
 """Value strategies for floats, from plain to adversarial values.
 
-A *row* is the last axis; structure (a constant row, a row of -Inf) is laid on rows, because that is
-what reductions, softmax and norms work on. A 0-d tensor is a single row of one element. `uniform`
-is bit-identical to gpuemu's generator; each other strategy draws from a random domain of its own.
-Integers and booleans: `integer_values`.
+A *row* is a slice along the last axis. Structure (a constant row, a row of -Inf) applies to rows,
+since reductions, softmax and norms work on them. A 0-d tensor is a single row of one element.
+`uniform` is bit-identical to gpuemu's generator; each other strategy draws from a random domain of
+its own. Integers and booleans: `integer_values`.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def draw(
         Range of the values, both ends included. Floats outside are reflected into it, and NaN
         occurs only where one side is open. Booleans have none.
     nonfinite : bool or None
-        For floats, True keeps NaN and Inf whatever the range, False takes them out, and None does
-        as the range says.
+        For floats: True keeps NaN and Inf whatever the range, False removes them, and None lets the
+        range decide.
 
     Returns
     -------
@@ -140,7 +140,7 @@ class _Format:
 
 
 def _bits(values: Array) -> Array:
-    """Return values as unsigned integers: no branch depends on which of them change by chance."""
+    """Return the bits as unsigned integers, for sign changes without a branch on random data."""
     return values.view(np.dtype(f"u{values.itemsize}"))
 
 
@@ -236,8 +236,8 @@ def _extremes(rows: ManyRows, form: _Format) -> Array:
 
     If the largest number overflows in float32 arithmetic when it is squared, it occurs only once: a
     second one in a column would leave no finite element in a matrix product. In about every
-    second tensor, one number lies between the root and the largest: its square overflows where
-    the result need not, and that result is too far from Inf to pass for it.
+    second tensor, one number lies between the root and the largest: an op that squares it
+    overflows although its result need not, and no tolerance accepts Inf for a result so small.
     """
     limits = form.limits
     exponent = math.frexp(limits.max)[1] // 2 - 1
@@ -287,8 +287,8 @@ def _special(rows: ManyRows, form: _Format) -> Array:
     """Draw normal values with one kind of special number in each of about `SPECIAL_ROWS` rows.
 
     The kinds: a NaN, a +Inf, a -Inf, -0 in half of the row, -Inf in the whole row or in three whole
-    rows (a window of a pooling op has several), all three of NaN, +Inf and -Inf in one row (what is
-    largest of them, what is their sum?). In a dtype without Inf its largest value stands for it.
+    rows (a window of a pooling op covers several rows), and NaN, +Inf and -Inf together in one row
+    (as a test of maximum and sum). In a dtype without Inf, its largest value replaces Inf.
     """
     values = form.rounded(_normal(rows, form))
     columns = rows.random_columns()
@@ -315,7 +315,7 @@ def _put_special(
     flips: NDArray[np.bool_],
     form: _Format,
 ) -> None:
-    """Write special numbers into the chosen rows of one tensor, which has one row per row."""
+    """Write special numbers into the chosen rows of one tensor, an array of two axes, in place."""
     limits = form.limits
     infinity = math.inf if limits.has_inf else limits.max
     covered = -1

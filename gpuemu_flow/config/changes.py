@@ -80,8 +80,8 @@ def layers(
     Raises
     ------
     UsageError
-        ``unknown-profile``; ``bad-setting`` for what is not ``key=value``, and the configuration's
-        own errors for a key that is unknown and a value that is wrong.
+        ``unknown-profile``; ``bad-setting`` for a text that is not ``key=value``; for an unknown
+        key or a wrong value, the same errors as in a configuration file.
     """
     found = []
     if changes.settings:

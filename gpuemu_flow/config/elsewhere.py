@@ -1,4 +1,4 @@
-"""Keys, by name, whose loss in a wrong table would weaken a check or the sandbox."""
+"""Keys that would weaken a check or the sandbox if they were ignored in a wrong table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_OPS = {
 
 
 def _elsewhere() -> dict[str, list[OwningTable]]:
-    """Return keys whose loss weakens a check or the sandbox, each with its right table."""
+    """Map each key whose loss weakens a check or the sandbox to the tables it belongs to."""
     found: dict[str, list[OwningTable]] = {}
     for table, section, names in (
         ("[sandbox]", SANDBOX, {key.name for key in SANDBOX.keys}),

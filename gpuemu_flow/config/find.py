@@ -1,4 +1,4 @@
-"""Find the project's file without loading what reads it."""
+"""Find the project's file without importing the modules that read it."""
 
 from __future__ import annotations
 

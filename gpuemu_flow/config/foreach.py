@@ -45,7 +45,7 @@ class Folders:
     Attributes
     ----------
     root : Path or None
-        The workspace; None where there is none, and templates have no files.
+        The workspace. None if there is none; templates of files then give no ops.
     listings : list of str
         Patterns whose matches decided the values; see `inputs.globs.glob_files`.
     """
@@ -132,7 +132,7 @@ def _variants(table: Table, where: KeyPath, out: Reporter, folders: Folders) -> 
 
 
 def _tell(out: Reporter, where: KeyPath, text: str, hint: str) -> None:
-    """Report a problem of a template at the template, since its ops have other places."""
+    """Report a problem at the line of the template, not at the lines of its ops."""
     out.problem_at("config-foreach", out.positions.line(where), text, hint)
 
 
@@ -170,7 +170,7 @@ def _lists(
 
 
 def _files(written: str, place: KeyPath, out: Reporter, folders: Folders) -> list[Json] | None:
-    """Return a part of the name of each file; None once a problem is reported."""
+    """Return the part of each file's name that ``*`` matches; None once a problem is reported."""
     if folders.root is None:
         return []
     try:
@@ -212,9 +212,10 @@ def _weight(value: Json) -> int:
 
 
 def _filled(value: Json, given: Mapping[str, Json]) -> Json:
-    """Return a value with each name in braces replaced; a text that is one name gets its type.
+    """Return a value with each name in braces replaced by the value given for it.
 
-    TOML nests no deeper than `positions.MAX_DEPTH` here.
+    A text that consists of one such name becomes that value with its type, such as a number.
+    The recursion is bounded, since no value nests deeper than `positions.MAX_DEPTH`.
     """
     if isinstance(value, str):
         match = _PLACEHOLDER.fullmatch(value)

@@ -1,4 +1,4 @@
-"""Use the framework that the configuration names as the kind of functions that name no kind."""
+"""Set the kind of functions without one to the framework that the configuration names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Table = Mapping[str, Json]
 
 @dataclass
 class FrameworkKinds:
-    """Gives each function without a kind the framework that its file imports as its kind.
+    """Sets the kind of functions without one: a framework named for them that their file imports.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class FrameworkKinds:
     project : str
         ``project.framework``; empty where the file does not say it.
     consulted : set of Path
-        Source files whose content decided; the configuration depends on them.
+        Source files whose imports were read; the configuration depends on them.
     """
 
     out: Reporter
@@ -47,7 +47,7 @@ class FrameworkKinds:
     _imports: dict[Path, frozenset[str]] = field(default_factory=dict)
 
     def apply(self, table: Table, ref: ProgramRef | None, written: Json) -> ProgramRef | None:
-        """Return a program with its kind; if it names none, the kind is that of its framework.
+        """Return a program; if it names no kind, set the named framework that its file imports.
 
         Parameters
         ----------

@@ -38,7 +38,7 @@ class IncludedFiles:
 
 
 def read_included(project: ConfigSource) -> IncludedFiles:
-    """Read all files that the project's file includes; report what cannot be."""
+    """Read all files that the project's file includes; report those that cannot be read."""
     given = project.tree.get("include", [])
     root = Path(os.path.realpath(project.path.parent))
     patterns: list[str] = []

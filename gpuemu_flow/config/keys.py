@@ -40,7 +40,7 @@ class Key:
     doc : str
         Meaning of the key, in a sentence or two of Markdown.
     default : Json
-        Used when the key is absent; None when it then has no value of its own.
+        Value of the key when it is absent; None when there is no default.
     default_text : str
         Words for the default on the reference page, if the value alone is unclear.
     aliases : tuple of str
@@ -288,7 +288,7 @@ def _has_key(kind: ValueType, name: str) -> bool:
 def _holds_keys_of(kind: ValueType, value: Json) -> bool:
     """Tell whether a table holds keys of a closed table only, all of them with a sound value.
 
-    A ``mode`` alone may be that of anything.
+    A table with only the key ``mode`` does not count: many kinds of tables have this key.
     """
     if not (isinstance(kind, Section) and kind.closed and isinstance(value, dict)):
         return False
@@ -300,7 +300,7 @@ def _holds_keys_of(kind: ValueType, value: Json) -> bool:
 
 
 def _types_of(kind: ValueType, name: str) -> Iterator[ValueType]:
-    """Yield the types that tables of a type have under that name; none where any value may be."""
+    """Yield the types that the key `name` has in tables of a type; nothing for free values."""
     if isinstance(kind, Either):
         for option in kind.options:
             yield from _types_of(option, name)
@@ -309,11 +309,11 @@ def _types_of(kind: ValueType, name: str) -> Iterator[ValueType]:
 
 
 def is_meant(kind: ValueType, value: Json, path: KeyPath) -> bool:
-    """Tell whether a key of a table at `path` looks like the key of that name elsewhere.
+    """Tell whether a misplaced key in the table at `path` seems meant as a key of type `kind`.
 
-    Below the top of the file any value will do, except for a key that takes one of some words:
-    names such as ``mode`` are common, so that the word must be one of them. At the top, where a
-    table may be another program's, the value must fit.
+    Below the top of the file any value suffices, unless the key takes one of a list of words: since
+    names such as ``mode`` are common, the value must be one of these words. At the top, where a
+    table may belong to another program, the value must be valid.
     """
     common = isinstance(kind, Choice) and isinstance(value, str)
     if path and not common:
@@ -325,7 +325,7 @@ def is_meant(kind: ValueType, value: Json, path: KeyPath) -> bool:
 class FreeValue(ValueType):
     """Any TOML value that JSON can carry, nested at most `MAX_FREE_DEPTH` deep.
 
-    `names` are keys that such a table may have, for hints where these belong.
+    `names` are keys that such a table may have; hints use them to name a key's table.
     """
 
     what: str = "any value but a date"
@@ -354,7 +354,7 @@ class FreeValue(ValueType):
 
 
 def _free_fault(value: Json) -> str:
-    """Say why a free value is wrong; empty when it is not."""
+    """Return the reason why a free value is wrong; empty when it is not."""
     todo: list[tuple[Json, int]] = [(value, 0)]
     seen = 0
     fault = ""

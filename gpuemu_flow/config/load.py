@@ -209,8 +209,8 @@ class _Assembly:
     def workspace(self, where: KeyPath, source: ConfigSource | None = None) -> WorkspacePaths:
         """Return the resolver of paths for a source, by default the one that defines a key.
 
-        Paths in an included file start from the folder of the project's file, so that a table may
-        be moved.
+        Paths in an included file start from the folder of the project's file, so that a table can
+        be moved from one file to another unchanged.
         """
         base = (source or self.definer(where)).path.parent
         wanted = _allows_outside(self.tree)
@@ -374,7 +374,7 @@ class _Assembly:
         return found
 
     def rules(self) -> RuleParser:
-        """Parse all rules, including those of ops; their outputs may be named before they exist."""
+        """Parse all rules, also those of ops; ops may name their outputs before these exist."""
         names: dict[str, str] = {}
         parser = RuleParser(
             self.workspace(("rules",), self.sources[0]),

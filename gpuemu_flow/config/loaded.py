@@ -34,7 +34,8 @@ def with_loaded(
     table : mapping
         The program's table in the configuration.
     looked_into : dict
-        Gets the digest of the file if its words were looked at.
+        Gets the file's digest if the file was searched for the words of ``triton_if`` or
+        ``skip_if``.
     """
     if "loads" not in table:
         for key in KEYS[1:]:

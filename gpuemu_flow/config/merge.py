@@ -1,4 +1,4 @@
-"""Merge three files into one: tables key by key, arrays of tables whole from the highest file."""
+"""Merge three files: tables key by key, arrays of tables from the highest-priority file only."""
 
 from __future__ import annotations
 

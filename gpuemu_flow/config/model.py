@@ -66,7 +66,7 @@ class PlainShapes:
 class Validation:
     """Defaults of ops from ``[validation]``, which the ops of the model already contain.
 
-    ``seed`` 0 means one drawn anew for every run.
+    ``seed`` 0 means a seed drawn anew for every run.
     """
 
     dtypes: tuple[str, ...]
@@ -110,7 +110,7 @@ class Ci:
     """Settings of ``[ci]``; `parallel_jobs` 0 is the number of CPUs.
 
     Without `quick_shapes` and iterations (None), the cases are those of a plain run. `seed` 0 means
-    one drawn anew for every run, None that of ``[validation]``.
+    a seed drawn anew for every run, None the seed of ``[validation]``.
     """
 
     quick_dtypes: tuple[str, ...]
@@ -163,7 +163,7 @@ class SandboxConfig:
 
 @dataclass(frozen=True)
 class Cache:
-    """Settings of ``[cache]``: bytes; a folder of None is ``.gpuemu-cache`` in the root.
+    """Settings of ``[cache]``; `size_limit` in bytes, `dir` None is ``.gpuemu-cache`` in the root.
 
     Attributes
     ----------
@@ -240,7 +240,7 @@ class Config:
         Globs of further files with ops, kernels and rules, and of files that templates stand
         for, relative to the root; see `inputs.globs.glob_files`.
     looked_into : tuple of ConfigFile
-        Programs whose words decide how they run; the ops may read them.
+        Files of programs that were searched for words that decide how they run; ops may read them.
     looked_at : tuple of Path
         Paths whose appearance or disappearance may change the problems of the configuration.
     target_tables : mapping of str to Target

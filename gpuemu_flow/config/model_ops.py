@@ -33,14 +33,14 @@ class ProgramRef:
     function : str
         Name of the function, or of the class for a module of PyTorch; empty for a script.
     argv : tuple of str
-        Executable and arguments of a command. The second element says of a module of PyTorch how it
-        is made, and of a function of JAX whether XLA compiles it.
+        Executable and arguments of a command. For a module of PyTorch, the second element describes
+        its construction; for a function of JAX, it says whether XLA compiles the function.
     portable_argv : tuple of str
         `argv` with paths of the workspace made relative: the form that belongs in action keys.
     text : str
         As written.
     relative : str
-        `path` relative to the workspace, likewise.
+        `path` relative to the workspace: the form that belongs in action keys.
     files : tuple of Path
         Files that the program is known to consist of: `path`, and of a command each argument
         that names a file of the workspace.
@@ -127,17 +127,17 @@ class OpConfig:
     cases : int
         Cases per dtype.
     has_schema : bool
-        True if the configuration gives `schema`, rather than shapes for all ops or none.
+        True if the op's table has `schema`; False if its shapes are those for all ops or defaults.
     says_dtypes : bool
-        True if the op gives `dtypes` itself, rather than ``[validation]`` or nobody.
+        True if the op's table has `dtypes`; False if they come from ``[validation]`` or defaults.
     fuzz_iterations : int
     tolerance : str
         For dtypes that `tolerances` does not name: ``auto``, or ``table`` for the documented
-        defaults. ``explicit`` is ``table`` chosen because the file gives tolerances.
+        defaults. ``explicit`` means ``table``, chosen because the file gives tolerances.
     tolerances : mapping of str to Tolerance
         Only those that the file gives, by dtype, the op's over those of ``[validation]``.
     precision : str
-        Values that a right op may round as it computes: ``tensor-core``, ``float32`` or ``input``.
+        Rounding that a correct op may do as it computes: ``tensor-core``, ``float32`` or ``input``.
     nan_policy, inf_policy : str
         ``match``, ``strict`` or ``ignore``.
     invariants : tuple of str

@@ -54,7 +54,7 @@ class GradientsParser:
         reference: ProgramRef,
         outputs: tuple[OutputContract, ...],
     ) -> tuple[str, ...]:
-        """Return the names of the inputs by which gradients are wanted, maybe none."""
+        """Return the inputs with respect to which gradients are wanted; empty if none are."""
         if not wanted:
             return ()
         self._check_programs(op, reference)

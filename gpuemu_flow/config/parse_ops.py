@@ -86,7 +86,7 @@ class OpParser:
     rules : RuleParser
         Parser of the rules that ops may need.
     presence : ExpectedFiles
-        Lookup of what globs match.
+        Lookup of the files that globs match.
     names : dict of str to str
         Names of the ops of other files, and their places.
     framework : str
@@ -236,7 +236,7 @@ class OpParser:
         return tuple(dict.fromkeys((*own, *named)))
 
     def implementation(self, table: Table, where: KeyPath) -> tuple[str, ProgramRef | None, str]:
-        """Return the execution mode, the program under test, and why it cannot run here."""
+        """Return the execution mode, the tested program, and the reason why none can run here."""
         if "op" in table and "op_script" in table:
             text = "both op and op_script are given"
             self.out.add("config-conflict", (*where, "op_script"), text, "keep op")
@@ -263,7 +263,7 @@ class OpParser:
     def inputs(
         self, table: Table, where: KeyPath
     ) -> tuple[tuple[str, ...], OpSchema | None, dict[str, ArgumentGroup]]:
-        """Return the input names, the schema, and arguments of several inputs.
+        """Return the input names, the schema, and the arguments that are made of several inputs.
 
         If only one of names and schema is given, the other is derived from it.
         """

@@ -1,4 +1,4 @@
-"""Glob patterns of files as a workspace's files write them."""
+"""Glob patterns of files, as they are written in the files of a workspace."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 
 def plain_glob(written: str) -> tuple[PurePosixPath, str]:
-    """Return a glob without ``.`` and ``..``, and what is wrong with it.
+    """Return a glob without ``.`` and ``..``, and its fault, if any.
 
     Parameters
     ----------

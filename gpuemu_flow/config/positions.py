@@ -38,7 +38,8 @@ class Statement:
     start, stop : int
         Lines of the statement, 0-based; `stop` is the first line after it.
     value : tuple of (int, int) or None
-        Begin and end of the value, counted from the begin of line `start`; None for a header.
+        Offsets of the value's beginning and end from the beginning of line `start`; None for a
+        header.
     """
 
     path: tuple[str, ...]

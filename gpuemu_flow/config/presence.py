@@ -71,9 +71,9 @@ class ExpectedFiles:
         out.add(SLUG, where, text, hint, warning=True)
 
     def tell_of_none(self, pattern: str, where: KeyPath, out: Reporter) -> None:
-        """Report a glob of ``include`` that matches no file: an error if its folder is misspelt.
+        """Report a glob of ``include`` that matches no file: an error if a part seems misspelt.
 
-        Any other one is only warned of, or not at all where the folder is there and empty.
+        Otherwise it is a warning. Nothing is reported if the folder exists and is empty.
         """
         plain = takewhile(lambda part: not _WILDCARDS & {*part}, PurePosixPath(pattern).parts)
         folder = self._base(pattern).joinpath(*plain)
@@ -88,7 +88,8 @@ class ExpectedFiles:
     ) -> None:
         """Report a glob of ``apart`` that matches nothing, which is hardly intended.
 
-        A glob of an empty folder is not reported, nor of a folder whose files a template takes up.
+        Such a glob is not reported if its folder is empty, or if it matches files that are made
+        later or that a template looks for.
         """
         first = next(self._matched(pattern), None)
         if first is not None:
@@ -162,7 +163,7 @@ class ExpectedFiles:
         return Path("/") if pattern.startswith("/") else self.root
 
     def _matched(self, pattern: str) -> Iterator[Path]:
-        """Yield what a glob matches."""
+        """Yield the files and folders that a glob matches."""
         if not pattern.strip("/"):
             yield self._base(pattern)
             return
@@ -185,7 +186,7 @@ class ExpectedFiles:
         )
 
     def _nearest(self, pattern: str) -> str:
-        """Return a hint that names what the first part that is missing could mean."""
+        """Return a hint with the existing name most like the first missing part of a glob."""
         path = self._base(pattern)
         for part in PurePosixPath(pattern.strip("/")).parts:
             if _WILDCARDS & {*part}:

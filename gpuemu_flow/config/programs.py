@@ -35,7 +35,7 @@ class Programs:
     workspace : WorkspacePaths
     out : Reporter
     looked_into : dict
-        Digests of files whose words decided something, by path.
+        Digests, by path, of files that were searched for words of ``triton_if`` or ``skip_if``.
     """
 
     workspace: WorkspacePaths
@@ -304,7 +304,7 @@ def _class_key(table: Mapping[str, Json], source: str) -> str:
 
 
 def _module_text(programs: Programs, table: Mapping[str, Json], where: KeyPath) -> str:
-    """Return how a module is constructed, as text for workers and for action keys."""
+    """Return the arguments and the seed that construct a module, as JSON text."""
     init = table.get("init", {})
     if not isinstance(init, (dict, list)) or not _is_plain(init):
         place = (*where, "init")
@@ -318,7 +318,7 @@ def _module_text(programs: Programs, table: Mapping[str, Json], where: KeyPath) 
 def with_shared_weights(
     op: ProgramRef, reference: ProgramRef, where: KeyPath, out: Reporter
 ) -> tuple[ProgramRef, ProgramRef]:
-    """Return two modules that draw the same weights, from the seed of either."""
+    """Return two modules that draw the same weights, from the seed of one of them, else from 0."""
     made = [json.loads(ref.argv[1]) for ref in (op, reference)]
     seeds = sorted({told["seed"] for told in made} - {None})
     if len(seeds) > 1:

@@ -112,7 +112,7 @@ def _read_bytes(source: ConfigSource) -> bytes | None:
 
 
 def _encoded(edited: str) -> bytes:
-    """Encode an editor's text as it would be saved; `_decode` reports what UTF-8 cannot hold."""
+    """Encode an editor's text as it would be saved; `_decode` reports invalid characters."""
     return edited.encode("utf-8", "surrogatepass")
 
 

@@ -56,7 +56,7 @@ class OwningTable:
     table : str
         Name of the table as its heading has it.
     is_meant : callable
-        Given a value and the path of the table where it stands: True if it looks like the key's.
+        Takes a value and the path of its table; returns True if the value seems meant for the key.
     """
 
     table: str

@@ -17,9 +17,9 @@ def is_same_program(op: ProgramRef, reference: ProgramRef) -> bool:
 
     Links are followed, and within one file names that stand for another function: ``fast = slow``
     and ``fast = partial(slow)``. A partial with arguments is another function: a flag may choose
-    another way to compute. A function that makes another of a file (``loads``) stands for that
-    file. Which of the file's functions it gives is not known, so that the reference's own file is
-    the reference.
+    another way to compute. If a function makes the program from a file (``loads``), the files are
+    compared instead: it is not known which of the file's functions runs, so that an op which loads
+    the reference's file is taken for the reference.
     """
     if op.loads is not None or reference.loads is not None:
         return _made_of(op) == _made_of(reference)

@@ -13,7 +13,7 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
     """Take the part of an op's configuration that decides its results, split by stage.
 
     The op's name, lines, files of the configuration and absolute paths are left out: none of them
-    changes a result. The content of the programs is not here either, only where they lie.
+    changes a result. The content of the programs is left out as well; only their paths are here.
 
     Parameters
     ----------
@@ -24,8 +24,8 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
     Returns
     -------
     dict
-        ``op`` and ``reference``: each program; ``program``: what both run with; ``cases``: which
-        cases are made; ``compare``: how outputs are judged.
+        ``op`` and ``reference``: each program; ``program``: the settings with which both run;
+        ``cases``: the settings of the cases; ``compare``: the settings of the comparison.
     """
     explicit = {
         name: {"atol": t.atol, "rtol": t.rtol}

@@ -39,6 +39,7 @@ def listing(written: str) -> str:
     Raises
     ------
     FilesError
+        A bad pattern.
     """
     return f"{_checked(written)}/"
 
@@ -52,7 +53,7 @@ def values_of(root: Path, written: str) -> list[str]:
     ------
     FilesError
         A bad pattern, too many files, or an entry that matches and is no file of the workspace
-        with a usable name: left out in silence, it would be a candidate that nobody judges.
+        with a usable name: to ignore it silently would leave a candidate unjudged.
     """
     pattern = _checked(written)
     folder = root.joinpath(*pattern.parts[:-1])

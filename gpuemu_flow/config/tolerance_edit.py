@@ -38,7 +38,8 @@ def write_tolerances(
     Returns
     -------
     str
-        Checked to parse to the same as `text`, except for these tolerances.
+        The new text, which was checked to differ from `text` in nothing but these tolerances when
+        both are parsed.
 
     Raises
     ------

@@ -49,8 +49,8 @@ def _omits_letters(written: str, name: str) -> bool:
 def edits(first: str, second: str) -> int:
     """Return the number of typing errors between two words.
 
-    One error is a character too many, too few, or another one, or two neighbours exchanged
-    (Damerau and Levenshtein's distance, each place changed once).
+    One error is an additional, missing or wrong character, or an exchange of two neighbours
+    (Damerau and Levenshtein's distance, in which each place changes at most once).
     """
     above: list[int] = []
     row = list(range(len(second) + 1))

@@ -56,7 +56,7 @@ class ValueType(abc.ABC):
         """Describe the type in a few words, for messages and the reference page."""
 
     def wrong_type(self, value: Json, path: KeyPath, out: Reporter, hint: str = "") -> Json:
-        """Report that `value` has the wrong type."""
+        """Report that `value` has the wrong type; return `INVALID`."""
         given = f"{toml_type(value)} ({shown(value)})"
         out.add("config-type", path, f"{dotted(path)} must be {self.describe()}, not {given}", hint)
         return INVALID
@@ -176,7 +176,7 @@ class Text(ValueType):
         return INVALID
 
     def hint(self, path: KeyPath, out: Reporter) -> str:
-        """Return the way out for a string that is not accepted; empty where the fault tells it."""
+        """Return a hint for a string that is not accepted; empty where the message suffices."""
         return ""
 
     def schema(self) -> dict[str, Json]:
@@ -345,7 +345,7 @@ class Either(ValueType):
 
 @dataclass(frozen=True)
 class Converted(ValueType):
-    """A value of another type that a function, which cannot fail, then converts."""
+    """A value of type `inner`, converted after its check by a function that cannot fail."""
 
     inner: ValueType
     convert: Callable[[Json], Json]

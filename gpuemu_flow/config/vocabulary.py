@@ -95,7 +95,7 @@ WORD = Text(longest=128)
 
 @dataclass(frozen=True)
 class OpName(Text):
-    """The name of an op; an editor also accepts a template's, with its places unfilled."""
+    """The name of an op; the JSON Schema also accepts a template's name, with ``{name}`` in it."""
 
     def hint(self, path: KeyPath, out: Reporter) -> str:
         if not out.origins.get(path[:2], ((), ""))[1]:

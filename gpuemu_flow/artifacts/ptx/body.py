@@ -154,7 +154,8 @@ class _State:
     def brace(self, brace: str, scope: int) -> int:
         """Open or close a scope, and return the present scope.
 
-        Below `MAX_DEPTH` no new scopes are made, so that looking a name up stays short.
+        Braces nested deeper than `MAX_DEPTH` make no new scopes, which bounds the time to look up a
+        name.
         """
         scopes = self._body.scopes
         self._depth += 1 if brace == "{" else -1

@@ -43,7 +43,7 @@ class ControlFlowGraph:
         return bisect_right(self.starts, instruction) - 1
 
     def blocks_in_loops(self) -> list[bool]:
-        """Tell whether each block lies on a cycle: its strongly connected component has an edge."""
+        """Tell for each block whether it lies on a cycle of the graph."""
         return [self._on_cycle(members) for members in self.components()]
 
     def _on_cycle(self, members: list[int]) -> bool:

@@ -1,4 +1,4 @@
-"""Facts in an opcode itself: segments, types, state space, and the operand that it writes."""
+"""Facts that an opcode states: segments, types, state space, and the operand that it writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The top level of a PTX file: modules, variables, function headers and where bodies end."""
+"""The top level of a PTX file: modules, variables, function headers and the ends of bodies."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _NextWord:
         self._found = -2
 
     def after(self, offset: int) -> int:
-        """Return the offset of the word (then a space or parenthesis) from `offset` on, or -1."""
+        """Return the next offset of the word, followed by a space or parenthesis, or -1."""
         while self._found != -1 and self._found < offset:
             self._found = self._text.find(self._word, max(offset, self._found + 1))
             end = self._found + len(self._word)

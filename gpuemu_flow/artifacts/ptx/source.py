@@ -17,7 +17,7 @@ _EXCERPT = 40
 
 
 class SourceText:
-    """Text of one file and the way from an offset back to a line.
+    """Text of one file, which can convert offsets to line numbers.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class SourceText:
 
 
 def read_source(data: bytes, file: str) -> SourceText | Problem:
-    """Decode bytes and blank out comments, or report what cannot be PTX at all.
+    """Decode bytes and blank out comments, or return the problem of a file that cannot be PTX.
 
     Latin-1 maps every byte to one character, so no input fails to decode and offsets are those of
     the file. NUL bytes (PTX embedded in fat binaries ends in them) become spaces.

@@ -30,7 +30,7 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
 
 
 def _beyond_limits(view: KernelView) -> tuple[str, int, int] | None:
-    """List launch bounds that no kernel could meet on this architecture."""
+    """Return the message, value and limit of a bound that no kernel could meet here, or None."""
     threads, blocks = view.bounds.max_threads, view.bounds.min_blocks
     limits = limits_of(view.arch)
     if threads > MAX_THREADS_PER_BLOCK:
@@ -52,7 +52,7 @@ def _beyond_limits(view: KernelView) -> tuple[str, int, int] | None:
 
 
 def _beyond_resources(view: KernelView) -> tuple[str, int, int] | None:
-    """List launch bounds that this kernel's registers or shared memory rule out."""
+    """Return message, possible and wanted blocks if registers or shared memory do not suffice."""
     bounds, metrics, limits = view.bounds, view.metrics, limits_of(view.arch)
     known = metrics.is_exact and metrics.registers is not None
     if limits is None or not known or not bounds.max_threads or not bounds.min_blocks:

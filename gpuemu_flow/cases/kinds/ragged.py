@@ -49,7 +49,7 @@ def _with_small(
 ) -> Ints:
     """Return rows of lengths in which up to half of those above 0 are `SMALL`.
 
-    Drawn lengths seldom are. Which of `SMALL` comes first differs from case to case.
+    Random draws seldom give such lengths. The first of `SMALL` to be used varies by case.
 
     Parameters
     ----------
@@ -58,8 +58,8 @@ def _with_small(
     least, most : int
         Bounds of each length.
     summed : bool
-        The other lengths make up for it, so that sums of rows stay; rows where they cannot stay
-        as they are.
+        True to keep the sum of each row by changing its other lengths; a row in which the bounds
+        prevent this is left unchanged.
     """
     rng = setting.rng.derive("small")
     turn = rng.gen_range(0, len(SMALL))
