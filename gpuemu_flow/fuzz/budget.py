@@ -33,7 +33,7 @@ class Budget:
         self._fastest = math.inf
 
     def take(self) -> bool:
-        """Take one case out of the budget; return False if none is left."""
+        """Take one case out of the budget; return False if no cases or no time are left."""
         if self.left <= 0 or self.late():
             return False
         if self.used and self._fastest > SECONDS:

@@ -50,7 +50,7 @@ class CaseQueue:
     cancel : threading.Event
     expected_cache : ExpectedStore
     inputs : SeenInputs
-        Learns what the programs were seen to use.
+        Gets the inputs that the programs were seen to use.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class CaseQueue:
                 yield queued, self._learned(outcome)
 
     def _learned(self, evaluated: EvaluatedCase) -> EvaluatedCase:
-        """Add what the programs were seen to use to the key of the verdicts."""
+        """Add the inputs that the programs were seen to use to the key of the verdicts."""
         observed = self.evaluator.observed()
         for who, seen in observed.items():
             if self._learnt.get(who) is not seen:  # as hardly ever

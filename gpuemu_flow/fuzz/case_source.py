@@ -108,6 +108,6 @@ def case_stream(
 
 
 def _indexed(streams: Sequence[Iterator[Case]]) -> Iterator[Case]:
-    """Number the cases of all streams: those of different streams can have equal seeds."""
+    """Yield the cases of all streams in turn, each with its place in this order as index."""
     for index, (_, case) in enumerate(_in_turns(streams)):
         yield case if case.index == index else replace(case, index=index)

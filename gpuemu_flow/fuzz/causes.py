@@ -56,7 +56,7 @@ class _Workers:
     ----------
     workspace : Workspace
     pool : Pool, optional
-        Use these, which stay when the block ends.
+        Workers to use, which are not closed when the block ends.
     """
 
     def __init__(self, workspace: Workspace, pool: Pool | None = None) -> None:
@@ -106,7 +106,7 @@ class ExperimentBudget:
 
     @property
     def over(self) -> bool:
-        """Tell whether no time is left for another experiment."""
+        """Tell whether no cases or no time are left for another experiment."""
         return self.cases <= 0 or time.monotonic() > self.until
 
     def problems(self) -> tuple[Problem, ...]:
@@ -263,8 +263,8 @@ def causes_of(
 def _families(failing: Sequence[Judged]) -> dict[str, list[Judged]]:
     """Group the failing cases by kind of failure, without those that need no experiment.
 
-    An error of a function that returns inputs needs no experiment to explain it, and a function
-    that hangs would exceed the time of one. Nor does a reference that differs between calls.
+    An error of a function that returns inputs needs no experiment to explain it, and one that hangs
+    would use up an experiment's time. A reference that differs between calls needs none, either.
     """
     families: dict[str, list[Judged]] = {}
     for case, result in failing:

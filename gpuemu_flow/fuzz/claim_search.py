@@ -156,7 +156,7 @@ class ClaimSearch:
         return Cause(True, sentence_of(claim), relation=named, counts=counts)
 
     def _refuted(self, claim: Claim) -> bool:
-        """Test a claim with chosen values outside of it, which must be right.
+        """Tell whether, for chosen inputs, elements that a claim does not cover are wrong, too.
 
         For a claim about rows, rows of several failing cases are moved out of the claim and keep
         everything else that they have in common with wrong rows. For a claim about one value, half
@@ -278,7 +278,7 @@ class ClaimSearch:
         return claim
 
     def _telling(self, claim: Claim, new: Iterator[Case]) -> Iterator[Case]:
-        """Select new cases, three of four so large that their output includes the claim's place."""
+        """Yield new cases, three of four so large that their output includes the claim's place."""
         least = min((tried.case.numel for tried in self._failed), default=0)
         for number in range(MOST_TRIED):
             for case in itertools.islice(new, PATIENCE):

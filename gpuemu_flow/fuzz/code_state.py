@@ -42,7 +42,7 @@ def has_changed(
 ) -> bool:
     """Tell whether code or configuration may have changed since a failure was recorded.
 
-    A failure that no longer shows is mended only then.
+    Only then does a failure that no longer shows count as mended.
 
     Parameters
     ----------
@@ -51,7 +51,8 @@ def has_changed(
     subject : Subject
         The programs that were run again.
     observed : mapping of str to Observation
-        What the programs were seen to use; files of these that were written to since then count.
+        Inputs that the programs were seen to use; a file among them that was written to after the
+        failure was recorded counts as changed code.
     """
     if code_changed(workspace, record):
         return True
@@ -66,7 +67,8 @@ def has_changed(
 def code_changed(workspace: Workspace, record: FailureRecord) -> bool:
     """Tell whether the code or configuration known before a run differs from the record's.
 
-    A record without them is of an earlier version of this package, which belongs to the code.
+    True for a record without such a digest: an earlier version of this package wrote it, and the
+    package is part of the code.
     """
     provenance = record.provenance if isinstance(record.provenance, Mapping) else {}
     known = provenance.get(CODE)

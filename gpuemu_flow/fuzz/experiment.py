@@ -280,7 +280,7 @@ class Experiment:
     def _challenged(self, predicates: Sequence[Predicate]) -> bool:
         """Tell whether values chosen inside and outside of a condition contradict it.
 
-        These are known failing cases with one input filled anew: not new cases of the budget.
+        One input of known failing cases is filled with them. The budget does not count these runs.
         """
         passed = inside = 0
         bases = [c for c in self._failing if is_made(c) and 0 < c.numel <= MOST_FILLED]
@@ -308,7 +308,8 @@ class Experiment:
         Returns
         -------
         tuple of Predicate or None
-            None where a condition on sizes alone does not explain why cases with plain values pass.
+            The condition, with parts added where needed; None if it is about sizes only, and many
+            cases with plain values meet it and pass.
         """
         known = [
             (facts, failed)
@@ -332,7 +333,7 @@ class Experiment:
         return None if unexplained and all(each.of_sizes for each in predicates) else predicates
 
     def _passes_at_one(self, predicates: Sequence[Predicate], name: str) -> bool:
-        """Tell whether new cases inside of a condition pass where a dim has size 1."""
+        """Tell whether new cases that meet a condition pass if a dim has size 1."""
         passed = 0
         for _ in range(PATIENCE // 3):
             for case, facts in self._pool():
@@ -351,12 +352,12 @@ class Experiment:
     def _probe(self, predicates: Sequence[Predicate], name: str, size: int) -> bool | None:
         """Tell whether known failing cases still fail with another size of a dim.
 
-        These are not new cases of the budget.
+        The budget does not count these runs.
 
         Returns
         -------
         bool or None
-            None where no case with that size can be run that meets the predicates.
+            None if no case of that size that meets the predicates can be run.
         """
         found = None
         bases = [case for case in self._failing if is_made(case)]
@@ -406,10 +407,10 @@ class Experiment:
         return None
 
     def _confirm(self, hypothesis: Hypothesis) -> Counts | None:
-        """Run new cases that meet a condition and others in turn; return None once they refute it.
+        """Run new cases that meet a condition and others in turn, and return their counts.
 
-        Of two conditions each quadrant is tried: where the first holds alone, the second alone, and
-        neither.
+        Return None if they do not confirm it. If the condition has two parts, the other cases are
+        of three kinds: they meet only the first part, only the second part, or neither.
         """
         number = {True: 0, False: 0}
         failed = {True: 0, False: 0}

@@ -73,12 +73,13 @@ class Reproduction:
         The result of the op as it is now.
     inputs, actual, expected : mapping of str to ndarray
     did_not_show : bool
-        It passed in every setting, although neither code nor configuration has changed since it was
-        recorded: an intermittent failure, on which there is no verdict.
+        True if it passed in every setting, although neither code nor configuration has changed
+        since it was recorded: an intermittent failure, on which there is no verdict.
     known : bool
         False if no failure of the case was recorded here.
     disallowed : str
-        Sizes of such a case that the op's schema does not allow; `run` never judges it.
+        For a case that was not recorded: its sizes that the op's schema does not allow, so that
+        `run` never judges it. Empty if there are none.
     """
 
     record: FailureRecord
@@ -202,7 +203,7 @@ def find_failures(workspace: Workspace, word: str, op: str | None = None) -> lis
     Raises
     ------
     UsageError
-        ``unknown-failure`` when none is.
+        ``unknown-failure`` when none is found.
     """
     store = FailureStore(workspace.cache)
     found = list(store.find(int(word), op)) if word.isdecimal() else []
@@ -333,8 +334,8 @@ def reproduce(
     """Run recorded failures again, on their exact inputs, in each setting that may show them.
 
     Each result is that of the plainest setting that shows all that was recorded, or else of the
-    plainest one in which the op fails at all. What that setting says of the op is noted where
-    repeated runs confirm it.
+    plainest one in which the op fails at all. The result's notes describe that setting if repeated
+    runs confirm it.
     """
     workspace.cache.create()
     with Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:

@@ -106,8 +106,8 @@ class Farm(Protocol):
         Raises
         ------
         FlowError
-            ``cluster-lost``, ``cluster-no-workers``, ``cluster-worker-differs`` and what else ends
-            the run.
+            ``cluster-lost``, ``cluster-no-workers``, ``cluster-worker-differs`` and other errors
+            that end the run.
         """
 
 

@@ -129,7 +129,7 @@ class Fuzzer:
         return ExpectedStore(self._cache, key, inputs=about, force=force)
 
     def is_outdated(self) -> bool:
-        """Tell whether the op could read what its reference has just been seen to use."""
+        """Tell whether the op could read a file that its reference was just seen to use."""
         for subject, expected in zip(self.subjects, self._expected_cache, strict=True):
             if subject.known is not None and expected.inputs is not None:
                 used = revealed(expected.inputs.used, subject.known, self._workspace.root)
@@ -146,7 +146,7 @@ class Fuzzer:
             ``bad-shape``.
         FlowError
             When the cache, the workers or the cluster cannot be used; ``needs-missing`` for a
-            program that uses what a rule makes, and does not wait for the rule.
+            program that uses the output of a rule without waiting for the rule.
         """
         begin = time.perf_counter()
         outcome = OpFuzzOutcome(self._op, self._seed, self._options.most_failures)
@@ -248,7 +248,7 @@ class Fuzzer:
             source.stop()
 
     def _refuse_unordered(self, which: int) -> None:
-        """Raise RunnerError ``needs-missing`` where the verdict may be that on an old file."""
+        """Raise RunnerError ``needs-missing`` if a verdict may depend on an outdated file."""
         used = self._verdicts.inputs[which].used
         if used is not self._ordered[which]:  # as hardly ever
             self.subjects[which].others.refuse(used)

@@ -59,7 +59,8 @@ class Mutation:
     op : str
     score : MutationScore
     trivial : TrivialReport
-        Zeros, constants, copies of inputs: those that pass show an oracle that is too weak.
+        Results for zeros, constants and copies of inputs as outputs: if one of these passes, the
+        oracle is too weak.
     cases : int
         Number of cases with a finite value to compare.
     kernel : MutationScore or None

@@ -52,7 +52,7 @@ class Minimization:
     steps, calls : int
         Smaller failing cases found, and runs of the op.
     one_minimal : bool
-        No single dim can be smaller and no element zero without the failure vanishing.
+        True if the failure vanishes when any single dim is made smaller or any element is zeroed.
     log : tuple of str
     """
 

@@ -38,10 +38,10 @@ class Waiting:
         Parameters
         ----------
         inside : bool
-            True to take a case that meets all conditions; False to take one of the least tried
-            other quadrant.
+            True to take a case that meets all parts of the condition; False to take one from the
+            least tried of the other quadrants.
         any_of : bool
-            Take a case of any other quadrant if none waits in the least tried one.
+            True to take a case from any other quadrant if none waits in the least tried one.
         """
         if inside:
             wanted: list[Quadrant] = [tuple(True for _ in self._predicates)]
@@ -54,7 +54,7 @@ class Waiting:
         return None
 
     def count(self, facts: CaseFacts) -> None:
-        """Count a judged case of a quadrant."""
+        """Count a judged case in its quadrant."""
         quadrant = self._of(facts)
         self._tried[quadrant] = self._tried.get(quadrant, 0) + 1
 

@@ -73,7 +73,7 @@ class RelationSearch:
     ----------
     schema : OpSchema
     ask : callable
-        The reference on other inputs.
+        Evaluates the reference on other inputs.
 
     Attributes
     ----------
@@ -183,7 +183,10 @@ class RelationSearch:
         }
 
     def spared(self, tried: Tried) -> None:
-        """Drop each relation that two passing cases, counting this one, contradict."""
+        """Drop each relation that enough passing cases, counting this one, contradict.
+
+        For a relation about unwritten elements one case is enough, for others two are.
+        """
         seen = self.observation(tried)
         if seen is None or tried.failed is not False:
             return
@@ -197,7 +200,7 @@ class RelationSearch:
         }
 
     def best(self) -> Relation | None:
-        """Return the simplest remaining relation; None while several tile sizes are possible."""
+        """Return the best remaining relation; None while a similar one is as good."""
         best = min(self.left or (), key=lambda r: (self._misses[r], _rank(r)), default=None)
         if best is None or best.kind not in OF_TILES:
             return None if best is not None and self._has_rival(best) else best

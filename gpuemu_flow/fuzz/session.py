@@ -49,16 +49,16 @@ def fuzz_ops(
     ----------
     workspace : Workspace
     ops : iterable of str
-        None means all that can be run.
+        Empty means all that can be run.
     options : FuzzOptions
     minimize : bool
         Shrink the smallest failure of each cause.
     on_start : callable
-        Called with the op and its number of cases; None if only time limits it.
+        Called with the op and its number of cases, which is None if only a time limit is set.
     on_case : callable
     cancel : threading.Event, optional
     cluster : Cluster, optional
-        Machines that judge the cases; what failures lead to is done here.
+        Machines that judge the cases; failures are explained and minimised on this machine.
 
     Raises
     ------
@@ -257,7 +257,7 @@ def _group(
 
 
 def _shape_classes(failing: Iterable[Judged], outcome: OpFuzzOutcome) -> dict[str, tuple[int, int]]:
-    """Count failing and passing cases in each class of shapes; none if not all are known."""
+    """Count failing and passing cases by class of shapes; empty if failures were left out."""
     if outcome.left_out:
         return {}
     passed = outcome.passed_classes

@@ -111,7 +111,7 @@ class OpSubject:
     hidden : tuple of str
         Files of the workspace that the reference was seen to use, and the op is kept from.
     known : tuple of str
-        Files to which that does not apply; None: to no file. See `TaskSpec.known`.
+        Files that are never hidden, see `TaskSpec.known`; None if no file is hidden at all.
     others : RuleOutputs
         The outputs of rules that the programs must not use, since they do not wait for them.
     """
@@ -264,12 +264,12 @@ def open_ordered(
 ) -> Iterator[CaseEvaluator]:
     """Open warm programs of an op of a workspace; close them on leaving.
 
-    What was found with them counts only where it is left without an error.
+    Results from inside the block are valid only if no error is raised on leaving it.
 
     Raises
     ------
     RunnerError
-        On leaving: ``needs-missing`` for a program that used what a rule makes, and does not wait
+        On leaving: ``needs-missing`` for a program that used the output of a rule without waiting
         for the rule.
     """
     others = RuleOutputs.not_awaited(workspace.graph, workspace.root, subject.name)

@@ -56,16 +56,16 @@ def newest_of_each(stored: Iterable[StoredResult]) -> list[StoredResult]:
 def newest_judged_by(stored: Iterable[StoredResult], now: str) -> list[StoredResult]:
     """Select for each op, dtype, case and code the newest result whose `judged_by` is `now`.
 
-    A later one that was judged otherwise, by a tolerance of its own or by another reference, says
-    nothing of this judgement, so that it hides no failure. It does hide a pass of code that did not
-    identify itself: that code may have changed in between.
+    A later result with another `judged_by`, due to a tolerance of its own or another reference,
+    does not hide an earlier failure. It does hide an earlier pass if the later code did not
+    identify itself, as that code may have changed in between.
 
     Parameters
     ----------
     stored : iterable of StoredResult
         Oldest first.
     now : str
-        Digest of what decides a verdict at present.
+        Digest of everything that decides a verdict at present.
     """
     found: dict[tuple[str, str, int, str], StoredResult] = {}
     for one in stored:

@@ -55,7 +55,7 @@ def with_exact_numbers(
     Returns
     -------
     tuple of Predicate
-        The given predicates, if a known failing case contradicts the new ones.
+        The exact condition; the given one if a known failing case contradicts the exact one.
     """
     left = _Allowance()
     found = list(predicates)
@@ -80,7 +80,10 @@ def _multiple(
     probe: Probe,
     left: _Allowance,
 ) -> Predicate:
-    """Halve the multiple as long as cases whose size only the half divides support the half."""
+    """Return a predicate with its multiple halved as often as new cases support the half.
+
+    The size of such a case is a multiple of the half, and not of the whole.
+    """
     name, step = predicate.subject, int(str(predicate.value))
     as_half = predicate.kind == "multiple"  # how cases with such sizes end if the half is true
     while step > 2:
@@ -128,7 +131,7 @@ def _threshold(
     probe: Probe,
     left: _Allowance,
 ) -> Predicate:
-    """Search for the threshold between the nearest sizes that pass and fail by bisection."""
+    """Return a predicate with its threshold found by bisection between known sizes."""
     name, bound = predicate.subject, int(str(predicate.value))
     fit = [each for each in known if all(other.holds(each[0]) for other in others)]
     rising = predicate.kind == "above"
@@ -154,7 +157,7 @@ def _threshold(
 
 
 def _rounded(size: int) -> int:
-    """Return the next smaller multiple of `TILE` of a size that is larger than two tiles.
+    """Round a size down to a multiple of `TILE`, unless it is at most two tiles.
 
     A bug that does not show in every case shows least often next to its threshold: two cases that
     pass there prove little, and thresholds of kernels are multiples of tiles.

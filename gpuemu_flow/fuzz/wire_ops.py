@@ -132,11 +132,11 @@ class WireInputs:
                 self._kept = names
 
     def refuse(self, observed: Mapping[str, Observation]) -> None:
-        """Raise RunnerError ``needs-missing`` if a program used what it does not wait for."""
+        """Raise RunnerError ``needs-missing`` if a program used a rule's output without waiting."""
         self._others.refuse_seen(observed, self._lookup)
 
     def digest_with(self, base: str) -> str:
-        """Return the digest of the states of all inputs, and of what is known besides."""
+        """Return the digest of `base` and of the states of all inputs."""
         known = self._digests.get(base)
         if known is None or known[0] is not self.parts:
             known = self._digests[base] = self.parts, digest_json([base, self.parts])
@@ -163,8 +163,8 @@ class WireSubject:
     key : str
         Subjects with equal keys can share warm programs.
     base : str
-        Digest of what decides a verdict and is known before a program runs: code, configuration,
-        environment.
+        Digest of everything that decides a verdict and is known before a program runs: code,
+        configuration, environment.
     seen : WireInputs
         Further inputs that the programs were seen to use.
     """
@@ -266,7 +266,7 @@ class Subjects:
         )
 
     def stamps(self, op: str, dtype: str) -> dict[str, Stamp | None]:
-        """Return the files that `judged_by` depends on, with their stamps at that time."""
+        """Return the stamp of each file that `judged_by` depends on, by path."""
         compiled = self._current(op, dtype)
         names, lookup = compiled.seen.names, self._lookup
         paths = [lookup.path(member) for member in (*names.files, *names.missed)]

@@ -65,7 +65,8 @@ def import_pytest(path: Path, options: Options, announce: Callable[[str], None])
     Raises
     ------
     UsageError
-        ``import-not-found`` and its like; what is not understood is in `ImportOutcome.left`.
+        ``import-not-found`` and the like. A test that is not understood is no error: see
+        `ImportOutcome.left`.
     """
     writer = _Writer(options, path if path.is_dir() else path.parent)
     for file in python_files(path):
@@ -185,7 +186,7 @@ def _write(
 def _compared(
     test: Test, comparison: Comparison, module: ModuleText, expander: Expander, options: Options
 ) -> AssertedProblem:
-    """Return a problem with sizes of ours, or with the test's own where its inputs need those."""
+    """Return a problem with chosen sizes, or with the test's own if its inputs need those."""
     last = ""
     for one in (
         options,
@@ -211,7 +212,7 @@ def _fault(schema: Mapping[str, Json]) -> str:
 
 
 def _label(comparison: Comparison, compared: AssertedProblem, where: _Where) -> str:
-    """Return the name of a compared value: that of its variable."""
+    """Return a name for a compared value: its variable or its line, or both if ambiguous."""
     value = compared.actual.value
     label = value.id if isinstance(value, ast.Name) else f"line{comparison.line}"
     same = [

@@ -51,7 +51,7 @@ class MadeTensor:
     library : str
         ``torch``, ``numpy`` or ``jax``.
     constant : bool
-        All ones or zeros in the test.
+        True if the tensor is all ones or zeros in the test.
     """
 
     name: str

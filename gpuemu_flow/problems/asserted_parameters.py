@@ -30,7 +30,7 @@ class ParameterOfTest:
         ``size``, ``shape``, ``dtype``, ``scalar``, ``callable``, ``choice``, or ``default`` for an
         argument that is not given.
     values : tuple of JSON
-        Plain values; of a choice the numbers of its expressions.
+        Plain values; empty for ``callable``, ``choice`` and ``default``.
     nodes : tuple of ast.expr
     """
 
@@ -47,7 +47,7 @@ class ParameterOfTest:
         return tuple(f"{self.name}{at}" for at in range(len(self.values[0])))
 
     def sizes(self, dim: str) -> list[int]:
-        """Return the values of one of its sizes."""
+        """Return the values of the size that one of its dims stands for."""
         if self.kind != "shape":
             return [int(one) for one in self.values]
         return [int(one[self.dims.index(dim)]) for one in self.values]
@@ -84,7 +84,7 @@ class Parameters:
         return [one for one in self.all.values() if one.kind == kind]
 
     def relations(self, sizes: Mapping[str, Sequence[int]], scaled: int) -> list[str]:
-        """Return the relations between the sizes of one ``parametrize`` in all of its rows."""
+        """Return relations between sizes that hold in all rows of their ``parametrize``."""
         found = []
         for group in self.test.groups:
             dims = [
@@ -133,7 +133,7 @@ def _parameter(name: str, nodes: list[ast.expr], expander: Expander) -> Paramete
 
 
 def _local_sizes(node: ast.FunctionDef) -> dict[str, int]:
-    """Return integers that a test gives a name once, if they or their neighbours are large."""
+    """Return the integers, by name, of single assignments in a test that contain a large one."""
     found: dict[str, int] = {}
     stored = [
         one.id

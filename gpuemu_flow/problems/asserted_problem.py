@@ -159,7 +159,7 @@ class AssertedProblem:
 
 
 def choice_name(one: ParameterOfTest) -> str:
-    """Return the scalar that says which value of a parameter a case has."""
+    """Return the name of the scalar that tells which value of a parameter a case has."""
     return f"{one.name}_choice"
 
 
@@ -422,7 +422,7 @@ def _input(made: MadeTensor, parameters: Parameters, dims: AbstractSet[str]) -> 
 
 
 def _end(value: Json, parameters: Parameters, dims: AbstractSet[str]) -> Json:
-    """Return an end of a range, at the least value of each parameter that is no dim."""
+    """Return a bound of a range, evaluated at the smallest sizes unless it names only dims."""
     if not isinstance(value, str):
         return value
     tree = ast.parse(value, mode="eval")

@@ -27,7 +27,7 @@ _OPERATORS: dict[type, tuple[str, Callable[[int, int], int]]] = {
 
 
 class NotUnderstoodError(Exception):
-    """Raised for what the import cannot tell from the text; its message is the reason."""
+    """Raised for code that cannot be interpreted without running it; its message says why."""
 
 
 def last_name(node: ast.expr) -> str:

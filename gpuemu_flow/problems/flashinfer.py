@@ -193,7 +193,7 @@ def _elements(definition: Definition, sizes: Mapping[str, int]) -> int:
 def _ranges(prober: Prober, definition: Definition, axes: Axes) -> dict[str, str]:
     """Return, as an expression, the largest index that each input of indices may hold.
 
-    It is the last index of the longest axis into which the reference accepts it, or 0.
+    This is the last index of the longest axis with which the reference runs; 0 if there is none.
     """
     found: dict[str, str] = {}
     tops: dict[str, int] = {}

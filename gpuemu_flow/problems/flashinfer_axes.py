@@ -156,7 +156,7 @@ def _last_of(node: ast.expr) -> str:
 def sizes_to_try(
     definition: Definition, name: str, *, small: bool, varied: bool
 ) -> tuple[int, ...]:
-    """Return the sizes of an axis: those of the workloads, and classes of ours."""
+    """Return the sizes to try of an axis: those of the workloads, and `CLASSES` if wanted."""
     theirs = {sizes[name] for sizes in definition.sizes}
     if small:
         theirs = {size for size in theirs if size <= LARGEST_SIZE}

@@ -232,7 +232,7 @@ def asks_for_gpu(content: bytes) -> bool:
 def named_home(path: Path, names: list[str]) -> int | None:
     """Return the index of the problem that a candidate's file or folder is named after, or None.
 
-    A single problem has all candidates.
+    If there is only one problem, every candidate belongs to it.
     """
     words = (path.stem, path.parent.name, path.parent.parent.name)
     best: int | None = None

@@ -35,7 +35,7 @@ _PLAIN = (str, int, float, bool)
 
 @dataclass(frozen=True)
 class Task:
-    """A problem, and what its files say before anything runs.
+    """A problem, and the facts that its files state before anything runs.
 
     Attributes
     ----------

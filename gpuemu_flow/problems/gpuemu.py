@@ -93,7 +93,7 @@ class _Ops:
         The file that they stand in.
     places : Places
     left : list of SkippedProblem
-        What could not be taken is added here.
+        Gets the ops that could not be taken.
     """
 
     config: Path

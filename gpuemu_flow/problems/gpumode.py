@@ -119,7 +119,16 @@ def _take(
 def _base(
     prober: Prober, task: Task, options: Options
 ) -> tuple[dict[str, Json], ProblemFacts, dict[str, tuple[int, int]]]:
-    """Return the arguments that the workspace starts with, and the facts about them."""
+    """Choose the arguments that the workspace starts with.
+
+    Returns
+    -------
+    arguments : dict of str to JSON
+    about : ProblemFacts
+        Facts about the problem with these arguments.
+    scaled : dict of str to (int, int)
+        Sizes that were scaled down, before and after.
+    """
     first = dict(task.tests[0])
     if options.small:
         for cap in _CAPS:
@@ -149,7 +158,7 @@ def _ask(prober: Prober, arguments: Mapping[str, Json], *, check: bool = False) 
 
 
 def _wanted(tests: Sequence[Mapping[str, Json]], name: str, options: Options) -> tuple[int, ...]:
-    """Return the sizes of the tests; add odd ones only if the tests have some."""
+    """Return an argument's sizes in the tests, and more odd sizes if the tests have odd ones."""
     theirs = [test[name] for test in tests if type(test.get(name)) is int]
     sizes = {halved(value, _CAPS[0]) if options.small else value for value in theirs}
     if any(value % 2 for value in theirs if value > 1):
@@ -165,7 +174,10 @@ def _calls(
     varied: VariableSizes,
     left: list[SkippedProblem],
 ) -> list[Json]:
-    """Return arguments of tests that differ in more than varied sizes; try each of them."""
+    """Return the base arguments, and those of tests that differ in more than varied sizes.
+
+    Arguments that do not run, or that give inputs of other shapes, are added to `left` instead.
+    """
     found: list[Json] = [dict(base)]
     tried = {json.dumps(base, sort_keys=True)}
     for test in task.tests:

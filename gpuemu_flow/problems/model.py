@@ -73,7 +73,7 @@ class Argument:
     kind : str
         Kind of the values, as `docs/inputs.md` names it.
     part : str
-        ``upper`` or ``lower``: the triangle that alone holds values.
+        ``upper`` or ``lower``: the triangle that contains all non-zero values.
     value : JSON
     generate : str
         The function that gives the values; empty if this tool draws them.

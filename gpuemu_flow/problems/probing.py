@@ -88,7 +88,7 @@ class Prober:
 
 @contextlib.contextmanager
 def probe_workers() -> Iterator[Pool]:
-    """Yield the workers for the probes of all problems: each pool imports a framework anew."""
+    """Yield one pool for the probes of all problems, so that frameworks are imported once."""
     with (
         tempfile.TemporaryDirectory(prefix="gpuemu-import-") as staging,
         Pool(1, staging=Path(staging)) as pool,

@@ -39,7 +39,7 @@ class PublishedConfig:
     ops, kernels : tuple of (int, mapping)
         Each with the line that it begins in.
     left : tuple of SkippedProblem
-        Keys without a meaning here, and what to do about each.
+        Keys without a meaning here, each with advice.
     """
 
     sections: Mapping[str, Json] = field(default_factory=dict)
@@ -124,7 +124,7 @@ def _tables(
 
 
 def _validation(table: Json, *, given: bool) -> dict[str, Json]:
-    """Return ``[validation]`` with the behaviour of gpuemu 0.1.0 where it says nothing."""
+    """Return ``[validation]`` with the defaults of gpuemu 0.1.0 for missing keys."""
     own = dict(table) if isinstance(table, dict) else {}
     defaults: dict[str, Json] = {"dtypes": ["float32"], "layouts": ["contiguous"]}
     if not {"nan_policy", "check_nan"} & set(own):

@@ -155,7 +155,7 @@ def _demand_run(content: bytes) -> None:
 
 
 def _schema(value: Json) -> dict[str, Json]:
-    """Return a schema of ours, of lists of named dims and tensors."""
+    """Convert a corpus's lists of named dims and tensors to a schema of this tool."""
     if not isinstance(value, dict):
         raise _NotTakenError("it has no op_schema")
     try:

@@ -110,8 +110,8 @@ def _score(op: str, results: list[OpResult]) -> Score:
 def _correct(results: list[OpResult], verdicts: set[Verdict]) -> bool | None:
     """Return the verdict, in which errors of the op itself count as wrong.
 
-    Those of the reference or of a function that makes inputs do not, nor does what this machine
-    lacks.
+    Errors of the reference or of a function that makes inputs do not count, nor do errors due to
+    a framework that this machine lacks.
     """
     if Verdict.FAILED in verdicts:
         return False

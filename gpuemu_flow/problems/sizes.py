@@ -205,7 +205,10 @@ def same_but_shapes(one: ProblemFacts, other: ProblemFacts) -> bool:
 def _together(
     tries: CachedAttempts, scaled: Constants, about: ProblemFacts, varied: VariableSizes
 ) -> VariableSizes:
-    """Drop smallest sizes of the dims until the model runs with all combinations of extremes."""
+    """Drop the smallest size of each dim until the model runs with all sets of `_corners`.
+
+    Return no dims if one of them would be left with fewer than two sizes.
+    """
     while varied.dims:
         if all(_runs(tries, scaled, picked, varied) for picked in _corners(varied.dims)):
             return varied

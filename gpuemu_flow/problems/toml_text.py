@@ -59,7 +59,7 @@ def workspace_text(
         Paths of files that no candidate may read: the problems' own, with their references, and
         those that candidates were copied from.
     apart : sequence of str
-        Globs of candidates' files, of which each reads its own alone.
+        Globs of candidates' files: no candidate may read another one's file.
     """
     parts = [
         "# Written by gpuemu-flow import; yours to change.\n"

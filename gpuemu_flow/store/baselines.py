@@ -82,7 +82,7 @@ class Baseline:
     artifacts : mapping of str to ArtifactMetrics, or None
         Figures by kernel for ``DiffArtifactBaseline``; None where only results were stored.
     of_run : bool
-        The workspace was brought up to date when it was stored; clients store without that.
+        True if the workspace was brought up to date first; clients store baselines without that.
     """
 
     tag: str

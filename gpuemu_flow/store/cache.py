@@ -106,7 +106,7 @@ def _checksum(key: str, payload: bytes | memoryview) -> bytes:
 
 
 def _behind(error: Exception) -> Exception:
-    """Return the error of SQLite behind diskcache's `Timeout`, which stands for any of them."""
+    """Return SQLite's own error, which diskcache may have replaced with its `Timeout`."""
     if isinstance(error, Timeout):
         behind = error.__context__
         return behind if isinstance(behind, sqlite3.Error) else sqlite3.OperationalError(_LOCKED)
@@ -283,8 +283,9 @@ class JsonStore:
     def _record(self, cache: Cache, key: str) -> bytes | None:
         """Return a record, also while another process replaces it.
 
-        A large one lies in a file of its own: who replaces it deletes that, perhaps between our
-        look at the row and our look at the file. While we hold a transaction, nobody does.
+        A large record lies in a file of its own. Another process that replaces the record deletes
+        the file, perhaps after the row was read here and before the file is opened. During a
+        transaction no other process can do so.
         """
         record: bytes | None = cache.get(key)
         if record is None and self._policy == "none" and key in cache:

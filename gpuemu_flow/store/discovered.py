@@ -34,9 +34,11 @@ class Discovered:
     Attributes
     ----------
     files, links, missed, listed : frozenset of str
-        Paths: read; found to be links on the way to a file; looked for in vain; listed.
+        Paths of files that were read, of links on the way to files, of files that were looked for
+        and do not exist, and of folders that were listed, in this order.
     modules, sized : frozenset of str
-        Paths of folders: listed for the modules in them; listed with the sizes of their entries.
+        Paths of folders that were listed for the modules in them, and of folders that were listed
+        with the sizes of their entries.
     looked : frozenset of str
         Paths that existed when a program asked for them.
     packages : frozenset of str

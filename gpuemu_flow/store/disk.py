@@ -26,9 +26,9 @@ class ForeignRecordError(ValueError):
 class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
     """Keys are str, values are bytes, and nothing else is ever read.
 
-    diskcache's own Disk unpickles whatever a row says is a pickle and opens whatever file name a
-    row holds, ``../x`` included; in a cache folder that someone else can write to, that would run
-    their code.
+    diskcache's own Disk unpickles each value that its row marks as a pickle and opens each file
+    that a row names, even ``../x``. In a cache folder that someone else can write to, that would
+    run their code.
     """
 
     def __init__(self, directory: str, **settings: Any) -> None:

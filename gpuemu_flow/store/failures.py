@@ -70,8 +70,8 @@ class FailureStore:
         Parameters
         ----------
         record : FailureRecord
-            Its `id` and `inputs` are filled in. If it has a `minimized_from`, that record gets its
-            id.
+            Its `id` and `inputs` are filled in. If it has a `minimized_from`, the record of that
+            id refers to this one as its `minimized`.
         input_tensors : bytes
             Safetensors file with the values of every input in C order.
 
@@ -177,8 +177,8 @@ class FailureStore:
     def find(self, seed: int, op: str | None = None) -> tuple[FailureRecord, ...]:
         """Return the failures of a case seed, newest first; empty if there is none.
 
-        A seed above 2**53 may come rounded, as readers of JSON in JavaScript have it; it counts
-        when no two different seeds round to it.
+        A JSON reader in JavaScript may have rounded a seed above 2**53. If no failure has exactly
+        this seed, failures are found whose seed rounds to it, unless several different seeds do.
         """
         records = self.list(op)
         exact = tuple(record for record in records if record.seed == seed)

@@ -26,7 +26,8 @@ class BuildReason:
     part : str
         Part of the key that changed; or ``state``, ``output``, ``forced`` or ``follows``.
     name : str
-        The changed item of the part, ``scripts/softmax.py`` of ``code``; empty for the whole.
+        The changed item of the part, such as ``scripts/softmax.py`` of ``code``; empty if the part
+        changed as a whole.
     old, new : JSON
         Values before and now; None stands for absent.
     """
@@ -106,7 +107,7 @@ class KeyParts:
     observed: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the form stored in the task's state, from which ``explain`` names what changed."""
+        """Return the form stored in the task's state, from which ``explain`` derives changes."""
         return {
             "stage": self.stage,
             "code": dict(self.code),

@@ -20,7 +20,7 @@ class RunLock:
     ----------
     path : Path
     on_wait : callable
-        Called once, with the holder's own words, before waiting.
+        Called once, with a text that names the holder, before waiting.
     """
 
     def __init__(self, path: Path, on_wait: Callable[[str], None] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Locks of files that commands make in a workspace: one maker at a time, whatever workspace asks.
+"""Locks of files that commands make in a workspace: one maker at a time, in all workspaces.
 
 A workspace's run lock lies in its cache and does not stop another workspace from making the same
 file: one may lie inside the other, or one folder may have two configurations, each with a cache.
@@ -28,7 +28,7 @@ def output_locks(
 ) -> Iterator[None]:
     """Hold the locks of some files; the kernel frees them when the process dies.
 
-    They lie in the user's cache. Where that cannot be written, nothing is locked.
+    The lock files lie in the user's cache. If it cannot be written, nothing is locked.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def output_locks(
     cancel : threading.Event
         Ends the wait.
     on_wait : callable
-        Called with the words of a process that holds one of them, before waiting for it.
+        Called with a text that names the holder of one of the locks, before waiting for it.
 
     Raises
     ------

@@ -43,7 +43,7 @@ def unsafe_entry(path: Path, mode: int) -> StoreError:
     Parameters
     ----------
     mode : int
-        As `os.lstat` tells it: the kind of entry that was found.
+        Mode of the entry, as `os.lstat` returns it.
     """
     kind = stat.S_IFMT(mode)
     if kind in (stat.S_IFREG, stat.S_IFDIR):
@@ -84,7 +84,7 @@ def check_root(root: Path) -> None:
 
 
 class PrivateFolder:
-    """A cache folder, and how files below it are opened, made and deleted.
+    """A cache folder, with methods that open, make and delete files below it.
 
     Parameters
     ----------
@@ -141,12 +141,12 @@ class PrivateFolder:
                     _make_one(folder)
 
     def check_file(self, path: Path) -> None:
-        """Refuse a file that cannot be written without touching another one.
+        """Refuse an entry that is no regular file, or a file that has several names.
 
         Raises
         ------
         StoreError
-            ``cache-unsafe-entry``; none where there is no such file.
+            ``cache-unsafe-entry``; no error if the file does not exist.
         """
         self.check(path.parent)
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Results of single validations, newest first: what clients submitted."""
+"""Results of single validations that clients submitted, newest first."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ class StoredResult:
     source : str
         ``validate`` or ``submit``.
     judged_by : str
-        Digest of what decided the verdict; another digest means that the reference or the rules
-        have changed.
+        Digest of everything that decided the verdict; another digest means that the reference or
+        the rules have changed.
     judged : CountedResult
     text : str
         The reply as the wire has it, as JSON; it is only handed out again. As objects, thousands
@@ -217,9 +217,9 @@ class ResultStore:
     folder : Path or None
         Folder of the results; None: in the cache.
     max_results : int
-        The oldest beyond it are deleted; 0 keeps all.
+        Number of results that are kept, the newest ones; 0 keeps all.
     retention_days : int
-        Older ones are deleted; 0 keeps all.
+        Age in days above which results are deleted; 0 keeps all.
     """
 
     def __init__(
@@ -299,7 +299,7 @@ class ResultStore:
         return self._times(1)[0]
 
     def _times(self, count: int) -> range:
-        """Return several such times, each 1 ns after the one before."""
+        """Return several unique times like `time_ns`, each 1 ns after the one before."""
         with self._lock:
             first = max(time.time_ns(), self._last_ns + 1)
             self._last_ns = first + count - 1
@@ -401,7 +401,7 @@ class ResultStore:
         return stale
 
     def _drop(self, key: str) -> None:
-        """Remove a result from the indices by name and by seed."""
+        """Remove a result from the indices by key and by seed."""
         stored = self._by_key.pop(key)
         keys = self._by_seed[stored.seed]
         keys.remove(key)
@@ -482,7 +482,7 @@ class ResultStore:
         Parameters
         ----------
         failures : mapping of str to str
-            Former ids of recorded failures, and those in their place.
+            The new id of each recorded failure by its former id.
         """
         with self._lock:
             keys = [key for key in self._keys if self._by_key[key].op == old]

@@ -78,8 +78,8 @@ class TaskSpec:
         Name of the task that runs the op's reference: files that the reference is seen to use are
         hidden from the op. Empty where this task runs no op, or where both share a file.
     known : tuple of str
-        Workspace files that are exempt from `hidden`, as it is known before anything runs whether
-        the op may read them.
+        Workspace files that are not hidden from the op even if the reference uses them: it is known
+        before anything runs whether the op may read them.
     """
 
     name: str
@@ -204,7 +204,7 @@ class StageResult:
     values : JSON
         Small facts for reports: durations, counts. Not part of any key.
     discovered : Discovered
-        All that the programs were seen to use whose results the manifest holds.
+        All inputs that were seen in use by the programs whose results the manifest holds.
     """
 
     digest: str

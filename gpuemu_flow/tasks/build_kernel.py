@@ -48,7 +48,7 @@ class Built:
     ptx_name, cubin_name : str
         Files that the user knows; empty for artifacts that only the cache holds.
     sass : MachineCode or None
-        Counts of the cubin's machine code, where a disassembler was there.
+        Counts of the cubin's machine code; None if no disassembler was installed.
     launch : dict or None
         Block size and dynamic shared memory, where the compiler says so.
     unmet_bounds : dict
@@ -196,7 +196,8 @@ def allowances(sources: Iterable[str], root: Path) -> dict[str, dict[str, str]]:
     Returns
     -------
     dict
-        By file and line number: the text, without code, which the lint does not need.
+        Text by file and line number: the whole line with such a comment, ``//`` for a comment
+        after it, and ``code`` for the line that it applies to.
     """
     found: dict[str, dict[str, str]] = {}
     for name in sources:
@@ -224,7 +225,7 @@ def allowances(sources: Iterable[str], root: Path) -> dict[str, dict[str, str]]:
 
 
 def _read(context: StageContext, name: str, built: Built) -> bytes | None:
-    """Read a file of the workspace, or return a problem."""
+    """Read a file of the workspace; return None and add a problem to `built` if that fails."""
     path = context.root / name
     try:
         if not path.is_file() and path.exists():

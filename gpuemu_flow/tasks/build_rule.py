@@ -267,7 +267,7 @@ def _write(path: Path, data: bytes, *, executable: bool) -> None:
 
 
 def _is_gone(root: Path, name: str) -> bool:
-    """Tell whether a file was deleted, not merely past the end of a list or put back elsewhere."""
+    """Tell whether a file no longer exists, unless it was a temporary file of this tool."""
     staged = os.path.basename(name).startswith(".") and name.endswith(_STAGED)  # noqa: PTH119
     return not staged and not os.path.lexists(root / name)
 
@@ -337,7 +337,7 @@ def _is_closed(spec: TaskSpec) -> bool:
     Raises
     ------
     RunnerError
-        ``sandbox-missing`` where that was asked for and cannot be had.
+        ``sandbox-missing`` if a sandbox was asked for and is not available.
     """
     sandbox = params_of(RuleParams, spec.params).sandbox
     if not sandbox.get("closed"):

@@ -1,4 +1,4 @@
-"""Stage ``diff``: what changed for an op since its last results.
+"""Stage ``diff``: the changes of an op's results since the last ones.
 
 Reads the comparisons of all its dtypes, and its own last manifest. Writes the current summary,
 the one before it, and the differences: a verdict that got worse, an error that grew. Verdicts are
@@ -59,8 +59,9 @@ def compare_summaries(
 
     A case that passed and fails now is a regression, as is a verdict on the same cases that is no
     longer ``passed``. On the same cases, an error that exceeds the old one by more than `threshold`
-    (a fraction) has grown; the reverse is an improvement. On other cases, those in common are
-    compared; where they show nothing, a change of `OTHER_CASES` says that nothing was compared.
+    (a fraction) has grown; the reverse is an improvement. If the summaries are of different cases,
+    only the verdicts on common cases are compared; if these show neither a regression nor an
+    improvement, a change of `OTHER_CASES` is returned.
     """
 
     def change(kind: str, what: str, before: Json, after: Json) -> list[dict[str, Json]]:
@@ -114,10 +115,10 @@ def _case_changes(
     Returns
     -------
     broken, mended : tuple of str
-        The old and the new verdict of a case that passed before, and of one that passes now; of
-        several cases the one with the worst other verdict. Empty if there is no such case.
+        Old and new verdict of a case that no longer passes, and of a case that passes only now: of
+        several such cases, the one with the worst verdict. Empty if there is no such case.
     wrong : bool
-        A case in common fails now.
+        True if a common case fails now.
     """
     before, after = _by_case(old), _by_case(new)
     pairs = {(before[case], after[case]) for case in before.keys() & after.keys()}

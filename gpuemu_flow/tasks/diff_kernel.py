@@ -1,4 +1,4 @@
-"""Stage ``diff`` of a kernel: what changed in its figures since the last run.
+"""Stage ``diff`` of a kernel: the changes of its figures since the last run.
 
 Reads the lints of all its architectures, and its own last manifest.
 """

@@ -129,7 +129,7 @@ class ReferenceParams(ProgramParams):
 
 @dataclass(frozen=True, kw_only=True)
 class DiffParams(_Plain):
-    """Factor by which an error may grow before a change counts as a regression."""
+    """Fraction by which an error may grow before the change is reported as growth."""
 
     STAGE = stages.DIFF
     regression_threshold: float

@@ -61,7 +61,7 @@ def _arguments(described: Described, given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _destinations(described: Described, given: Mapping[str, Any]) -> list[Any]:
-    """Return the outputs to be written, filled with values that no right program leaves there."""
+    """Return the outputs to be written, filled with values that no correct program leaves there."""
     sizes = dict(described["consts"])
     for name, axes in described["inputs"].items():
         for at, axis in enumerate(axes or ()):

@@ -85,7 +85,7 @@ class BucketTransport:
 
 
 def _absent_as_none(call: Callable[[], T]) -> T | None:
-    """Make a call; None where there is no such object.
+    """Return the result of a call; None if there is no such object.
 
     Each store's package raises errors of its own; none of them may end a run.
     """

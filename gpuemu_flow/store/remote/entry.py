@@ -1,8 +1,8 @@
-"""Entries of a shared cache: what they hold, their form in bytes, and their signature.
+"""Entries of a shared cache: their content, their form in bytes, and their signature.
 
-An entry is an ``ActionResult`` of Bazel's remote execution API, so that servers which look at what
-they store (bazel-remote does) know the blobs that it needs. Our own records are its standard
-output. Of Protocol Buffers this needs only two kinds of fields.
+An entry is an ``ActionResult`` of Bazel's remote execution API, so that servers that parse stored
+entries (bazel-remote does) know the blobs that an entry needs. Its standard output contains our
+own records. This module implements only the two kinds of Protocol Buffers fields that are needed.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _sign(name: str, payload: bytes, secret: bytes) -> bytes:
 
 
 def _inflate(payload: bytes) -> bytes:
-    """Decompress at most what an entry may hold."""
+    """Decompress a payload; raise ValueError if it is larger than an entry may be."""
     inflater = zlib.decompressobj()
     content = inflater.decompress(payload, MOST_ENTRY_BYTES)
     if not inflater.eof or inflater.unused_data:

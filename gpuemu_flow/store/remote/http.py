@@ -151,7 +151,7 @@ class HttpTransport:
         read: Callable[[http.client.HTTPResponse], T],
         source: bytes | Path | None = None,
     ) -> T:
-        """Make a request, and again where that may help."""
+        """Make a request, and repeat it if another attempt may succeed."""
         if not is_key(key):
             raise ValueError(f"no object: {key}")
         path = f"{self._base}/{kind}/{key}"

@@ -44,7 +44,7 @@ class CacheAccess:
     secret : bytes or None
         Key of signatures.
     problems : tuple of Problem
-        Warnings on what the environment did not grant.
+        Warnings about rights that the environment did not grant.
     silence : float
         Seconds; see `SILENCE_SECONDS`.
     """

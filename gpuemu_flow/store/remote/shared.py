@@ -77,13 +77,13 @@ class SharedCache:
     staging : PrivateFolder
         The folder where blobs are written until their content is known to be right.
     report : callable
-        Is told each problem once.
+        Called with each kind of problem once.
     cancel : threading.Event
         Set when the run is to end: nothing is waited for any more.
     secret : bytes or None
         Key of signatures; with one, an entry without its signature counts as absent.
     writes : bool
-        Results are stored, too.
+        True if the run also stores results.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class SharedCache:
         return self._writes and not self._left and not self._read_only
 
     def sets(self, place: str, names: Sequence[str]) -> list[Discovered]:
-        """Return the sets of inputs that programs with this first key were seen to use.
+        """Return the stored sets of inputs that programs were seen to use.
 
         Parameters
         ----------
@@ -133,7 +133,7 @@ class SharedCache:
             Key of the sets in the action cache.
         names : sequence of str
             Variables that the configuration lets through. A cache that is not ours must not learn
-            anything about others, not even by the keys that it is asked for.
+            anything about other variables, not even from the keys of requests.
         """
         entry = self._entry(name_of("inputs", place))
         found = [] if entry is None else entry.records.get(place)
@@ -297,7 +297,7 @@ class SharedCache:
         return job.result() if job.wait(self._cancel) else None
 
     def _attempt(self, call: Callable[[], T], *, writing: bool = False) -> T | None:
-        """Make a request, None if it failed; make no more after several failures in a row."""
+        """Make a request; return None if it failed or too many failed in a row before it."""
         if self._left or (writing and self._read_only):
             return None
         try:
@@ -381,7 +381,7 @@ def _digest(file: BinaryIO) -> str:
 
 
 def _sound(names: Discovered) -> bool:
-    """Tell whether a stranger's set is one that this program could have written."""
+    """Tell whether a set from a shared cache is one that this program could have written."""
     paths = [*names.files, *names.links, *names.missed, *names.listed, *names.modules]
     paths += [*names.sized, *names.looked, *names.packages, *names.pythons]
     return len(paths) <= MOST_NAMES and all(

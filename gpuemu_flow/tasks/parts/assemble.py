@@ -1,4 +1,4 @@
-"""Assemble PTX to a cubin, and list its machine instructions, where the tools are there."""
+"""Assemble PTX to a cubin, and list its machine instructions, if the tools are installed."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class BatchOutcomes:
     executed : int
         Number of requests that were really run; the others came out of the action cache.
     duration_s : float
-        ToolSandbox time of the batch in seconds; of restored outcomes, what their calls took.
+        Wall time of the batch in seconds, plus the original durations of restored outcomes.
     used : Discovered
         All that the program was seen to use for one of these cases.
     """

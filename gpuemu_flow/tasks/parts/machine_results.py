@@ -127,7 +127,7 @@ def _entries(root: str, folder: str, own: str) -> Iterator[tuple[str, os.stat_re
 
 
 def _content(path: str, status: os.stat_result) -> bytes | None:
-    """Return a digest of a file or a link; None for what can be neither read nor named."""
+    """Return a digest of a file's content or a link's target; None if it cannot be read."""
     try:
         if stat.S_ISLNK(status.st_mode):
             return hashlib.sha256(os.fsencode(os.readlink(path))).digest()  # noqa: PTH115

@@ -1,4 +1,4 @@
-"""Read the cases that stage ``generate`` planned; as data, which takes no numpy."""
+"""Read the cases that stage ``generate`` planned, as data, without importing numpy."""
 
 from __future__ import annotations
 

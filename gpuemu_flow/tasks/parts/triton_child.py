@@ -126,7 +126,7 @@ def describe(error: BaseException, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Return an error and its causes, outermost first."""
+    """Return an iterator over an error and its causes, outermost first."""
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:
