@@ -1,4 +1,4 @@
-"""``gpuemu-flow artifacts``: the figures of the kernels, with where they come from."""
+"""``gpuemu-flow artifacts``: the figures of the kernels, with their sources."""
 
 from __future__ import annotations
 

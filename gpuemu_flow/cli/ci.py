@@ -1,4 +1,4 @@
-"""``gpuemu-flow ci``: check everything in one process and write what CI services read."""
+"""``gpuemu-flow ci``: check everything in one process and write reports for CI services."""
 
 from __future__ import annotations
 

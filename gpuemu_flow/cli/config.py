@@ -1,4 +1,4 @@
-"""``gpuemu-flow config check``: everything that is wrong in a configuration, at once."""
+"""``gpuemu-flow config check``: list all problems of a configuration at once."""
 
 from __future__ import annotations
 

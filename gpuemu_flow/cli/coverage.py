@@ -1,4 +1,4 @@
-"""``gpuemu-flow coverage``: what runs and fuzzing really exercised."""
+"""``gpuemu-flow coverage``: the kinds of cases that were judged, and the gaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gpuemu-flow failures``: what failed so far, newest first; show or export one."""
+"""``gpuemu-flow failures``: list recorded failures, newest first; show or export one."""
 
 from __future__ import annotations
 

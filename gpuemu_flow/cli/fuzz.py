@@ -1,4 +1,4 @@
-"""``gpuemu-flow fuzz``: many cases of an op, the failures grouped by what causes them."""
+"""``gpuemu-flow fuzz``: many cases of an op, with failures grouped by cause."""
 
 from __future__ import annotations
 

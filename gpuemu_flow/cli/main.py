@@ -1,4 +1,4 @@
-"""The command group and what all commands share: errors, exit codes, colour."""
+"""The command group, and the errors and exit codes that all commands share."""
 
 from __future__ import annotations
 

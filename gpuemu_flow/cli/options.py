@@ -24,14 +24,14 @@ RANDOM = "random"
 
 
 class AliasedChoice(click.Choice[str]):
-    """A choice among names, each of which may have others that people or tools use."""
+    """A choice among names, each of which may have aliases."""
 
     def __init__(self, names: Sequence[str], aliases: Mapping[str, str]) -> None:
         super().__init__(names)
         self._aliases = aliases
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the first name of the choice that a value names."""
+        """Return the name that a value is, or is an alias of."""
         return str(super().convert(self._aliases.get(value.lower(), value.lower()), param, ctx))
 
 
@@ -160,7 +160,7 @@ class ExecutorOptions:
     Raises
     ------
     click.UsageError
-        Options of dask stand without ``--executor dask``.
+        Options of dask are given without ``--executor dask``.
     """
 
     name: str

@@ -45,12 +45,12 @@ class LiveListener(Listener):
         self._running: dict[str, Progress] = {}
 
     def on_plan(self, total: int, todo: int) -> None:
-        """Remember how much there is to do."""
+        """Remember the number of tasks that may run."""
         self._todo = todo
         self._waiting = ""
 
     def on_expected(self, seconds: Mapping[str, float], jobs: int) -> None:
-        """Remember what the tasks took before."""
+        """Remember the tasks' last durations."""
         with self._lock:
             self._remaining = Remaining(seconds, self._todo, jobs)
 
@@ -122,7 +122,7 @@ class LineListener(PlainListener):
         self._last = 0.0
 
     def on_plan(self, total: int, todo: int) -> None:
-        """Say how much there is to do."""
+        """Print the number of tasks that may run."""
         self._todo = todo
         self._say("-", 0, 0)
 
@@ -145,7 +145,7 @@ class LineListener(PlainListener):
 
 @contextmanager
 def make_listener(*, live: bool) -> Iterator[Listener]:
-    """Yield a live display on a terminal, lines if ``GPUEMU_PROGRESS`` asks, else hardly any."""
+    """Yield a live display on a terminal, a `LineListener` if asked for, else a `PlainListener`."""
     if os.environ.get("GPUEMU_PROGRESS") == "lines":
         yield LineListener()
         return

@@ -1,4 +1,4 @@
-"""``gpuemu-flow report``: what is known of the workspace, as a file to read or to keep."""
+"""``gpuemu-flow report``: write the workspace's latest results as a file."""
 
 from __future__ import annotations
 

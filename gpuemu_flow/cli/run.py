@@ -1,4 +1,4 @@
-"""``gpuemu-flow run``: bring the workspace up to date and say what was found."""
+"""``gpuemu-flow run``: bring the workspace up to date and report the results."""
 
 from __future__ import annotations
 

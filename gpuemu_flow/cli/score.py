@@ -1,4 +1,4 @@
-"""``gpuemu-flow score``: which candidates of each problem are right, how far off, and why."""
+"""``gpuemu-flow score``: the verdict on each candidate of each problem, its error and the cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gpuemu-flow status``: the workspace, its verdicts, its cache, and whether a daemon lives."""
+"""``gpuemu-flow status``: the workspace, its verdicts, its cache, and whether a daemon runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def status(profile: str, settings: tuple[str, ...], output_format: str) -> None:
 
 
 def _rest_on(answer: answers.Answer, workspace: Workspace, daemon: DaemonState) -> None:
-    """Record the answer's conditions besides the plan: no daemon runs, and the cache's size."""
+    """Record the answer's conditions besides the plan: no daemon, and an unchanged cache."""
     from gpuemu_flow.daemon.files import possible_places  # noqa: PLC0415
 
     if daemon.running:

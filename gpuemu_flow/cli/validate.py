@@ -1,6 +1,7 @@
 """The work of `run` once its options are known.
 
-It imports no click: after an edit, people type ``run`` alone and wait for the op's first call.
+It imports no click: after an edit, people type ``run`` without words and wait for the op's first
+call.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def validate(
     output_format: str = "text",
     confirm: bool = True,
 ) -> int:
-    """Run what is stale, record and show what was found, and return the exit code.
+    """Run stale tasks, record and show the results, and return the exit code.
 
     Parameters
     ----------
@@ -80,7 +81,7 @@ def validate(
 
 
 def _conclude(workspace: Workspace, outcome: session.RunOutcome, report: RunReport) -> None:
-    """Record what a run found for later commands."""
+    """Store the results of a run for later commands."""
     from gpuemu_flow.cli.plan_saving import save_plan  # noqa: PLC0415
     from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415
     from gpuemu_flow.reporting import history  # noqa: PLC0415

@@ -125,7 +125,7 @@ class WatchState:
         return self._pool
 
     def turn(self, saved: set[str]) -> bool:
-        """Run what `saved` affects and show it; tell whether the run was interrupted."""
+        """Run the tasks that `saved` affects and show results; return True if interrupted."""
         from gpuemu_flow.errors import FlowError, UsageError  # noqa: PLC0415
 
         if saved:
@@ -190,11 +190,11 @@ class WatchState:
         return 1
 
     def explained(self, workspace: Workspace, report: RunReport, pool: Pool) -> RunReport:
-        """Return the report with the data that `show` needs besides; here unchanged."""
+        """Return the report with further data that `show` needs; this class adds none."""
         return report
 
     def show(self, report: RunReport, *, first: bool) -> None:
-        """Print what ran again, and what still fails."""
+        """Print the results that ran again or changed, and those that still fail."""
         from gpuemu_flow.reports import text  # noqa: PLC0415
 
         quiet = (Verdict.PASSED,) if first else (Verdict.PASSED, Verdict.SKIPPED)

@@ -1,4 +1,4 @@
-"""Check what callers give besides tensors: tolerances and other arguments, cases, outputs."""
+"""Check the arguments of calls other than tensors: tolerances, cases, outputs and others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make a client's calls: how long each may take, and what ends it."""
+"""Make a client's calls, with their time limits, progress and cancellation."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Calling:
         self._ask_about(calls.cancel(request_id))
 
     def _ask_about(self, call: Call[T]) -> T:
-        """Make a call about another one, whose daemon has to be running."""
+        """Make a call about another call; start no daemon for it."""
         return self._connection.exchange_messages(call, self.timeout_ms or TIMEOUT_MS, start=False)
 
     @contextmanager

@@ -127,7 +127,7 @@ def validate(
     ----------
     output : tensor, or mapping of name to tensor
     client : mapping, optional
-        Who submits, and by which code; see `identity`.
+        Description of the submitting process and of its code; see `identity`.
     modified : mapping of str to int, optional
         Elements that the op changed in its inputs, by input; an extension of protocol v1.
 

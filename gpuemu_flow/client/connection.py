@@ -232,7 +232,7 @@ class Connection:
         raise found
 
     def _reach(self, timeout_ms: int) -> PlainContext | DaemonUnreachableError:
-        """Begin an exchange with the daemon that listens; or return the error that none does."""
+        """Begin an exchange with the listening daemon, or return an error if none listens."""
         with self._lock:
             if self._socket is None:
                 self._socket = PlainSocket(_fitting(self.socket_path), self._opening)
@@ -313,8 +313,8 @@ class Connection:
     def _require_workspace(self, pong: Mapping[str, Json], config: Path) -> None:
         """Raise an error if the daemon judges by another configuration than this client's.
 
-        Whoever names the socket of a daemon in another container is believed: the folder has
-        another path there.
+        A daemon at a socket that the caller named passes if its workspace's path does not exist
+        here: it may run in another container.
         """
         root = pong.get("workspace")
         if self._named is not None and (root is None or not Path(root).exists()):

@@ -2,8 +2,8 @@
 
 A request needs little of that protocol: a greeting of 8 bytes, then frames that hold a length, the
 request's number and the message. The transport library would pass each of them between threads of
-its own, which doubles a client's CPU time, and it ends a child of the process that has used it with
-an abort.
+its own, which doubles a client's CPU time, and it aborts children forked by a process that has used
+it.
 """
 
 from __future__ import annotations

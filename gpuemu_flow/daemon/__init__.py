@@ -1,1 +1,1 @@
-"""The daemon: answers wire protocol v1 for one workspace, its references kept warm."""
+"""The daemon, which answers wire protocol v1 for one workspace and keeps references loaded."""

@@ -1,4 +1,4 @@
-"""Kernels on the wire: LintKernel, stored metrics, and baselines of them."""
+"""Requests about kernels: lint, stored metrics, and baselines of metrics."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SPILLS = ("ld.local", "st.local")
 
 
 def lint_kernel(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``LintKernel``: every kernel of the text, or the one that is named."""
+    """Answer ``LintKernel``: lint every kernel of the text, or only the one that is named."""
     text, name = fields.string("ptx_content"), fields.optional_name("kernel_name")
     config = service.configured().workspace.config
     if ".version" not in text and ".entry" in text:
@@ -167,7 +167,7 @@ def _u32(value: float | None) -> int | None:
 
 
 def store_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``StoreArtifact``: metrics that the client measured."""
+    """Answer ``StoreArtifact``: store metrics that the client measured."""
     fields.name("kernel_name")
     metrics = fields.object("metrics")
     name = metrics.get("kernel_name")
@@ -199,7 +199,7 @@ def store_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
 
 
 def get_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``GetArtifact``: the latest metrics of a kernel."""
+    """Answer ``GetArtifact``: return the latest metrics of a kernel."""
     name = fields.name("kernel_name")
     metrics = service.artifacts.get(name)
     if metrics is None:
@@ -210,7 +210,7 @@ def get_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Json]
 
 
 def list_artifacts(service: Service, _fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``ListArtifacts``: the latest metrics of every kernel."""
+    """Answer ``ListArtifacts``: return the latest metrics of every kernel."""
     every = service.artifacts.everything().values()
     return {"type": "ArtifactList", "artifacts": [metrics.to_json() for metrics in every]}
 

@@ -29,7 +29,7 @@ class Issued:
     shape : tuple of int
         The one shape that stands for the whole case on the wire.
     fuzz_config : JSON
-        Recipe that it was made from.
+        Configuration that the case was made from.
     digest : str
         Digest of the inputs as they were sent; see `digest_of`.
     """
@@ -50,14 +50,14 @@ def digest_of(inputs: Mapping[str, NDArray[Any]]) -> str:
 
 
 class IssuedCaseStore:
-    """The latest cases by op and seed; on disk, the recipes to make them again. Thread-safe.
+    """Issued cases by op and seed: the latest in memory, recipes on disk. Thread-safe.
 
     Parameters
     ----------
     recipes : JsonStore
         Lets a restarted daemon remake the cases that the previous one handed out.
     limit : int
-        Cases in memory.
+        Largest number of cases in memory.
     """
 
     def __init__(self, recipes: JsonStore, limit: int = MAX_ISSUED) -> None:

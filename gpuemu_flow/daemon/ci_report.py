@@ -79,7 +79,7 @@ class CiReport:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CiReport:
-        """Read the report, or raise KeyError, TypeError or ValueError where it is none."""
+        """Read a report, or raise KeyError, TypeError or ValueError if `data` is not a report."""
         return cls(
             counts={name: data[name] for name in _COUNTED},
             failed=data["failed"] + data["errors"],

@@ -22,7 +22,7 @@ OTHERS_SHARE = 4
 
 @dataclass
 class _Connection:
-    """One connection; `last` is the time of its latest message, or else of its beginning."""
+    """One connection; `last` is the time of its latest message, or of its start if it sent none."""
 
     user: int
     last: float

@@ -1,4 +1,4 @@
-"""Recorded failures as the wire names them: ListFailures, Reproduce, Minimize."""
+"""Requests about recorded failures: ListFailures, Reproduce, Minimize."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ STRATEGIES = {
 
 
 def list_failures(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``ListFailures``: newest first."""
+    """Answer ``ListFailures``: return the recorded failures, newest first."""
     records = service.failures.list(limit=fields.integer("limit", 0, MAX_LIMIT))
     return {"type": "Results", "results": [_as_result(record) for record in records]}
 
 
 def reproduce_failure(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``Reproduce``: the stored verdict and the exact inputs.
+    """Answer ``Reproduce``: return the stored verdict and the exact inputs.
 
-    With ``rerun``, which the protocol does not have, the op is run again on them.
+    With ``rerun``, which the protocol does not have, the op is run again on these inputs.
     """
     record = _find(service, fields.u64("seed"))
     inputs = stored_inputs(service.failures, record)

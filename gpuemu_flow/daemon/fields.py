@@ -108,7 +108,7 @@ class Fields:
         return value
 
     def choice(self, name: str, known: tuple[str, ...]) -> str:
-        """Return one of several words, in any case."""
+        """Return the word of `known` that a field names, ignoring case."""
         value = self.string(name)
         for word in known:
             if value.lower() == word.lower():
@@ -145,7 +145,7 @@ class Fields:
         }
 
     def counts(self, name: str, names: Collection[str]) -> dict[str, int]:
-        """Return positive numbers by name, each of which must be one of `names`; may be absent."""
+        """Return a field's positive integers by name, each name one of `names`; {} if missing."""
         value = self._get(name, None)
         if value is None:
             return {}

@@ -29,7 +29,7 @@ class DaemonFiles:
     folder : Path
         Private to the user.
     stem : str
-        Begins the names of all its files.
+        Prefix of the names of all files of the daemon.
     """
 
     folder: Path
@@ -57,7 +57,7 @@ class DaemonFiles:
 
 
 def find_place(root: Path, environ: Mapping[str, str]) -> DaemonFiles | None:
-    """Return the place of a daemon that has been started before, or None."""
+    """Return the files of a daemon that has been started before, or None."""
     for place in possible_places(root, environ):
         if is_private(place.folder) and place.lock.exists():
             return place
@@ -65,13 +65,13 @@ def find_place(root: Path, environ: Mapping[str, str]) -> DaemonFiles | None:
 
 
 def possible_places(root: Path, environ: Mapping[str, str]) -> list[DaemonFiles]:
-    """Return every place where a daemon of the workspace may be."""
+    """Return the files of a daemon of the workspace, for each folder that may hold them."""
     stem = workspace_stem(root)
     return [DaemonFiles(folder, stem) for folder in user_folders(environ)]
 
 
 def make_place(root: Path, environ: Mapping[str, str]) -> DaemonFiles:
-    """Return the place of a daemon that is to be started.
+    """Return the files of a daemon that is to be started, in a private folder.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def _unusable(place: DaemonFiles) -> str:
 
 
 def make_private(folder: Path) -> str:
-    """Make a folder, or close the user's own to others; return an error message or ''."""
+    """Make or restrict a folder so that only the user can enter; return an error or ''."""
     try:
         folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         status = folder.lstat()

@@ -21,7 +21,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def demand_names(op: OpConfig, inputs: Arrays) -> None:
-    """Raise UsageError if an input of the op is missing, or a given input is none of the op's.
+    """Raise UsageError if an input of the op is missing, or the op lacks a given input.
 
     An op without declared inputs takes any inputs.
     """
@@ -53,9 +53,10 @@ def demand_names(op: OpConfig, inputs: Arrays) -> None:
 def demand_fit(op: OpConfig, inputs: Arrays, dtype: str) -> None:
     """Raise UsageError if a client's own inputs are not what the op's table declares.
 
-    A schema lists the sizes to test with; other sizes are accepted, too, if shared dims have one
-    size, fixed dims theirs, and multiples are kept. Cases that the daemon handed out are not
-    checked: protocol v1 gives all inputs one shape, and has dtypes of its own.
+    A schema lists the sizes to test with. Other sizes are accepted, too, if each shared dim has the
+    same size in all inputs, each fixed dim its fixed size, and ``multiple_of`` is met. Cases that
+    the daemon handed out are not checked: protocol v1 gives all inputs one shape, and has dtypes of
+    its own.
 
     Parameters
     ----------
@@ -116,7 +117,7 @@ def _shapes(op: OpConfig, inputs: Arrays) -> Iterator[Problem]:
 def _derived(
     op: OpConfig, sizes: Mapping[str, int], seen: Mapping[str, tuple[str, int]], inputs: Arrays
 ) -> Iterator[Problem]:
-    """Check derived sizes against those that they follow from, as far as these are known."""
+    """Yield a problem for each derived size that contradicts the sizes it is computed from."""
     tensors = {tensor.name: tensor for tensor in op.schema.inputs}
     for dim in op.schema.derived:
         if dim.name in sizes and names_in(dim.expression) <= sizes.keys():

@@ -1,4 +1,4 @@
-"""FuzzOp: make cases of protocol v1, and run and judge them; a client may retry."""
+"""FuzzOp: make cases, run and judge them; a client's retry reuses stored verdicts."""
 
 from __future__ import annotations
 
@@ -163,7 +163,8 @@ class _Run:
 def fuzz_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
     """Answer ``FuzzOp``: run the op on cases and judge it; needs an op that the daemon can run.
 
-    ``time_limit_s``, which the protocol does not have, ends the run early with what is judged.
+    ``time_limit_s``, which the protocol does not have, ends the run early; the reply then covers
+    the cases judged so far.
     """
     configured, op = service.op(fields.name("op_name"))
     maker = CaseMaker.of(service, op, fields)

@@ -1,6 +1,6 @@
-"""Answer requests together that came while earlier requests of their kind were answered.
+"""Answer requests in groups: those that came while earlier ones of their kind were answered.
 
-Most work for a small request is then done once for several: checking the inputs of the reference,
+Most work for a small request is then done once for a group: checking the inputs of the reference,
 a message to its worker, a transaction. No request waits for others to come.
 """
 
@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 0.5
 
 
 class Gatherer(Generic[T]):
-    """Has requests answered in groups; groups of one name follow each other. Thread-safe.
+    """Answers requests in groups, those of the same name one after the other. Thread-safe.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Gatherer(Generic[T]):
         self._lock = threading.Lock()
 
     def add(self, name: str, request: T) -> bool:
-        """Have a request answered, with others of this name if some wait.
+        """Queue a request; it is answered together with others of this name if some wait.
 
         Returns
         -------
@@ -59,7 +59,7 @@ class Gatherer(Generic[T]):
         return True
 
     def take_late(self) -> list[T]:
-        """Return the requests that wait for a group that takes long; they wait no more."""
+        """Remove and return the requests that wait for a group that takes long."""
         with self._lock:
             late = [waiting for name, waiting in self._waiting.items() if self._is_late(name)]
             found = [request for waiting in late for request in waiting]

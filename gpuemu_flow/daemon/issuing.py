@@ -19,13 +19,13 @@ MAX_BATCH_BYTES = MAX_MESSAGE_BYTES * 3 // 4 - (1 << 20)  # base64 makes 4 bytes
 
 
 def get_test_case(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``GetTestCase``: case 0 of a configuration."""
+    """Answer ``GetTestCase``: return case 0 of a configuration."""
     found = _cases(service, fields, job, 0, 1)
     return {"type": "TestCase", **found[0]}
 
 
 def get_test_batch(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``GetTestBatch``: cases ``start`` (0 when not given) and following."""
+    """Answer ``GetTestBatch``: return cases from number ``start`` on (0 if not given)."""
     count = fields.integer("count", 0, MAX_BATCH)
     start = fields.integer("start", 0, 1 << 32, default=0)
     return {"type": "TestBatch", "cases": _cases(service, fields, job, start, count)}

@@ -35,7 +35,7 @@ class Job:
     request_id : str
         Identifier that its client chose; empty if there is none.
     progress : (int, int)
-        Steps done, and in all.
+        Steps done, and all steps.
     """
 
     def __init__(self, data: bytes, pipe: int, context: Context, request_id: str = "") -> None:
@@ -78,7 +78,7 @@ class Job:
 
 
 class JobGroup:
-    """Several jobs that share the work of one, with the methods of `Job` that the work needs.
+    """Several jobs that are worked on together; it has the methods of `Job` that the work calls.
 
     Parameters
     ----------

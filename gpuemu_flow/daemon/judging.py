@@ -1,4 +1,4 @@
-"""Judge what clients submitted, record what failed, and store the results."""
+"""Judge clients' submissions, record failures, and store the results."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _judged_of_subject(
     others: list[Numbered],
     job: Job | JobGroup,
 ) -> Iterator[tuple[int, Submission, CheckResult | None]]:
-    """Judge the first submission, and the following ones of its subject; list the others."""
+    """Yield the first submission and others of its subject, judged; add the rest to `others`."""
     subject = first[1].subject
     sent: list[list[Numbered]] = []
 
@@ -118,7 +118,7 @@ def broken_reference(result: CheckResult) -> RequestError | None:
 
 
 class JudgedReplies:
-    """The replies to submissions that were judged; what failed is recorded when they are stored.
+    """The replies to judged submissions; failures are recorded when the replies are stored.
 
     Parameters
     ----------

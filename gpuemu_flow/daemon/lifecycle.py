@@ -1,4 +1,4 @@
-"""A daemon's life in the foreground: its lock, its log, its sockets, its end."""
+"""Run a daemon in the foreground: its lock, its log, its sockets and its shutdown."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class _PrivateLog(logging.handlers.RotatingFileHandler):
 
 
 class AlreadyRunningError(FlowError):
-    """Raised where another daemon serves this workspace already; nothing is wrong."""
+    """Raised where another daemon serves this workspace already; the exit code is 0."""
 
     exit_code = 0
 
@@ -93,9 +93,9 @@ def serve(
     root : Path
         The workspace, or a folder in it.
     background : bool
-        Log into the file only, else to standard error too.
+        True to log only to the file, False to log to standard error as well.
     idle_seconds : float
-        End after so long without a request; 0: never.
+        Seconds without a request after which the daemon ends; 0: never.
     on_ready : callable
         Called with the information for clients, once they can connect.
 

@@ -36,8 +36,10 @@ class CaseMaker:
     ----------
     op : OpConfig
     config : SequenceConfig
-    own_cases, own_dtypes : bool
-        True to make the op's own cases, and to make them in its own dtypes.
+    own_cases : bool
+        True to make cases by the op's own schema.
+    own_dtypes : bool
+        True to make cases in the op's own dtypes.
     """
 
     def __init__(
@@ -139,5 +141,5 @@ def case_bytes(case: Case) -> int:
 
 
 def wire_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
-    """Return the strides for the wire: the protocol's label, or those of the data."""
+    """Return nominal strides for a layout of protocol v1, C strides for any other."""
     return nominal_strides(shape, layout) if layout in LAYOUTS_V1 else c_strides(shape)

@@ -1,4 +1,4 @@
-"""Messages of the transport, received and sent by one call of the library each.
+"""Receive and send messages of the transport, each by a single call of the library.
 
 The binding's own functions call the library six times for each message, and every call releases
 the interpreter's lock.

@@ -55,7 +55,13 @@ class Reloading:
         return Configured(workspace, Subjects(workspace))
 
     def _look(self) -> list[tuple[Callable[[str], object], str, object]]:
-        """List the paths that decide the configuration, each with a look at it and its outcome."""
+        """Examine each path that decides the configuration.
+
+        Returns
+        -------
+        list of (callable, str, object)
+            The function that examined the path, the path, and the function's result.
+        """
         workspace = self._current.workspace
         config = workspace.config
         paths = [str(file.path) for file in (*config.files, *config.looked_into)]

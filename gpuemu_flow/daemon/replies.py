@@ -140,7 +140,7 @@ def _error_stats(stats: ErrorStats, nonfinite: dict[str, str]) -> dict[str, Json
 
 
 def _reasons(result: CheckResult) -> Sequence[Failure]:
-    """List the failures, or one made of the notes if a case did not pass without any."""
+    """List the failures; make one of the notes for a case that did not pass and has none."""
     if result.failures or result.verdict is Verdict.PASSED:
         return result.failures
     text = "; ".join(result.all_notes) or "no element has a verdict"
@@ -196,7 +196,7 @@ def _or_null(value: float | None) -> float | None:
 def reproduction_info(
     case: Case, shape: Shape, strides: Sequence[int], fuzz_config: Json
 ) -> dict[str, Json]:
-    """Return ``ReproductionInfo``, with capitalised layouts, and strides in elements as a label."""
+    """Return ``ReproductionInfo``, with a capitalised layout and strides of `wire_strides`."""
     return {
         "seed": case.seed,
         "fuzz_config": fuzz_config,

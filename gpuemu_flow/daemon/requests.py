@@ -17,7 +17,7 @@ QUICK, TENSORS, REFERENCE, LONG = "quick", "tensors", "reference", "long"
 
 
 def pool_sizes(references: int) -> dict[str, int]:
-    """Return the number of threads of each pool, for a number of references at once."""
+    """Return each pool's number of threads, if `references` references may run at once."""
     return {QUICK: 2, TENSORS: 2, REFERENCE: max(4, 2 * references), LONG: 4}
 
 

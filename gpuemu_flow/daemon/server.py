@@ -1,7 +1,7 @@
 """The listener: takes requests, has them processed by thread pools, sends each answer back.
 
 One thread receives and does nothing else but answer pings, so that a ping never waits for work.
-Contexts are nng's: each holds one request until it is answered or received anew.
+Contexts are nng's: each holds one request until it answers, or drops it by receiving again.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Server:
                 context.close()
 
     def _let_in(self, pipe: Any) -> None:
-        """Admit a new connection, or close it: later it could not be refused any more."""
+        """Admit a new connection or close it, since it cannot be refused later."""
         allowed, evicted = self._connections.enter(pipe.id, _peer(pipe), time.monotonic())
         if allowed:
             self._alone.clear()
@@ -192,7 +192,7 @@ class Server:
     def _tidy_up(self) -> None:
         """Close connections that are half-open for too long, or idle while others wait.
 
-        Requests that wait for a group of others that takes long are answered alone.
+        Requests that wait behind a group that takes long are then answered one by one.
         """
         while not self._closing:
             self._close_pipes(self._connections.overdue(time.monotonic(), self._jobs.has_of))
@@ -298,7 +298,7 @@ class Server:
         return self._route(kind if isinstance(kind, str) else "")
 
     def _queue(self, job: Job, envelope: ParsedMessage) -> None:
-        """Have a request worked on alone in its pool."""
+        """Queue a request in its pool, to be answered outside of any group."""
         self._pools[self._pool_name(envelope)].submit(lambda: self._work(job, envelope))
 
     def _is_anothers(self, request_id: str, pipe: int) -> bool:

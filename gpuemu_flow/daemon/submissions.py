@@ -1,4 +1,4 @@
-"""Read what clients submit: an op's inputs and its output, or the error that it raised."""
+"""Read clients' submissions: an op's inputs and its output, or the error that it raised."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class CommonFields:
     def of(
         cls, service: Service, fields: Fields, name: str, found: tuple[Configured, OpConfig]
     ) -> CommonFields:
-        """Read the common from a request.
+        """Read the fields of a request that all of its cases share.
 
         Parameters
         ----------
@@ -85,7 +85,7 @@ class CommonFields:
         name : str
             The op's name.
         found : Configured and OpConfig
-            What `Service.op` returned for it after the request had come.
+            Result of `Service.op` for that name, obtained after the request had come.
         """
         configured, op = found
         client, files = service.clients.read(fields)
@@ -111,7 +111,7 @@ class Submission:
     issued : Issued or None
         The case that was handed out; None where the inputs are the client's own.
     violations : tuple of Failure
-        Inputs that the op changed, as its client found, and must not change.
+        Failures for inputs that the op must not change, but did according to its client.
     """
 
     common: CommonFields
@@ -187,7 +187,7 @@ class Reader:
         return Submission(common, given, subject, dtype, raised, issued, notes, source, violations)
 
     def _specs_of(self, inputs: Arrays, dtype: str) -> tuple[InputSpec, ...]:
-        """Return the inputs of a case without their values, as the same object for equal ones."""
+        """Return the specs of a case's inputs; cases with equal specs get the same object."""
         form = tuple((name, array.shape, dtype_name(array.dtype)) for name, array in inputs.items())
         specs = self._specs.get((dtype, form))
         if specs is None:
@@ -200,7 +200,7 @@ class Reader:
     def _subject(
         self, common: CommonFields, case: Case, dtype: str, inputs: Iterable[str]
     ) -> WireSubject:
-        """Return the subject of a case; each is compared with its files only once."""
+        """Return the subject of a case; check only once that its files are unchanged."""
         own = tuple(inputs)
         names = own if set(own) != set(common.op.input_names) else ()
         specs = tuple((spec.name, spec.shape, spec.dtype) for spec in case.inputs)
@@ -253,7 +253,7 @@ def _raised(fields: Fields) -> CheckResult | None:
 
 
 def _violations(modified: Mapping[str, int], op: OpConfig, inputs: Arrays) -> tuple[Failure, ...]:
-    """Return the failures for inputs that the op changed without leave of `mutates`."""
+    """Return the failures for inputs that the op changed and `mutates` does not name."""
     return tuple(
         Failure(
             FailureKind.INPUT_MODIFIED,
@@ -266,7 +266,7 @@ def _violations(modified: Mapping[str, int], op: OpConfig, inputs: Arrays) -> tu
 
 
 def _outputs(fields: Fields) -> dict[str, NDArray[Any]]:
-    """Return the outputs by name; the protocol's single one has the empty name."""
+    """Return the outputs by name; the single output of protocol v1 has the empty name."""
     if fields.has("outputs"):
         outputs = fields.tensors("outputs")
         if not outputs:

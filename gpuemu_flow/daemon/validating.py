@@ -1,4 +1,4 @@
-"""ValidateOp, SubmitOutput, SubmitOutputs: judge what clients computed against the reference."""
+"""ValidateOp, SubmitOutput, SubmitOutputs: judge clients' outputs against the reference."""
 
 from __future__ import annotations
 

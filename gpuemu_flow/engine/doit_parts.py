@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def _as_a_mere_folder(package: str) -> Iterator[None]:
-    """Have modules of a package imported without its own code, and keep them to the importer.
+    """Import modules of a package without its ``__init__``; forget them when the context ends.
 
-    Whoever imports the package later gets all of it: pytest runs other people's code, too.
+    A later import of the package loads all of it: pytest runs other people's code, too.
     """
     spec = None if package in sys.modules else importlib.util.find_spec(package)
     if spec is None:

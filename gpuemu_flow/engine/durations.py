@@ -40,11 +40,11 @@ def with_real_duration(
 
 
 def longest_first(graph: Graph, names: Collection[str], seconds: Mapping[str, float]) -> list[str]:
-    """Order tasks by the longest way that begins with each, the longest first.
+    """Order tasks by the longest path that begins with each, the longest first.
 
-    A way is a chain of tasks in which each one reads the one before. Starting the longest chains
-    first keeps a run from waiting for one of them at its end. Tasks whose ways are equally long
-    keep the order of the graph.
+    On a path each task reads the output of the task before it; its length is the sum of the tasks'
+    durations. Starting the longest paths first keeps a run from waiting for one at its end. Tasks
+    whose paths are equally long keep the order of the graph.
     """
     order = [name for name in graph.tasks if name in names]
     if not seconds:

@@ -34,7 +34,7 @@ class StartDigests:
     references : mapping of task to mapping
         Digests of the files that each comparison's reference consists of.
     began : int
-        The time then, in ns.
+        Time before the digests were taken, in ns.
     """
 
     judge: str
@@ -71,7 +71,7 @@ class StartDigests:
         ----------
         files : FileTable
         made : collection of str
-            Files that rules made during the run, and that are what they made.
+            Files that rules made during the run and that nothing has changed since.
         """
         common = ""
         if own_code.digest(files) != self.judge:
@@ -93,9 +93,10 @@ class StartDigests:
         return found
 
     def touched(self, graph: Graph, states: TaskStates, root: Path) -> dict[str, Problem]:
-        """Map each comparison to its problem if a file of the reference was written to meanwhile.
+        """Map a comparison to a problem if its reference's files were written to during the run.
 
-        Times of change tell, since a file that was changed and changed back has its old content.
+        Change times are compared, since a file that was changed and changed back has its old
+        content.
         """
         found = {}
         for task in self.references:

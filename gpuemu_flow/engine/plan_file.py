@@ -107,7 +107,7 @@ def _take_manifests(workspace: Workspace, files: dict[str, Stamp]) -> dict[str, 
 
 
 def _shares_workers(workspace: Workspace) -> bool:
-    """Tell whether one of the first ops runs in workers of the server without settings."""
+    """Tell whether one of the first ops runs in a worker without settings of its own."""
     graph = workspace.graph
     names = (name for name, outline in graph.outlines.items() if outline.stage == stages.OP)
     ops = (graph.tasks[name].settings for name in names)

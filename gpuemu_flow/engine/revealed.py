@@ -1,8 +1,8 @@
 """Keep an op from files that its reference was seen to use when it ran.
 
-What a reference imports by computed names, or opens, is known only once it has run. Where its
-source looks as if it did so, the op waits for it. An op whose results were computed while such a
-file was open to it all the same is run again before it is judged.
+The files that a reference opens, or imports by computed names, are known only once it has run.
+Where its source looks as if there were such files, the op waits for the reference. An op that ran
+while it could read such a file is run again before it is judged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def revealed(used: Discovered, known: Sequence[str], root: Path) -> list[str]:
     ----------
     used : Discovered
     known : sequence of str
-        Files of which it is known before anything runs whether the op may read them.
+        Files for which it is settled before any task runs whether the op may read them.
     root : Path
         The workspace.
     """
@@ -61,7 +61,7 @@ def hidden_by(inputs: Mapping[str, str]) -> list[str]:
 
 
 def without(settings: Json, hidden: Sequence[str], root: Path) -> Json:
-    """Return a program's settings with further files of the workspace forbidden to it."""
+    """Return a program's settings that also forbid it to read the files in `hidden`."""
     if not hidden:
         return settings
     paths = [str(root / name) for name in hidden]
@@ -73,7 +73,7 @@ def without(settings: Json, hidden: Sequence[str], root: Path) -> Json:
 
 
 def kept_from(stage: str, settings: Json, parts: KeyParts, root: Path) -> Json:
-    """Return a task's settings with the files that its key names forbidden to the op."""
+    """Return a task's settings that forbid the op to read the files that the key hides."""
     hidden = hidden_by(parts.input)
     if stage == stages.OP:
         return without(settings, hidden, root)

@@ -111,7 +111,7 @@ class RunOptions:
 
     @property
     def may_be_nothing(self) -> bool:
-        """Tell whether the selection may rightly be empty, as that of a set or a shard may."""
+        """Tell whether the selection may be empty: sets, a commit or a shard may select nothing."""
         sets_alone = bool(self.words) and all(map(is_set, self.words))
         return sets_alone or bool(self.since) or self.shard is not None
 
@@ -188,7 +188,7 @@ def run(
     conclude : callable, optional
         Called at the end, before another process may change what the tasks wrote.
     prepare : callable, optional
-        Called before tasks run, and before the names of the ops are kept.
+        Called before tasks run, while the former names of renamed ops are still known.
 
     Raises
     ------
@@ -242,7 +242,7 @@ def run(
 
 
 def selected_tasks(workspace: Workspace, options: RunOptions) -> set[str]:
-    """Return the tasks that a run with these options is about, dependencies included."""
+    """Return the tasks that a run with these options covers, dependencies included."""
     graph = workspace.graph
     selected = graph.upstream(chosen_tasks(workspace, options))
     if options.until:
@@ -441,7 +441,7 @@ def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
 def open_context(
     workspace: Workspace, options: RunOptions, jobs: int, listener: Listener, kept: Pool | None
 ) -> Iterator[StageContext]:
-    """Yield the tools that actions get; end the workers after the block, unless they are kept."""
+    """Yield the context that actions get; end the workers after the block, unless they are kept."""
     from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415 - workers only when tasks may run
 
     own = Pool(jobs, staging=workspace.cache.staging) if kept is None else nullcontext(kept)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def shared(workspace: Workspace, context: StageContext) -> Iterator[None]:
-    """Give the context the cache that configuration or environment names, where there is one."""
+    """Give the context the shared cache, if the configuration or the environment names one."""
     settings = workspace.settings
     if not settings.remote and not os.environ.get("GPUEMU_CACHE_REMOTE"):
         yield

@@ -59,7 +59,7 @@ class TaskRecord:
 
     @classmethod
     def from_json(cls, data: Json) -> TaskRecord | None:
-        """Rebuild from the result of `to_json`; None when it is not that, or of another version."""
+        """Rebuild from the result of `to_json`; None for other data, or another version."""
         if not isinstance(data, dict) or data.get("version") != RECORD_VERSION:
             return None
         try:
@@ -81,7 +81,7 @@ class TaskRecord:
 
     @property
     def observed(self) -> Mapping[str, str]:
-        """Return the states that these inputs had at the last success."""
+        """Return the states that the discovered inputs had at the last success."""
         return KeyParts(**self.parts).observed
 
 
@@ -92,13 +92,13 @@ class TaskStates:
     ----------
     cache : WorkspaceCache
     files : FileTable
-        Digests of sources and manifests; manifests are relative to the workspace there.
+        Digests of sources and manifests, in which paths of manifests start at the workspace.
     environment : mapping
         The machine's fingerprint.
     triggers : iterable of str
         Parts of a key that may make a task run: ``code``, ``params``, ``input``, ``env``.
     inputs : Lookup, optional
-        States of what programs were seen to use.
+        Finds the present states of the inputs that programs were seen to use.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class TaskStates:
         return replace(static, observed=self._inputs.parts(record.discovered))
 
     def static_parts(self, spec: TaskSpec) -> KeyParts:
-        """Return the parts that are known without the observed inputs of its program."""
+        """Return the parts that are known without the observed inputs of the task's program."""
         runs_program = bool(spec.sources or spec.packages)
         judge = self.record(spec.judge) if spec.judge else None
         hidden = [] if judge is None else revealed(judge.discovered, spec.known, self._files.root)
@@ -183,7 +183,7 @@ class TaskStates:
 
     @contextmanager
     def only_writer(self) -> Iterator[None]:
-        """Keep recent records in memory while inside, when no other process may write them."""
+        """Keep records in memory inside the context, in which no other process may write them."""
         self._held = {}
         try:
             yield
@@ -191,7 +191,7 @@ class TaskStates:
             self._held = None
 
     def _drop(self, name: str) -> None:
-        """Read a record anew that has just been written."""
+        """Drop a record from memory, since the stored one has just changed."""
         with self._lock:
             if self._held is not None:
                 self._held.pop(name, None)

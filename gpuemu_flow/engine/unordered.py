@@ -42,9 +42,9 @@ class RuleOutputs:
     producers : mapping of str to (str, str)
         From an absolute path, without links in its folder, to a rule and the output's name.
     op : str
-        The op that waits for none of these rules; empty where they are all of a graph.
+        The op that waits for none of these rules; empty for the rules of a whole graph.
     needs : tuple of str
-        The rules that it does wait for.
+        The rules that `op` does wait for.
     """
 
     root: Path
@@ -119,7 +119,7 @@ class RuleOutputs:
         ----------
         graph : Graph
         kept : ObservedSets
-            What programs were seen to use.
+            Inputs that programs were seen to use.
         states : TaskStates
         names, finished : collection of str
             See `unordered`.
@@ -162,7 +162,7 @@ def unordered(
     names : collection of str
         The tasks that are looked at.
     finished : collection of str
-        Those of them that this run finished: the snapshot does not know their inputs yet.
+        The members of `names` that this run finished: the snapshot does not know their inputs yet.
     """
     outputs = RuleOutputs.of(workspace.graph, workspace.root)
     if not outputs.producers:
@@ -172,9 +172,9 @@ def unordered(
 
 
 def announced(workspace: Workspace, status: Mapping[str, str]) -> list[Problem]:
-    """Return the problems that a run will have with such tasks, as far as it is known before it.
+    """Return the problems that `unordered` will find after a run, as far as they can be foreseen.
 
-    What a program will use is not known if its code changed.
+    The files that a program will use cannot be foreseen if its code changed.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def announced(workspace: Workspace, status: Mapping[str, str]) -> list[Problem]:
 
 
 def refuse_unordered(workspace: Workspace, status: dict[str, str]) -> list[Problem]:
-    """Turn the results of such tasks, and of all that depend on them, into failures.
+    """Fail the tasks that `unordered` finds, and all tasks that depend on them.
 
     Parameters
     ----------

@@ -115,7 +115,7 @@ class Workspace:
         return self._snapshot_path.with_name(COMPILED_NAME)
 
     def _kept_compiled(self, old: Snapshot | None) -> Snapshot | None:
-        """Return the graph that another command compiled from the same snapshot, if it holds."""
+        """Return the graph that another command compiled from the same snapshot, if still valid."""
         if old is None:
             return None
         found = snapshot.load(self._compiled_path, self.root, self.cache.set_aside)
@@ -125,10 +125,10 @@ class Workspace:
         return found if own and self._still_holds(found) else None
 
     def keep_compiled(self) -> None:
-        """Keep what this command had to compile, for those that come before the next run.
+        """Store the graph that this command had to compile, for other commands before the next run.
 
-        It is kept apart from the snapshot, which knows what the last run left: until the next one
-        it is needed to see which ops were renamed. Where some were, nothing is kept.
+        It is stored apart from the snapshot, which holds the graph of the last run: the next run
+        compares with that one to find renamed ops. If some were renamed, nothing is kept.
         """
         found = self.snapshot
         moved = self._renamed or self.moved_names != MovedNames()
@@ -290,10 +290,10 @@ class Workspace:
 
     @property
     def is_as_judged(self) -> bool:
-        """Tell whether configuration, globs and observed inputs are as the results have them.
+        """Tell whether configuration, globs and observed inputs still are those of the results.
 
-        Files whose digests were taken are not looked at: the plan has their stamps of that time.
-        What rules made may be matched by globs now, which makes no task stale that knew of it.
+        Files whose digests were taken are not checked: the plan has their stamps of that time.
+        Globs may match new files that rules made, as long as this makes no task stale.
         """
         if self.environment != fingerprint():
             return False

@@ -61,7 +61,8 @@ class Trend:
 def heat_map(picture: Picture) -> HeatMap:
     """Draw cells as strokes, one path per level; neighbours in a row are one piece.
 
-    A stroke lies half a cell above the middle of its cells; the drawing must move it down by that.
+    A stroke lies half a cell above the middle of its cells, so the drawing must move it down by
+    half a cell.
     """
     columns = max((len(row) for row in picture.rows), default=0)
     pieces: dict[str, list[str]] = {level: [] for level in LEVELS}

@@ -173,7 +173,7 @@ def _of_envelope(
 
 
 def _lossless(values: Array, dtype: str) -> Array:
-    """Convert float64 values to an integer output's dtype if that changes none."""
+    """Convert float64 values to an integer output's dtype if no value changes by that."""
     target = np.dtype(dtype)
     if values.dtype == target:
         return values

@@ -81,8 +81,8 @@ def published_row(failure: FailureRecord) -> str:
 
     ``SEED OP [KIND] MESSAGE dtype: D shape: [a, b] max_diff: E seed: SEED id: ID``
 
-    A reader takes the first word in brackets, so the kind comes before the message, in which there
-    may be an index. It takes the first value after each name, so the message contains no name.
+    A reader takes the first word in brackets, so the kind comes before the message, which may hold
+    an index in brackets. It takes the first value after each name, so the message contains no name.
     """
     message = _FIELD.sub(r"\1", " ".join(printable(failure.message).split()))
     row = (
@@ -142,7 +142,7 @@ class Reproduced(Protocol):
 
 
 def outcome_of(found: Reproduced) -> tuple[Verdict, str]:
-    """Return the verdict on a failure that was run again, and what has become of it."""
+    """Return the verdict on a failure that was run again, and the outcome as a phrase."""
     verdict = found.result.verdict
     if found.still_fails:
         return verdict, "still fails"

@@ -46,7 +46,7 @@ class Format:
     endings : tuple of str
         Endings of files that are written in the format.
     aliases : tuple of str
-        Other names for it, as other tools have them.
+        Other names of the format, which other tools use.
     """
 
     module: str

@@ -78,7 +78,7 @@ def _other_counts(report: FuzzReport) -> list[tuple[int, str]]:
 
 
 def _shape_classes(group: CauseGroup) -> list[str]:
-    """List the shape classes that fail, most often first, and those that never do."""
+    """List the shape classes that fail, most often first, and those without failures."""
     classes = group.shape_classes.items()
     fails = sorted((-f / (f + p), name, f, f + p) for name, (f, p) in classes if f)
     passes = [name for name, (failed, _) in classes if not failed]

@@ -54,7 +54,7 @@ def chart(
     Parameters
     ----------
     found : mapping of (str, str) to str, optional
-        ``failed`` or ``error`` by subject and part; rows with one stand first.
+        ``failed`` or ``error`` by subject and part; rows with either stand first.
     """
     found = found or {}
     wrong = {subject for subject, _ in found}

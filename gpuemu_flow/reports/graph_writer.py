@@ -8,7 +8,7 @@ Edge = tuple[str, str]
 
 
 def as_text(names: Sequence[str], edges: Sequence[Edge]) -> str:
-    """Format one task a line, with the tasks whose manifests it reads."""
+    """Format the graph: one task a line, with the tasks whose manifests the task reads."""
     reads: dict[str, list[str]] = {}
     for source, target in edges:
         reads.setdefault(target, []).append(source)

@@ -207,8 +207,8 @@ def _rows(report: Report, anchors: Mapping[tuple[str, str], str]) -> list[Summar
 def matrix(report: Report) -> dict[str, Json]:
     """Return the cases by op, dtype, shape class and strategy, in a compact form.
 
-    ``cells``: op, dtype, class, strategy (as places in the lists of names), then how many cases
-    passed, failed, ended in an error, and the rest.
+    ``cells``: op, dtype, class, strategy (as indices into the lists of names), then the numbers
+    of cases that passed, failed, ended in an error, or did none of these.
     """
     names: dict[str, dict[str, int]] = {n: {} for n in ("ops", "dtypes", "classes", "strategies")}
     cells: dict[tuple[int, ...], list[int]] = {}

@@ -12,7 +12,8 @@ UNSET = "unset"
 def observed_line(name: str, old: Json, new: Json) -> str:
     """Describe a changed input by its name, such as ``file lib/table.npy``, and its two states.
 
-    None stands for an input that was not in the set, an empty state for one that is not there.
+    None stands for an input that was not in the set, an empty state for an input that does not
+    exist.
     """
     kind, _, rest = name.partition(" ")
     words = _WORDS.get(kind)

@@ -80,13 +80,13 @@ def render(
 ) -> PytestExport:
     """Return the test file of a failure, with its tensors.
 
-    The op is loaded from where it lies now: paths below the workspace are written relative to
+    The op is loaded from its present path: paths below the workspace are written relative to
     `folder` when that lies in the workspace too, so that the test can be committed with it.
 
     Parameters
     ----------
     record : FailureRecord
-        Says how the inputs were laid out.
+        The failure, with the memory layouts of the inputs.
     program : Program
         The op.
     inputs : mapping of str to ndarray
@@ -104,7 +104,7 @@ def render(
         outputs with. ``export-value``: a keyword argument has no literal. ``export-triton``: the op
         is a host function of Triton kernels, which no test without us can run.
         ``export-framework``: the op takes a framework's tensors, or several in one argument.
-        ``export-compiled``: likewise a compiled kernel.
+        ``export-compiled``: the op is a compiled kernel.
     """
     _refuse_without_reference(record, expectation)
     if program.kind == "triton":
@@ -231,7 +231,7 @@ class _Test:
         return PythonSource(literal(str(root)))
 
     def _path(self, path: str) -> PythonSource:
-        """Return a path of the program, relative to the workspace where it lies in it."""
+        """Return a path of the program, relative to the workspace if it lies there."""
         if path and Path(path).is_relative_to(self._program.root):
             relative = Path(path).relative_to(self._program.root).as_posix()
             return PythonSource(f"os.path.join(ROOT, {literal(relative)})")

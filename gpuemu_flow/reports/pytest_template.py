@@ -1,7 +1,7 @@
 """The fixed parts of an exported test: plain Python that needs only numpy.
 
-What differs from case to case is assigned to constants above these parts, written as literals by
-`pytest_export`. Names in capitals are these constants.
+Values that differ from case to case are assigned to constants above these parts, written as
+literals by `pytest_export`. Names in capitals are these constants.
 """
 
 HEAD = '''\

@@ -1,4 +1,4 @@
-"""Values as Python source, in which nothing that a name or message holds can become code."""
+"""Values as Python source, in which the text of names and messages never becomes code."""
 
 from __future__ import annotations
 

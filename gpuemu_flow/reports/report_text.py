@@ -116,7 +116,7 @@ def _after(report: Report) -> Iterator[str]:
 
 
 def _not_compared(found: BaselineDiff) -> Iterator[str]:
-    """Name the ops of a baseline about which the comparison says nothing."""
+    """Yield lines that name the ops of a baseline that could not be compared with it."""
     lost = [r for r in found.results if r.status == MISSING and r.old is not None]
     other = [r for r in found.results if r.status == CHANGED and not r.what]
     for results, words in ((lost, "judged then, not now"), (other, "judged on other cases")):
@@ -133,7 +133,7 @@ def totals_line(report: Report) -> str:
 
 
 def counts(totals: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return the totals that are not zero, each with the word for it."""
+    """Return the label and the number of each total that is not zero."""
     return [
         ("in error" if name == "errors" else name, count)
         for name, count in totals.items()

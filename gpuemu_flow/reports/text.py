@@ -1,4 +1,4 @@
-"""Results as lines for people: one per op and dtype, failures folded to their causes."""
+"""Results as lines for people: one per op and dtype, with failures grouped by cause."""
 
 from __future__ import annotations
 

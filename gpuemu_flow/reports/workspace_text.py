@@ -93,7 +93,7 @@ def render_explanations(found: Sequence[TaskExplanation], style: Style) -> str:
 
 
 def render_list(found: WorkspaceListing, style: Style) -> str:
-    """List tasks, then groups, then what is skipped."""
+    """List tasks, then groups, then the ops that are skipped."""
     lines = []
     for task in found.tasks:
         code = "32" if task.status == "current" else "33"
