@@ -108,7 +108,7 @@ INVARIANTS = (
 
 
 class Verdict(str, enum.Enum):
-    """Verdict on an op after checking it; see ``architecture``: five values, no others."""
+    """Verdict on an op after checking it: one of these five values, with no others."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -343,11 +343,11 @@ class CheckResult:
     empty : tuple of str
         Outputs without an element.
     weak : tuple of WeakOutput
-        Outputs of which one value is expected, or zeros would pass.
+        Outputs that are expected to have a single value, or for which zeros would pass.
     stderr : str
-        The end of what a program wrote to standard error.
+        The end of a program's standard error.
     stdout : str
-        The end of what a program that gave no outputs printed.
+        The end of the standard output of a program that gave no outputs.
     printed : str
         Text that an emulated kernel printed.
     blank : bool
@@ -449,7 +449,7 @@ def number_to_json(value: Json) -> Json:
 
 
 def _numbers_to_json(values: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the values, those that JSON cannot hold as strings."""
+    """Return the values; convert those that JSON cannot represent to strings."""
     out = dict(values)
     for name, value in values.items():
         if isinstance(value, float) and value - value != 0.0:

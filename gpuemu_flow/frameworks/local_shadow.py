@@ -30,8 +30,8 @@ class Versions:
     Parameters
     ----------
     function : callable
-        Functions, lambdas, partials, methods and what ``jax.jit`` made of a function have shadows
-        of their source. Anything else is used unchanged for every version.
+        Functions, lambdas, partials, methods and functions returned by ``jax.jit`` have shadows of
+        their source. Anything else is used unchanged for every version.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

@@ -136,7 +136,7 @@ def still_holds(root: Path, basis: KernelBasis) -> bool:
 
 
 def tool_files(names: Sequence[str], configured: Mapping[str, str]) -> list[list[Json]]:
-    """List every place where a tool is looked for with its stamp, or null if there is none."""
+    """List each path at which a tool is looked for, with the file's stamp, or null if absent."""
     stamps = {path: stamp_of(path) for name in names for path, _ in tool_places(name, configured)}
     return [[path, None if stamp is None else list(stamp)] for path, stamp in stamps.items()]
 

@@ -183,7 +183,7 @@ def framework_of(config: Path) -> str:
 
 
 def config_text(name: str, framework: Framework, ops: tuple[Op, ...]) -> str:
-    """Return ``gpuemu.toml``."""
+    """Return the content of ``gpuemu.toml``."""
     # A JSON string is a TOML basic string, but for DEL, which JSON leaves as it is.
     quoted = json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
     kernel = framework.name == "cuda"

@@ -52,7 +52,7 @@ _LENGTH = 16
 
 @cache
 def _folders() -> dict[str, str]:
-    """Map folders to their names in keys, by their own path and by the path without links."""
+    """Map the folders of our code, by their paths with and without links, to names in keys."""
     found = {}
     for name in _FOLDERS:
         folder = _PACKAGE / name

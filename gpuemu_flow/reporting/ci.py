@@ -57,7 +57,7 @@ class ReportRequest:
     pictures : bool
         Failing cases are run again, to draw them.
     require_all : bool
-        True if the report is no success when a requested item has no verdict.
+        True if a requested item without a verdict keeps the report from being a success.
     confirm : bool
         New cases are run, to confirm the causes of failures.
     since : str

@@ -230,7 +230,8 @@ class Report:
     timed_out : bool
         True if a time limit cut something off.
     require_all : bool
-        An item without a verdict makes the whole no success, as does a run that validated nothing.
+        True if an item without a verdict keeps the report from being a success, as does a run in
+        which nothing passed.
     tasks : tuple of TaskState
         In graph order.
     edges : tuple of (str, str)
@@ -351,7 +352,7 @@ class Report:
 
     @cached_property
     def causes(self) -> Mapping[tuple[str, int, str], str]:
-        """Return the stated cause of each failing case that has one, for people."""
+        """Return, as text for people, the stated cause of each failing case that has one."""
         return {key: found.text for key, found in self.explained.items() if found.cause is not None}
 
     @cached_property

@@ -72,4 +72,4 @@ class SelectableWorkspace(Protocol):
         """Return the members of `names` that may have to run."""
 
     def in_copy(self, folder: Path) -> SelectableWorkspace:
-        """Return the workspace as its copy in another folder has it."""
+        """Return the workspace of a copy of the files in another folder."""

@@ -90,9 +90,10 @@ def split_digest(graph: Graph, root: Path, count: int) -> str:
 
 
 def remember_split(state: JsonStore, graph: Graph, root: Path, shard: Shard) -> list[Problem]:
-    """Remember how a shard was split that is run here; warn of others that do not fit to it.
+    """Record the split of a shard that runs here; warn of shards split in another way.
 
-    Ops may come and go. It is another file of durations, or none, that moves them between shards.
+    Splits that differ only by added or removed ops give no warning. Splits by different files of
+    durations, or with and without such a file, do: they move ops between shards.
     """
     seconds = read_durations(root / DURATIONS_NAME)
     mine = [digest_json(seconds) if seconds else "", split_digest(graph, root, shard.count)]

@@ -59,7 +59,7 @@ class ParsedMessage:
     _cut: dict[str, memoryview] = field(default_factory=dict)
 
     def text(self, value: str) -> str | memoryview:
-        """Return a string of the message: itself, or the long text that was cut out of it."""
+        """Return the text of a string value: the value itself or, for a token, the text cut out."""
         return self._cut.get(value, value)
 
     def part(self, fields: dict[str, Json]) -> ParsedMessage:
