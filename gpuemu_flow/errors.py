@@ -129,7 +129,7 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
 
 
 def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """Name the nearest known name in a `Hint`, else list what is known."""
+    """Return a hint that proposes the nearest known name, else a list of all known names."""
     best = nearest(name, known)
     if best:
         return Hint.of(f"did you mean {best!r}?", Rename(name, best))

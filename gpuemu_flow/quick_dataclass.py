@@ -31,7 +31,7 @@ def _quick_dataclass(
     kw_only: bool = False,
     slots: bool = False,
 ) -> Any:
-    """Give a class what `dataclasses.dataclass` gives it.
+    """Give a class the same methods as `dataclasses.dataclass` does.
 
     Parameters
     ----------

@@ -151,7 +151,7 @@ class ToleranceProfile:
         self.tolerances = {_name(dtype): value for dtype, value in tolerances.items()}
 
     def of_dtype(self, dtype: str) -> ToleranceConfig:
-        """Return the tolerance of a dtype; 1e-5 for one that the profile does not name."""
+        """Return the tolerance of a dtype; 1e-5 for a dtype that the profile does not name."""
         return self.tolerances.get(_name(dtype)) or ToleranceConfig(*_UNKNOWN)
 
     @classmethod

@@ -155,7 +155,7 @@ class Case:
     index : int
         Index in the op's sequence of cases, which is no part of the case's identity.
     seed : int
-        The case seed, u64; what is shown to users.
+        The case seed, u64, which is shown to users.
     dtype, layout, strategy : str
         Dtype, layout and strategy of the case as a whole; single inputs may have others.
     target : str or None
@@ -386,7 +386,7 @@ class CheckResult:
         return (*self.notes, *(f"{name}:\n{text}" for name, text in written if text))
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `number_to_json` says how numbers that are not finite look."""
+        """Return plain JSON, with numbers in the form of `number_to_json`."""
         return {
             "verdict": self.verdict.value,
             "failures": [failure_to_json(f) for f in self.failures],

@@ -218,7 +218,7 @@ class InputSpec:
     dtype : str
         Canonical dtype name.
     layout : str
-        One of `types.LAYOUTS`; how the tensor really lies in memory.
+        One of `types.LAYOUTS`: the real layout of the tensor in memory.
     strategy : str
         One of `types.STRATEGIES`, or of the rule's kind (`PATTERNS`): which values are drawn.
     position : int

@@ -56,7 +56,7 @@ class DebugSession:
     Attributes
     ----------
     op : str or None
-        Only failures of this op are listed and found.
+        If given, only failures of this op are listed and found.
     style : Style
     selected : FailureRecord or None
         The failure that commands without a seed or id refer to.

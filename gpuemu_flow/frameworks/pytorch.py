@@ -114,7 +114,7 @@ def check_backward(
     atol, rtol : float, optional
         Instead of the tolerance that follows from the reference.
     precision : str
-        Values that a right op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
+        Values that a correct op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
         or ``input``.
     """
     arrays = ADAPTER.arrays(inputs)
@@ -203,7 +203,7 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     atol, rtol : float, optional
         Instead of the configured tolerance, or of that which follows from `ref_fn`.
     precision : str, optional
-        Values that a right op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
+        Values that a correct op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
         or ``input``. By default the configured one; with `ref_fn` it is ``input``, as frameworks
         compute on a CPU.
     raise_on_failure : bool

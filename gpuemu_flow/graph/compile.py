@@ -323,7 +323,7 @@ class Compiler:
 
     @staticmethod
     def _is_one(op: OpConfig, program: ProgramRef) -> bool:
-        """Tell whether op and reference share a file, or none of the user's code is in the op."""
+        """Tell whether op and reference share a file, or our emulator runs the op."""
         return program.kind in EMULATED or bool({*program.files} & {*op.reference.files})
 
     def _known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:

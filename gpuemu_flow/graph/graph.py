@@ -18,7 +18,7 @@ STAGES = ("generate", "op", "reference", "compare", "build", "code", "lint", "di
 
 @dataclass(frozen=True)
 class Skip:
-    """An op and dtype that the graph has no tasks for, and why."""
+    """An op and dtype for which the graph has no tasks, and the reason."""
 
     op: str
     dtype: str

@@ -189,7 +189,7 @@ class Snapshot:
     graph_digest : str
         Digest of the stored graph; empty until the graph is stored.
     mark : str
-        The checksum of the file that it was read from; empty where it was compiled.
+        Checksum of the file from which the snapshot was read; empty if it was compiled.
     base : str
         The mark of the snapshot that was out of date when this one was compiled; empty for the
         snapshot of a run.

@@ -174,7 +174,7 @@ def framework_of(config: Path) -> str:
     Raises
     ------
     ConfigError
-        All that is wrong in the configuration.
+        With all errors of the configuration.
     """
     load_config(config)
     # The loaded configuration has a default where the file names none.

@@ -58,7 +58,7 @@ class FileTable:
     root : Path
         Folder that relative paths start from.
     entries : dict
-        Path to (stamp, digest); what the snapshot keeps.
+        Path to (stamp, digest), as the snapshot stores them.
     """
 
     root: Path

@@ -1,4 +1,4 @@
-"""The digest of our own code that can change a verdict: an upgrade makes its results stale."""
+"""Digest of the part of our code that can change verdicts: an upgrade makes old results stale."""
 
 from __future__ import annotations
 

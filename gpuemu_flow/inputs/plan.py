@@ -173,7 +173,7 @@ def render(
     folders : mapping of absolute path to stamp
         Folders whose listing matters.
     links : mapping of absolute path to str
-        Links on the way to files, and what they lead to.
+        Links on the way to files, and their targets.
     variables : mapping of str to str
         `variable_digest` of the environment variables that programs read.
     looks : mapping of absolute path to str
@@ -297,7 +297,7 @@ def read(plan_path: str) -> bytes:
 
 
 def is_damaged(plan_path: str) -> bool:
-    """Tell whether a plan exists that is not intact; that of another version counts as intact."""
+    """Tell whether a plan exists that is not intact; a plan of another version counts as intact."""
     try:
         head, _, body = read(plan_path).partition(b"\n")
     except OSError:

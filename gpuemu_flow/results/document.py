@@ -133,7 +133,7 @@ class HistoryPoint:
 
 @dataclass(frozen=True)
 class TaskState:
-    """A task of the graph and what the run did with it.
+    """A task of the graph, and its status after the run.
 
     Attributes
     ----------
@@ -183,9 +183,10 @@ class ShardPart:
     split : str
         Digest that is equal only where all ops were split in the same way.
     settings : mapping of str to str
-        Per op, those of other shards included, a digest of its cases and of how it is judged.
+        Digest of the cases of each op, ops of other shards included, and of the rules that judge
+        it.
     code : mapping of str to str
-        Per op, kernel and rule, those of other shards included, a digest of its sources.
+        Digest of the sources of each op, kernel and rule, including those of other shards.
     """
 
     index: int

@@ -23,7 +23,7 @@ _PLAIN = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 
 
 def touched_since(workspace: SelectableWorkspace, ref: str) -> set[str]:
-    """Return the tasks that changed since the working tree left `ref`, and what follows them.
+    """Return the tasks that changed since the working tree left `ref`, and their dependents.
 
     The commit where the two histories parted is laid out beside the workspace and compiled; a task
     is touched where its programs, its part of the configuration or its inputs differ, committed or
@@ -172,7 +172,7 @@ def _parts(workspace: SelectableWorkspace, spec: TaskSpec) -> Json:
 
 
 def _git(folder: Path, *arguments: str, ref: str = "", more: dict[str, str] | None = None) -> str:
-    """Run git without a shell, pager, prompt or hook, and return what it prints."""
+    """Run git without a shell, pager, prompt or hook, and return its output."""
     environ = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", **(more or {})}
     try:
         done = subprocess.run(
