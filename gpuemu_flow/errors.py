@@ -40,16 +40,16 @@ class Hint(str):
 
 @dataclass(frozen=True)
 class Problem:
-    """One diagnosis: what is wrong, where, and how to fix it.
+    """One diagnosis: a description of the mistake, its place, and a way to fix it.
 
     Attributes
     ----------
     slug : str
         Stable name, kebab-case (``config-unknown-key``); ``docs/errors.md`` lists each one.
     message : str
-        What is wrong, in one sentence, with the offending value.
+        The mistake in one sentence, with the offending value.
     hint : str
-        How to fix it; empty when the message says it.
+        A way to fix it; empty when the message says it.
     file : str
         Path as the user wrote it or relative to the workspace; empty when there is none.
     line : int
@@ -129,7 +129,7 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
 
 
 def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """Name the nearest known name in a `Hint`, else list what is known."""
+    """Return a hint that proposes the nearest known name, else a list of all known names."""
     best = nearest(name, known)
     if best:
         return Hint.of(f"did you mean {best!r}?", Rename(name, best))

@@ -84,7 +84,7 @@ def _answer() -> int:
 
 
 def _run_plainly(*, works: bool) -> int:
-    """Run everything, as the command line says; start at once the fork server if programs run."""
+    """Run the command ``run``, given without arguments; if `works`, start the fork server first."""
     from gpuemu_flow.runners import early  # noqa: PLC0415 - seldom needed
 
     if works:

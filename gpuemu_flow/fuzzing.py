@@ -129,7 +129,7 @@ def fuzz_dtypes_seeded(seed: int, dtypes: Sequence[str] = DTYPES) -> Iterator[tu
 def fuzz_layouts_seeded(
     seed: int, shape: Sequence[int] | None = None, layouts: Sequence[str] = LAYOUTS
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield (case seed, layout, shape, strides) without end; without a shape, the first two."""
+    """Yield (case seed, layout, shape, strides) without end; without `shape`, omit the last two."""
     for case_seed, rng in _iterations(seed, "layout"):
         layout = rng.choice(layouts)
         if shape is None:
@@ -139,7 +139,7 @@ def fuzz_layouts_seeded(
 
 
 def _strides(shape: Shape, layout: str) -> tuple[int, ...]:
-    """Return the strides of a layout; those of one that is not known are contiguous."""
+    """Return the strides of a layout; an unknown layout has contiguous strides."""
     if layout != "channels_last" or len(shape) < 3:
         named = layout if layout in LAYOUTS else "contiguous"
         return protocol_v1.nominal_strides(shape, named)
@@ -166,9 +166,9 @@ def generate_random_tensor(
     Parameters
     ----------
     domain : str or (float, float)
-        A name for the random stream: floats are ten times a standard normal, integers and booleans
-        as the daemon's (where the published client gives zeros, or fails). Or the range
-        ``[low, high)`` of uniform values.
+        Either a name of the random stream, which gives floats of ten times a standard normal, and
+        integers and booleans as the daemon draws them (the published client gives zeros, or fails);
+        or the range ``[low, high)`` of uniform values.
     """
     dims, wanted = tuple(shape), numpy_dtype(dtype)
     count = math.prod(dims)

@@ -1,7 +1,8 @@
 """Choose the variables of the environment that reach the programs that are run.
 
 This is an allow-list: kernels need no CI tokens, passwords or proxies, and no result may depend on
-a variable that nobody knows of. The front reads this module, so it imports nothing.
+a variable that nobody knows of. The entry point `front` loads this module at every start, so it
+imports nothing.
 """
 
 TYPE_CHECKING = False

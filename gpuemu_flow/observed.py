@@ -75,7 +75,7 @@ class Observation:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Observation:
-        """Read what `to_json` returned.
+        """Rebuild from the result of `to_json`.
 
         Raises
         ------

@@ -49,7 +49,7 @@ def clipped(text: str, width: int) -> str:
 
 
 def inert(document: str) -> str:
-    """Return a document in which no line is a command, also where a part was not `printable`.
+    """Return a document in which no line is a command, even if a part was not made `printable`.
 
     Colours stay. Only newlines end lines, and no line is a command. Bytes of a path that are no
     text are shown by their number.

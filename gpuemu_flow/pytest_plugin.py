@@ -116,7 +116,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the warm programs."""
+    """End the processes that the session started for programs."""
     from sys import modules  # noqa: PLC0415
 
     work = modules.get("gpuemu_flow.testing.session")

@@ -1,11 +1,12 @@
 """`dataclass` for our own classes: as the standard library's, at a twentieth of its cost per class.
 
 A command builds some 200 of these classes when its modules are imported. The standard library
-compiles up to six methods for each, which was a third of what a command cost. Here a class compiles
-its ``__init__`` when the first of its objects is made, and the other methods are shared functions.
-`dataclasses.fields`, `replace` and `asdict` take these classes as they take all others.
+compiles up to six methods for each, which was a third of the cost of a command. Here a class
+compiles its ``__init__`` when the first of its objects is made, and the other methods are shared
+functions. `dataclasses.fields`, `replace` and `asdict` take these classes as they take all others.
 
-Packages that run in other people's processes use the standard library's: their classes are few.
+Packages that are imported into users' processes have few classes, and use the standard library's
+decorator.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def _quick_dataclass(
     kw_only: bool = False,
     slots: bool = False,
 ) -> Any:
-    """Give a class what `dataclasses.dataclass` gives it.
+    """Give a class the same methods as `dataclasses.dataclass` does.
 
     Parameters
     ----------

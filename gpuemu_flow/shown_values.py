@@ -8,7 +8,7 @@ from gpuemu_flow.types import Failure
 def shown_values(failure: Failure) -> str:
     """Return the place of a failure and the values there; empty if the failure has no place.
 
-    An element that nobody wrote has a place and no values.
+    An element that the op did not write has a place but no values.
     """
     if failure.index is None:
         return ""

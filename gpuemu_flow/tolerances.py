@@ -151,7 +151,7 @@ class ToleranceProfile:
         self.tolerances = {_name(dtype): value for dtype, value in tolerances.items()}
 
     def of_dtype(self, dtype: str) -> ToleranceConfig:
-        """Return the tolerance of a dtype; 1e-5 for one that the profile does not name."""
+        """Return the tolerance of a dtype; 1e-5 for a dtype that the profile does not name."""
         return self.tolerances.get(_name(dtype)) or ToleranceConfig(*_UNKNOWN)
 
     @classmethod
@@ -196,7 +196,7 @@ def get_recommended_tolerance(
     """Return the default of a dtype, wider for some frameworks and for ops that round often.
 
     The words may come in any order: names of dtypes and of frameworks are recognised, and the
-    remaining word is the operation. ``float32`` when none is a dtype.
+    remaining word is the operation. The dtype is ``float32`` if no word names one.
     """
     operation = operation or op or op_type
     for word in (first, second, third):
@@ -231,15 +231,15 @@ def calibrate_tolerance(
 ) -> ToleranceConfig:
     """Measure a tolerance from the errors of an implementation that is known to be right.
 
-    Either two functions, ``calibrate_tolerance(reference_fn, test_fn, input_shapes)`` (by keyword
-    also `ref_fn`, `op_fn`, `shapes`), or results of the daemon,
-    ``calibrate_tolerance(client, "softmax", dtype="float32")``.
+    Call it with two functions, ``calibrate_tolerance(reference_fn, test_fn, input_shapes)`` (by
+    keyword also `ref_fn`, `op_fn`, `shapes`), or, for results of the daemon, as
+    ``calibrate_tolerance(client, "softmax")``.
 
     Parameters
     ----------
     input_shapes : sequence of shapes
         Shapes of the arguments of one call; if their number is not that of the reference's
-        arguments, each shape is tried alone.
+        arguments, calls use the shapes in turn, each for all arguments.
     n_samples, iterations : int
         Calls, or cases.
     percentile, safety_margin : float
@@ -248,7 +248,7 @@ def calibrate_tolerance(
     Raises
     ------
     UsageError
-        ``calibrate-arguments``: neither form.
+        ``calibrate-arguments``: the arguments fit neither form.
     """
     count = iterations or n_samples
     if hasattr(first, "list_results"):

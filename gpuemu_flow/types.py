@@ -108,7 +108,7 @@ INVARIANTS = (
 
 
 class Verdict(str, enum.Enum):
-    """Verdict on an op after checking it; see ``architecture``: five values, no others."""
+    """Verdict on an op after checking it: one of these five values, with no others."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -155,7 +155,7 @@ class Case:
     index : int
         Index in the op's sequence of cases, which is no part of the case's identity.
     seed : int
-        The case seed, u64; what is shown to users.
+        The case seed, u64, which is shown to users.
     dtype, layout, strategy : str
         Dtype, layout and strategy of the case as a whole; single inputs may have others.
     target : str or None
@@ -343,11 +343,11 @@ class CheckResult:
     empty : tuple of str
         Outputs without an element.
     weak : tuple of WeakOutput
-        Outputs of which one value is expected, or zeros would pass.
+        Outputs that are expected to have a single value, or for which zeros would pass.
     stderr : str
-        The end of what a program wrote to standard error.
+        The end of a program's standard error.
     stdout : str
-        The end of what a program that gave no outputs printed.
+        The end of the standard output of a program that gave no outputs.
     printed : str
         Text that an emulated kernel printed.
     blank : bool
@@ -386,7 +386,7 @@ class CheckResult:
         return (*self.notes, *(f"{name}:\n{text}" for name, text in written if text))
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `number_to_json` says how numbers that are not finite look."""
+        """Return plain JSON, with numbers in the form of `number_to_json`."""
         return {
             "verdict": self.verdict.value,
             "failures": [failure_to_json(f) for f in self.failures],
@@ -449,7 +449,7 @@ def number_to_json(value: Json) -> Json:
 
 
 def _numbers_to_json(values: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the values, those that JSON cannot hold as strings."""
+    """Return the values; convert those that JSON cannot represent to strings."""
     out = dict(values)
     for name, value in values.items():
         if isinstance(value, float) and value - value != 0.0:

@@ -1,6 +1,7 @@
 """The documented names of validation and fuzzing in one place; the module itself can be called.
 
-``from gpuemu_flow import validate`` gives what is both the module and the function `validate`.
+``from gpuemu_flow import validate`` gives an object that is both the module and the function
+`validate`.
 """
 
 from __future__ import annotations

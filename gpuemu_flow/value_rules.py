@@ -52,8 +52,8 @@ class ValueRule:
     total : int, str or None
         Sum of the values.
     relation, other : str
-        How each element compares with that of another input: ``<=``, ``<``, ``>=``, ``>``, ``==``,
-        ``!=``, or ``cumsum``: the offsets of the other input's lengths.
+        Relation of each element to the corresponding element of another input: ``<=``, ``<``,
+        ``>=``, ``>``, ``==``, ``!=``, or ``cumsum``: the offsets of the other input's lengths.
     optional : bool
         In some cases None replaces the input.
     choices : tuple
@@ -185,7 +185,7 @@ class GeneratedValues:
     slug, message, hint : str
         The error of the function; empty if there was none.
     file : str
-        The function's, relative to the workspace.
+        File of the function, relative to the workspace.
     line : int
         0 where it is not known.
     """
@@ -218,7 +218,7 @@ class InputSpec:
     dtype : str
         Canonical dtype name.
     layout : str
-        One of `types.LAYOUTS`; how the tensor really lies in memory.
+        One of `types.LAYOUTS`: the real layout of the tensor in memory.
     strategy : str
         One of `types.STRATEGIES`, or of the rule's kind (`PATTERNS`): which values are drawn.
     position : int

@@ -54,7 +54,7 @@ class Compared:
     count : int
         Number of elements of the output.
     no_verdict : int
-        Elements that the tolerance, or an ``ignore`` policy, takes out of the judgement.
+        Elements that the tolerance, or an ``ignore`` policy, excludes from the judgement.
     nan : int
         Elements among the others that are NaN as expected.
     finite_inputs : bool

@@ -37,7 +37,7 @@ _ABOUT_A_FAILURE = ("show", "reproduce", "minimize", "export")
 
 @contextmanager
 def _cancellable() -> Iterator[Event]:
-    """Yield an event that Ctrl-C sets; raise KeyboardInterrupt after what it cancelled."""
+    """Yield an event that Ctrl-C sets; raise KeyboardInterrupt once the work has been cancelled."""
     with cancel_on_signals() as cancel:
         try:
             yield cancel
@@ -56,7 +56,7 @@ class DebugSession:
     Attributes
     ----------
     op : str or None
-        Only failures of this op are listed and found.
+        If given, only failures of this op are listed and found.
     style : Style
     selected : FailureRecord or None
         The failure that commands without a seed or id refer to.

@@ -68,8 +68,8 @@ class GradientContext(ValidationContext):
 def dispatch(context: MakeContext, fill: Fill, args: tuple[Any, ...], kwargs: Any) -> Any:
     """Return a context, or a result if an op is given, as the documented signatures say.
 
-    ``(client, op, inputs)``, ``(op, inputs)`` and ``(op_fn, ref_fn, inputs)``, all arguments by
-    keyword as well.
+    The signatures are ``(client, op, inputs)``, ``(op, inputs)`` and ``(op_fn, ref_fn, inputs)``;
+    all arguments may also be passed by keyword.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def validating(
 ) -> Iterator[GradientContext]:
     """Yield a context that judges by a daemon, or by ``options["ref_fn"]`` without one.
 
-    A daemon gets what `submitted` returns, by default the output.
+    A daemon gets the result of `submitted`, by default the output.
     """
     kwargs = dict(options)
     ref_fn = kwargs.pop("ref_fn", None)

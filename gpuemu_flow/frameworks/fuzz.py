@@ -31,7 +31,7 @@ class FuzzOutcome(Mapping[str, Any]):
     """The result of fuzzing with a framework's own checks, with attributes and keys alike.
 
     ``total``, ``passed``, ``failed``, ``inconclusive``, ``seed``; ``unjudged``, the share of all
-    output elements without a verdict, and ``reason``, why all of it is inconclusive;
+    output elements without a verdict, and ``reason``, an explanation if the whole is inconclusive;
     ``forward_failures``, results of outputs that differ from the reference's; and for each check
     that was asked for, such as ``jit``, its ``jit_failures``. It is true if enough was judged and
     nothing failed.

@@ -36,7 +36,8 @@ class GradientChecker:
     ----------
     adapter : FrameworkAdapter
     eps : float
-        Step, relative to elements beyond 1; also under the name `epsilon`.
+        Step; for elements with a magnitude above 1 it is multiplied by the magnitude. Its other
+        name is `epsilon`.
     atol, rtol : float
     """
 

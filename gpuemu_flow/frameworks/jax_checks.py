@@ -194,8 +194,8 @@ def validate_jax_primitive(
     Returns
     -------
     CheckOutcome
-        With ``details``: ``forward_ok``, ``jvp_ok``, ``vmap_ok``, and the reason of each that is
-        not.
+        With ``details``: ``forward_ok``, ``jvp_ok``, ``vmap_ok``, and for each that is false, the
+        reason.
     """
     jax = ADAPTER.module
     tensors = tensors_of(inputs)

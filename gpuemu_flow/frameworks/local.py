@@ -82,7 +82,7 @@ def compare(
     reference : LocalReference, optional
         The function that gave `expected`, called with float64 arrays; see `reference_of`.
     precision : str
-        Values that a right op may round if the tolerance follows from the reference.
+        Values that a correct op may round if the tolerance follows from the reference.
 
     Raises
     ------

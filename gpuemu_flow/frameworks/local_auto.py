@@ -96,9 +96,9 @@ def local_envelope(
     dtypes : mapping of str to str
         Dtypes of the op's outputs.
     seed : int
-        Decides how inputs are moved.
+        Seed of random inputs, and of random changes of the given inputs.
     precision : str
-        Values that a right op may round as it computes; one of `PRECISIONS`.
+        Values that a correct op may round as it computes; one of `PRECISIONS`.
     """
     plain = [_plain(inputs, seed)]
     exact = is_exact_op(reference, plain)

@@ -53,7 +53,7 @@ def fuzz_locally(
     names : sequence of str
         Names of the op's inputs.
     precision : str
-        Values that a right op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
+        Values that a correct op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
         or ``input``.
     convert : callable, optional
         Turns an array into an argument of the op; by default, the array itself.

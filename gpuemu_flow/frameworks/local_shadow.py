@@ -30,8 +30,8 @@ class Versions:
     Parameters
     ----------
     function : callable
-        Functions, lambdas, partials, methods and what ``jax.jit`` made of a function have shadows
-        of their source. Anything else is used unchanged for every version.
+        Functions, lambdas, partials, methods and functions returned by ``jax.jit`` have shadows of
+        their source. Anything else is used unchanged for every version.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -208,7 +208,7 @@ class _World:
 def _is_the_place(old: CodeType, code: CodeType) -> bool:
     """Tell whether a code object was compiled from the given code of the present source.
 
-    pytest rewrites ``assert`` statements: such code is known by its name and line alone.
+    pytest rewrites ``assert`` statements: such code is recognised by only its name and line.
     """
     if old == code:
         return True

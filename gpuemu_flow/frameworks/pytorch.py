@@ -71,7 +71,7 @@ def validate_custom_autograd_function(
     Returns
     -------
     CheckOutcome
-        With ``details``: ``forward_ok``, ``backward_ok`` and what was found.
+        With ``details``: ``forward_ok`` and ``backward_ok``.
     """
     in_order = list(named(inputs).values())
     arrays = ADAPTER.arrays(in_order)
@@ -114,7 +114,7 @@ def check_backward(
     atol, rtol : float, optional
         Instead of the tolerance that follows from the reference.
     precision : str
-        Values that a right op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
+        Values that a correct op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
         or ``input``.
     """
     arrays = ADAPTER.arrays(inputs)
@@ -154,7 +154,7 @@ def with_gradients(
     op : callable
         A function of this framework's tensors.
     by : sequence of str, optional
-        The inputs that ``gradients`` names; by default all of floats.
+        The inputs that ``gradients`` names; by default all inputs with a float dtype.
     outputs : sequence of str
         Names of the outputs in ``gpuemu.toml``, in their order.
 
@@ -194,16 +194,16 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
         Judge the gradients by the inputs that require them, too: by autograd of `ref_fn` in
         float64; else by the ops ``<op>_grad_<input>`` of the workspace.
     gradients : bool or sequence of str
-        For an op that has ``gradients`` in ``gpuemu.toml``: submit the gradients by all inputs of
-        floats, or by these, with the output. The body computes the output from
-        ``context.inputs``, whose tensors require gradients. Several outputs are a mapping. As in
-        `with_gradients`, all have to be compared element by element.
+        For an op that has ``gradients`` in ``gpuemu.toml``: submit the gradients by all float
+        inputs (True), or by the named inputs, with the output. The body computes the output from
+        ``context.inputs``, whose tensors require gradients. Several outputs are assigned as a
+        mapping. As in `with_gradients`, all have to be compared element by element.
     ref_fn : callable, optional
         A function of tensors, for outputs and gradients.
     atol, rtol : float, optional
         Instead of the configured tolerance, or of that which follows from `ref_fn`.
     precision : str, optional
-        Values that a right op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
+        Values that a correct op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
         or ``input``. By default the configured one; with `ref_fn` it is ``input``, as frameworks
         compute on a CPU.
     raise_on_failure : bool

@@ -99,7 +99,7 @@ class PyTorchAdapter(FrameworkAdapter):
     def pull(
         self, outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Array]
     ) -> list[Array]:
-        """Return the gradients of computed outputs times cotangents; 0 where none arrives."""
+        """Return the gradients of outputs times cotangents; 0 for inputs that get no gradient."""
         torch = self.module
         differentiable = [
             (output, self.from_numpy(cotangent, output))

@@ -20,7 +20,7 @@ _plain = plain_context(ADAPTER)
 def context(
     client: Any, op_name: str, inputs: Inputs, options: Mapping[str, Any]
 ) -> Iterator[GradientContext]:
-    """Yield the context of `validate_pytorch`, whose options are those of a call."""
+    """Yield the context of one call of `validate_pytorch`; `options` are those of the call."""
     given = dict(options)
     gradients = given.pop("gradients", False)
     if gradients is False:
@@ -44,7 +44,7 @@ def context(
 
 
 def _leaves(inputs: Inputs, by: Sequence[str] | None) -> dict[str, Any]:
-    """Return the inputs of floats to differentiate by, each as a tensor that requires it."""
+    """Return the float inputs to differentiate by, each as a tensor that requires gradients."""
     arrays = ADAPTER.arrays(inputs)
     floats = [name for name, array in arrays.items() if dtype_name(array.dtype) in FLOAT_LIMITS]
     for name in () if by is None else by:
@@ -64,7 +64,7 @@ def _leaves(inputs: Inputs, by: Sequence[str] | None) -> dict[str, Any]:
 def _with_gradients(
     op_name: str, output: Any, inputs: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, Array]:
-    """Return outputs by name, and the gradients that are theirs by the inputs that `names` has."""
+    """Return the outputs by name, and their gradients by the inputs that `names` lists."""
     outputs = dict(output) if isinstance(output, Mapping) else {"output": output}
     torch = ADAPTER.module
     if not any(isinstance(y, torch.Tensor) and y.requires_grad for y in outputs.values()):

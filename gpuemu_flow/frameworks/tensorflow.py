@@ -199,8 +199,8 @@ def _context(
 def validate_tensorflow(*args: Any, **kwargs: Any) -> Any:
     """Validate the output of an op; arguments as in `pytorch.validate_pytorch`.
 
-    ``check_gradient=True`` judges the gradients, too: those of ``context.tape``, which has watched
-    what the body did with ``context.inputs``.
+    ``check_gradient=True`` judges the gradients, too: those of ``context.tape``, which recorded the
+    operations of the body on ``context.inputs``.
     """
     return dispatch(_context, _fill, args, kwargs)
 

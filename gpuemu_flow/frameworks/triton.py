@@ -68,7 +68,7 @@ def _function_of(program: str, relative_to: str | Path) -> Callable[..., Any]:
 class TritonOp:
     """A host function of Triton kernels that runs on the CPU.
 
-    Calling it is calling the function: tensors in, tensors out (numpy arrays become tensors).
+    Calling the object calls the function with its arguments; numpy arrays are passed as tensors.
     Accesses of its kernels outside of all tensors, and unwritten outputs, are errors.
 
     Parameters

@@ -323,7 +323,7 @@ class Compiler:
 
     @staticmethod
     def _is_one(op: OpConfig, program: ProgramRef) -> bool:
-        """Tell whether op and reference share a file, or none of the user's code is in the op."""
+        """Tell whether op and reference share a file, or our emulator runs the op."""
         return program.kind in EMULATED or bool({*program.files} & {*op.reference.files})
 
     def _known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
@@ -449,7 +449,7 @@ class Compiler:
         return {"generators": made}
 
     def _add_targets(self, targets: Mapping[str, tuple[str, ...]]) -> None:
-        """Collect the user's own names; the loader has refused unknown members and cycles."""
+        """Add the user's targets to the groups; the loader refused unknown members and cycles."""
 
         def members(name: str) -> list[str]:
             found: dict[str, None] = {}
@@ -469,7 +469,8 @@ class Compiler:
 def links_on_the_way(config: Config) -> list[list[str]]:
     """Return every symbolic link on the path to a configured program, with its target.
 
-    When one leads elsewhere, the configuration is read anew: it may lead out of the workspace.
+    When a link's target changes, the configuration is read anew, since the link may then lead out
+    of the workspace.
     """
     paths = {
         path

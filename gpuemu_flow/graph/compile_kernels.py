@@ -67,7 +67,7 @@ class KernelTasks:
     basis : KernelBasis or None
         Facts outside of the configuration that were used, for `still_holds`.
     unbuildable : dict of kernel to str
-        Kernels that cannot be built here, and why.
+        Kernels that cannot be built here, each with the reason.
     """
 
     tasks: list[TaskSpec] = field(default_factory=list)
@@ -136,7 +136,7 @@ def still_holds(root: Path, basis: KernelBasis) -> bool:
 
 
 def tool_files(names: Sequence[str], configured: Mapping[str, str]) -> list[list[Json]]:
-    """List every place where a tool is looked for with its stamp, or null if there is none."""
+    """List each path at which a tool is looked for, with the file's stamp, or null if absent."""
     stamps = {path: stamp_of(path) for name in names for path, _ in tool_places(name, configured)}
     return [[path, None if stamp is None else list(stamp)] for path, stamp in stamps.items()]
 
@@ -358,7 +358,7 @@ class _KernelCompiler:
         self._includes.append([relative(source, self._root), list(flags), found])
 
     def _missing(self, kind: str) -> str:
-        """Say why kernels of a kind cannot be built here; empty when they can."""
+        """Return the reason why kernels of a kind cannot be built here; empty if they can."""
         if kind == CUDA and not self._chain.tools.get("nvcc"):
             missing = tool_missing("nvcc")
             return f"{missing.message}: {missing.hint}"

@@ -137,7 +137,7 @@ def with_outputs(
 ) -> Sandbox:
     """Let a command write its promised files and their folders, except programs there.
 
-    In a folder that is hidden, it reads and writes its promised files alone.
+    In a hidden folder, the command can read and write only its promised files.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ STAGES = ("generate", "op", "reference", "compare", "build", "code", "lint", "di
 
 @dataclass(frozen=True)
 class Skip:
-    """An op and dtype that the graph has no tasks for, and why."""
+    """An op and dtype for which the graph has no tasks, and the reason."""
 
     op: str
     dtype: str
@@ -98,7 +98,7 @@ class Graph:
         Returns
         -------
         list of TaskSpec or None
-            This graph's; None if one of the graphs has other tasks, groups or skips.
+            Tasks of this graph; None if the names of tasks, the groups or the skips differ.
         """
         mine, theirs = self.tasks, other.tasks
         named = (self.skips, self.groups, mine.keys())
@@ -139,8 +139,8 @@ class Graph:
         Parameters
         ----------
         words : iterable of str
-            Task names, ops, ``OP:DTYPE``, stages, groups, targets, or patterns of them as a
-            shell's: ``*``, ``?``, ``[...]``; none means all.
+            Task names, ops, ``OP:DTYPE``, stages, groups, targets, or shell patterns of these names
+            (``*``, ``?``, ``[...]``); none means all.
         dtypes : iterable of str
             Keep only tasks of these dtypes; none means all.
 
@@ -199,7 +199,7 @@ class Graph:
         return tasks.union(*groups) if tasks or groups else None
 
     def _left_out(self, word: str, named: Iterable[str], dtypes: Collection[str]) -> list[Problem]:
-        """Report a word that names tasks of other dtypes than the chosen ones only."""
+        """Report a word that names only tasks of dtypes that were not chosen."""
         there = {self.tasks[name].dtype for name in named} - {""}
         if not dtypes or not there or not there.isdisjoint(dtypes) or _WILDCARDS & set(word):
             return []

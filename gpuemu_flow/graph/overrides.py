@@ -21,7 +21,7 @@ class Overrides:
     draw_seed : bool
         True to draw the seed anew, even if the configuration has one.
     ci : str
-        ``quick`` or ``thorough``: the cases are those that ``[ci]`` asks for, where it does.
+        ``quick`` or ``thorough``: the cases are those that ``[ci]`` asks for, if it asks for any.
     cases : int or None
         Cases of each op and dtype.
     profile : str

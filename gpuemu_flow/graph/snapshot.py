@@ -52,7 +52,7 @@ class Settings:
     warnings : tuple of Problem
         Warnings of the configuration.
     remote, remote_mode : str
-        URL of the cache that several machines share, and what is done with it.
+        URL of the cache that several machines share, and ``read`` or ``write``.
     targets : mapping of str to Target
         All targets, if one of them has options; else none.
     """
@@ -97,7 +97,7 @@ class KernelBasis:
     includes : list of (start, flags, found)
         Closures of headers.
     given : list of (path, bool)
-        Files that are artifacts themselves, and whether they were there.
+        Files that the configuration names as artifacts, and whether each existed.
     tools : list of str
     configured : mapping of str to str
         Places of tools that the configuration gives.
@@ -187,11 +187,12 @@ class Snapshot:
     observed : ObservedSets
         Inputs that the tasks' programs were seen to use.
     graph_digest : str
-        Digest of the graph as it is stored; empty before it is.
+        Digest of the stored graph; empty until the graph is stored.
     mark : str
-        The checksum of the file that it was read from; empty where it was compiled.
+        Checksum of the file from which the snapshot was read; empty if it was compiled.
     base : str
-        The mark of the snapshot that it was compiled anew from; empty for that of a run.
+        The mark of the snapshot that was out of date when this one was compiled; empty for the
+        snapshot of a run.
     """
 
     graph: Graph

@@ -114,7 +114,7 @@ def parse(content: bytes, digest: str) -> Graph:
     Raises
     ------
     ValueError, KeyError, TypeError, IndexError
-        The content is not that of this digest, or of another form.
+        The content does not have this digest, or has another form.
     """
     if digest_of(content) != digest:
         raise ValueError("tasks of another graph, or damaged ones")

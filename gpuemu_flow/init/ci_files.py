@@ -97,7 +97,7 @@ def _lines(indent: str, words: Iterable[str]) -> str:
 
 
 def github(framework: Framework, origin: PipRequirement) -> str:
-    """Return ``.github/workflows/gpuemu.yml``."""
+    """Return the content of ``.github/workflows/gpuemu.yml``."""
     return _GITHUB.format(
         install=_install(framework, origin, " " * 10),
         quick=VALIDATE.format(mode="quick"),
@@ -107,12 +107,12 @@ def github(framework: Framework, origin: PipRequirement) -> str:
 
 
 def gitlab(framework: Framework, origin: PipRequirement) -> str:
-    """Return ``.gitlab-ci.yml``."""
+    """Return the content of ``.gitlab-ci.yml``."""
     return gitlab_job(_install(framework, origin, "    - "), with_git=origin.needs_git)
 
 
 def gitlab_job(install: str, *, with_git: bool, head: str = "", variables: str = "") -> str:
-    """Return a file with the job; `head` and `variables` are texts for those who include it."""
+    """Return a file with the job; `head` and `variables` are YAML for use as an included file."""
     return _GITLAB.format(
         head=head,
         # The slim image has no git, which pip calls for a repository.

@@ -21,7 +21,7 @@ def needed_extras(config: Path) -> tuple[str, ...]:
     Raises
     ------
     ConfigError
-        All that is wrong in the configuration.
+        With all errors of the configuration.
     """
     return ("cuda",) if load_config(config).kernels else ()
 

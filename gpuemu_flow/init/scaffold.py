@@ -174,7 +174,7 @@ def framework_of(config: Path) -> str:
     Raises
     ------
     ConfigError
-        All that is wrong in the configuration.
+        With all errors of the configuration.
     """
     load_config(config)
     # The loaded configuration has a default where the file names none.
@@ -183,7 +183,7 @@ def framework_of(config: Path) -> str:
 
 
 def config_text(name: str, framework: Framework, ops: tuple[Op, ...]) -> str:
-    """Return ``gpuemu.toml``."""
+    """Return the content of ``gpuemu.toml``."""
     # A JSON string is a TOML basic string, but for DEL, which JSON leaves as it is.
     quoted = json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
     kernel = framework.name == "cuda"

@@ -22,9 +22,10 @@ def install(
     """Write `files` below `target`, and list their paths.
 
     They are made in a temporary folder on the same file system and moved from there, in their
-    order. When anything fails, what was moved is taken back and what was replaced is put back. A
-    process that is killed between the moves leaves whole files, of which the last ones are missing;
-    installing again completes them, since a file with the right content is no obstacle.
+    order. If anything fails, the files already moved are removed, and the files that they replaced
+    are restored. A process that is killed between the moves leaves whole files, of which the last
+    ones are missing; installing again completes them, since a file with the right content is no
+    obstacle.
 
     Parameters
     ----------
@@ -121,7 +122,7 @@ def _holds(place: Path, content: bytes) -> bool:
 
 
 def _move(made: Path, place: Path, backup: Path | None, undo: list[Callable[[], object]]) -> None:
-    """Move a file to its place and an existing one to `kept`; record the reversal in `undo`."""
+    """Move a file to its place and an existing one to `backup`; record the reversal in `undo`."""
     for folder in reversed([p for p in place.parents if not p.exists()]):
         folder.mkdir()
         undo.append(folder.rmdir)

@@ -62,7 +62,7 @@ class Answer:
         self.text = self._kept() if self._plan else ""
 
     def _holding(self) -> str:
-        """Return the digest of the plan if it holds; else an empty text."""
+        """Return the digest of the plan if the plan is still valid; else an empty text."""
         return plan.digest_if_up_to_date(f"{self._folder}/{plan.PLAN_NAME}", self._environ)
 
     @property
@@ -108,7 +108,7 @@ class Answer:
                 self._conditions.append("\t".join((f"{kind} {path}", *map(str, stamp))))
 
     def rest_on_unlocked(self, paths: Iterable[str]) -> None:
-        """Make the answer depend on these locks: it is valid only while nobody holds one."""
+        """Make the answer valid only while no process holds any of these locks."""
         self._conditions += [f"unlocked {path}" for path in paths]
 
     def keep(self) -> None:
@@ -141,7 +141,7 @@ recording: Answer | None = None
 
 
 def may_be_cached(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Tell whether a command only reads when nothing has changed, so that it may be cached."""
+    """Tell whether a command writes nothing if nothing has changed: its output may be cached."""
     words = tuple(arguments)
     if words[:1] == ("ci",) and any(environ.get(name) for name in _OF_SERVICES):
         return False

@@ -148,7 +148,7 @@ class Discovery:
     def _unknown(
         self, paths: frozenset[str], files: set[str], packages: set[str], pythons: set[str]
     ) -> frozenset[str]:
-        """Add what is known of installed files, and return the others."""
+        """Add the known inputs of installed files to the sets, and return all other paths."""
         known, facts = self._settled.known(paths)
         for fact in facts:
             if fact.package:
@@ -336,7 +336,7 @@ class Discovery:
         return sorted(found)
 
     def _moved_by(self, names: Discovered, since: int, unchanged: Unchanged) -> list[str]:
-        """Return the inputs that were written to since a time, by a look that still holds."""
+        """Return the inputs that were written to since a time, given a state that is still true."""
         times, link_times = unchanged.times(), unchanged.link_times()
         exist = unchanged.existing()
         found = [name for name in names.files if times.get(self.path(name), -1) >= since]
@@ -419,9 +419,9 @@ def _place(name: str) -> tuple[int, str]:
 
 
 def grouped(names: Discovered) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """List the inputs of a set as parts of keys name them: kind, name, and members of that kind.
+    """Yield the inputs of a set as parts of keys name them: kind, name, and members of that kind.
 
-    Only installations of one package in several places have a name in common.
+    A name has several members only if one package is installed in several places.
     """
     for kind, part in KINDS.items():
         members = sorted(getattr(names, part))
@@ -460,7 +460,7 @@ def _variables(seen: Observation, given: ConfiguredEnv) -> frozenset[str]:
 
 
 def _is_listing(names: Discovered) -> bool:
-    """Tell whether a set has folders, whose entries may change without a trace at the folder."""
+    """Tell whether a set has listed folders: their stamps may not show a change of an entry."""
     return bool(names.listed or names.modules or names.sized)
 
 

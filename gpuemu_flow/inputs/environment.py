@@ -17,8 +17,8 @@ _METADATA = ".dist-info"
 def package_version(name: str) -> str:
     """Return the version of a distribution; empty if none is installed under that name.
 
-    Wheels name the folder of their metadata after it. Other distributions are looked up by the
-    standard library, whose import takes as long as all other work of a short command.
+    The metadata folder of a wheel has the version in its name. Other distributions are looked up by
+    the standard library, whose import takes as long as all other work of a short command.
     """
     begin = re.sub(r"[-_.]+", "_", name).lower() + "-"
     for folder in sys.path:

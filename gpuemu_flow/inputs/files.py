@@ -58,7 +58,7 @@ class FileTable:
     root : Path
         Folder that relative paths start from.
     entries : dict
-        Path to (stamp, digest); what the snapshot keeps.
+        Path to (stamp, digest), as the snapshot stores them.
     """
 
     root: Path
@@ -143,7 +143,8 @@ class FileTable:
     def _not_as_known(self, folder: str, paths: list[str]) -> list[str]:
         """Return those paths in one folder whose stamps are not the known ones.
 
-        By the folder's descriptor, the system need not walk the whole path for each of thousands.
+        Files are looked up relative to the folder's descriptor, so that the system need not resolve
+        the whole path of each of thousands of files.
         """
         try:
             place = os.open(os.path.join(self._prefix, folder), os.O_RDONLY | os.O_DIRECTORY)  # noqa: PTH118

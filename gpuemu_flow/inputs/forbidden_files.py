@@ -78,8 +78,8 @@ class ForbiddenFiles:
     def known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
         """List the files for which it is decided before any run whether the op may read them.
 
-        They are what op and reference import, what ``depends`` and ``shared`` name, and the
-        configuration; relative to the workspace.
+        These are the files that op and reference import, the files that ``depends`` and ``shared``
+        name, and the configuration; all paths are relative to the workspace.
         """
         _, found = self._judges(op)
         starts = [*program.files, *op.reference.files, *(f for r in op.compares for f in r.files)]
@@ -92,7 +92,7 @@ class ForbiddenFiles:
     def own(self, op: OpConfig, *programs: ProgramRef) -> Iterator[str]:
         """Yield the absolute paths of the files that the configuration names as the op's.
 
-        Not what the op imports: a stranger's op could import what it likes.
+        Files that the op imports are not among them, since an untrusted op could import any file.
         """
         for ref in programs:
             yield from map(str, ref.files)

@@ -10,9 +10,9 @@ from gpuemu_flow.inputs.plan import CACHE_NAME
 def glob_files(root: Path, pattern: str) -> list[str]:
     """Return the files that `pattern` matches, sorted: relative to `root`, absolute outside of it.
 
-    Files in our own cache are left out, since they change with every run. After a pattern that ends
-    in a slash, what matches the rest counts whatever it is: folders, and links to nowhere. The
-    pattern is absolute where the configuration may name files outside of `root`.
+    Files in our own cache are left out, since they change with every run. A pattern that ends in a
+    slash also matches entries that are no files, such as folders and broken links. The pattern is
+    absolute where the configuration may name files outside of `root`.
     """
     anything = pattern.endswith("/")
     base = Path("/") if pattern.startswith("/") else root

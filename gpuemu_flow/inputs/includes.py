@@ -16,7 +16,7 @@ MAX_FILES = 10_000
 
 
 def include_closure(start: Path, flags: Iterable[str], root: Path) -> list[str]:
-    """Return the source and all files that it includes, as far as they lie beside it or on ``-I``.
+    """Return the source and all files that it includes from its folder or from ``-I`` folders.
 
     All ``#include`` lines count, even under conditions that do not hold. The toolkit's own headers
     are not on these paths; the compiler's version stands for them.
@@ -25,14 +25,14 @@ def include_closure(start: Path, flags: Iterable[str], root: Path) -> list[str]:
     ----------
     start : Path
     flags : iterable of str
-        The compiler's, for their include folders.
+        Flags of the compiler; include folders and forced includes are taken from them.
     root : Path
         The workspace; folders in `flags` are relative to it.
 
     Returns
     -------
     list of str
-        Relative to `root` where they lie within, sorted.
+        Paths, relative to `root` if they lie inside of it; sorted.
     """
     folders, named = _options(flags, root)
     found: set[Path] = set()

@@ -36,7 +36,7 @@ class Looks:
         return self._looks.get(names)
 
     def keep(self, names: Discovered, look: Look) -> None:
-        """Keep a look that was just used, in place of the one that was not used for longest."""
+        """Cache a look that was just used; if there are too many, drop the least recently used."""
         with self._lock:
             self._looks.pop(names, None)
             self._looks[names] = look
@@ -46,9 +46,10 @@ class Looks:
 
 @lru_cache(maxsize=MOST_LOOKS)
 def halves_of(names: Discovered) -> tuple[Discovered, ...]:
-    """Split a set without listings into the workspace's inputs and the others; drop empty ones.
+    """Split a set without listings into the workspace's inputs and all others; drop empty halves.
 
-    Most of the others are the same for all programs, so that one look at these serves them all.
+    Most inputs outside of the workspace are the same for all programs, so that one look at these
+    inputs serves all programs.
     """
     own: dict[str, frozenset[str]] = {}
     shared: dict[str, frozenset[str]] = {"untracked": frozenset()}

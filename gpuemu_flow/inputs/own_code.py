@@ -1,4 +1,4 @@
-"""The digest of our own code that can change a verdict: an upgrade makes its results stale."""
+"""Digest of the part of our code that can change verdicts: an upgrade makes old results stale."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _LENGTH = 16
 
 @cache
 def _folders() -> dict[str, str]:
-    """Map folders to their names in keys, by their own path and by the path without links."""
+    """Map the folders of our code, by their paths with and without links, to names in keys."""
     found = {}
     for name in _FOLDERS:
         folder = _PACKAGE / name

@@ -1,7 +1,8 @@
 """The plan file, which tells whether anything changed since the last clean run.
 
 Read before anything heavy is imported, so it is plain text that needs no parser, and only ``os``
-and ``sys`` are used here. It can only ever say "nothing changed"; any doubt means the long way.
+and ``sys`` are used here. It can only ever say "nothing changed"; in any doubt, the command does
+its full work.
 """
 
 import os
@@ -172,12 +173,12 @@ def render(
     folders : mapping of absolute path to stamp
         Folders whose listing matters.
     links : mapping of absolute path to str
-        Links on the way to files, and what they lead to.
+        Links on the way to files, and their targets.
     variables : mapping of str to str
         `variable_digest` of the environment variables that programs read.
     looks : mapping of absolute path to str
-        `look_of` what programs asked for, with sizes where they are known, and of what the
-        configuration expects.
+        `look_of` each path that programs asked for, with its size where that is known, and of each
+        path that the configuration expects.
     own : mapping of absolute path to stamp
         Folders of the cache, of which none may be a link.
     workers : bool
@@ -186,7 +187,7 @@ def render(
     Returns
     -------
     bytes or None
-        None when a path holds a character that the format cannot, and so no plan can be kept.
+        None if a path contains a character that the format cannot represent: no plan can be kept.
     """
     links, variables, looks, own = links or {}, variables or {}, looks or {}, own or {}
     by_folder: dict[str, dict[str, Stamp]] = {}
@@ -296,7 +297,7 @@ def read(plan_path: str) -> bytes:
 
 
 def is_damaged(plan_path: str) -> bool:
-    """Tell whether a plan exists that is not intact; that of another version counts as intact."""
+    """Tell whether a plan exists that is not intact; a plan of another version counts as intact."""
     try:
         head, _, body = read(plan_path).partition(b"\n")
     except OSError:

@@ -39,8 +39,8 @@ class SourceIndex:
     """Follows imports, reading and parsing each file once.
 
     A static scan sees ``import a.b``, ``from . import c`` and constant arguments of
-    ``import_module``; what it cannot see (files opened by name, computed imports) is named with
-    ``depends`` in the configuration.
+    ``import_module``; files that it cannot see (those opened by name, computed imports) have to be
+    named with ``depends`` in the configuration.
     """
 
     root: Path
@@ -56,7 +56,7 @@ class SourceIndex:
         ----------
         script : Path
         without : frozenset of Path
-            Files that are left out, with what they alone import.
+            Files that are left out, with all files that only they import.
         """
         known = self._closures.get((script, without))
         if known is not None:
@@ -89,7 +89,7 @@ class SourceIndex:
             return False
 
     def imports_digest(self, path: Path) -> str:
-        """Return a digest of all imports of a file; while it is equal, so is every closure."""
+        """Return a digest of a file's imports; closures change only if such a digest does."""
         return digest_json(sorted(self._imports(path)))
 
     def content_digest(self, path: Path) -> str:
@@ -185,7 +185,7 @@ def _is_python(path: Path, source: bytes) -> bool:
 
 
 def _imported_names(tree: ast.Module) -> set[tuple[int, str]]:
-    """Yield the level and dotted name of every import, and ``a.b`` too for ``from a import b``."""
+    """Return the level and dotted name of each import; for ``from a import b``, ``a.b``, too."""
     names: set[tuple[int, str]] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -36,7 +36,7 @@ def _mode(path: str) -> int:
 
 
 def raw(variables: Mapping[str, str]) -> dict[Any, Any]:
-    """Return a copy of an environment; that of this process is copied as bytes.
+    """Return a copy of an environment; copy this process's own environment as bytes.
 
     `os.environ` decodes every variable each time it is read.
     """
@@ -68,7 +68,7 @@ class Unchanged:
         followed : iterable of str
             Paths whose files, behind links, must stay as they are.
         links : iterable of str
-            Paths that must stay as they are, without what is behind them.
+            Paths that must stay as they are; a link is not followed to its target.
         modes : iterable of str
             Paths of which only the kind and the permissions count.
         variables : mapping of str to str

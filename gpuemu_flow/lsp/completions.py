@@ -52,7 +52,7 @@ def completions_at(outlined: Outline, line: int, column: int) -> list[Completion
 
 
 def _tables() -> list[Completion]:
-    """Return headers of the whole file, without their brackets, and of the tables within ops."""
+    """Return the table headers of the file, without their brackets, and of tables within ops."""
     found = []
     for key in FILE.keys:
         array = isinstance(key.type, Tables)

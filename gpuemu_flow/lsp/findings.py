@@ -103,7 +103,7 @@ def _fix_of(problem: Problem, outlined: Outline) -> Fix | None:
 
 
 def _renamed(edit: Rename, outlined: Outline, line: int) -> Fix | None:
-    """Put the right name in place of the wrong one, which may end a dotted key."""
+    """Return the correction of a wrong name, which may be the last part of a dotted key."""
     for word, span in outlined.tokens(line):
         for spoken in (word, word.rpartition(".")[2]):
             if spoken != edit.right and spoken.lower() == edit.wrong.lower():
@@ -113,7 +113,7 @@ def _renamed(edit: Rename, outlined: Outline, line: int) -> Fix | None:
 
 
 def _added(edit: AddKey, outlined: Outline, line: int) -> Fix | None:
-    """Add a required key below the header of the table that lacks it."""
+    """Return the edit that adds a required key below the header of its table."""
     header = outlined.line_span(line)
     if not outlined.lines[header.line].lstrip().startswith("["):
         return None

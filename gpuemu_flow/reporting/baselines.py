@@ -148,7 +148,7 @@ def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
 
 
 def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> BaselineDiff:
-    """Compare the present results and kernels with a baseline, renamed ones by their old names."""
+    """Compare the present results and kernels with a baseline; find renamed ones by old names."""
     kernels, results = _current(workspace, report)
     found = BaselineDiff(baseline)
     configured = {op.name: op for op in workspace.config.ops}
@@ -203,7 +203,7 @@ def _gone(kernel: KernelDiff) -> KernelDiff:
 
 
 def _unjudged(result: OpResult | None) -> str:
-    """Return the verdict on an op and dtype without cases, if that is a regression."""
+    """Return the verdict on an op and dtype without cases if it can be a regression; else empty."""
     if result is None or result.cases:
         return ""
     back = result.verdict is Verdict.ERROR or result.absence is Absence.OUTDATED

@@ -1,4 +1,4 @@
-"""Look after the caches of a workspace: its own, and one that it shares."""
+"""Measure, check and clean the caches of a workspace: its own, and one that it shares."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OnWait = Callable[[str], None]
 
 @dataclass
 class Size:
-    """Objects of a cache, and their bytes; None where a server does not list them."""
+    """Numbers of objects in a cache, and their bytes; None where a server does not list them."""
 
     entries: int | None = None
     entry_bytes: int | None = None

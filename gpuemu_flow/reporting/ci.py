@@ -57,11 +57,11 @@ class ReportRequest:
     pictures : bool
         Failing cases are run again, to draw them.
     require_all : bool
-        True if the report is no success when a requested item has no verdict.
+        True if a requested item without a verdict keeps the report from being a success.
     confirm : bool
         New cases are run, to confirm the causes of failures.
     since : str
-        Only what changed since this commit; empty for all.
+        Only tasks that changed since this commit; empty for all tasks.
     shard : Shard or None
         Only the tasks of this shard.
     elsewhere : Elsewhere or None
@@ -83,7 +83,7 @@ class ReportRequest:
 
     @property
     def mode(self) -> str:
-        """Name what is checked: ``quick``, ``all`` or the selected words."""
+        """Name the selection that is checked: ``quick``, ``all`` or the selected words."""
         return " ".join((*([QUICK] if self.quick else []), *self.words)) or "all"
 
 

@@ -92,7 +92,8 @@ def _judge(checked: CheckedOutput) -> Judgement:
 def heat_map(share: NDArray[np.float64]) -> tuple[tuple[str, ...], str]:
     """Fold a tensor to rows of at most `MAX_COLUMNS` levels, and describe the folding.
 
-    The last dim runs to the right, all others downward; a cell shows the worst of what it holds.
+    The last dim runs to the right, all others downward; a cell shows the worst of the elements
+    folded into it.
     """
     shape = share.shape or (1,)
     columns = shape[-1]

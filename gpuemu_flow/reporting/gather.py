@@ -96,7 +96,10 @@ def _state(spec: TaskSpec, status: str) -> TaskState:
 
 
 def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
-    """List all cases of a report's ops in its order, but only failing submitted ones."""
+    """List the cases of a report's ops, in its order.
+
+    Of the cases that clients submitted, only failing ones are listed.
+    """
     tasks, relocate = workspace.graph.tasks, Relocator(workspace)
     found = []
     for result in run.results:

@@ -176,7 +176,7 @@ def workspace_status(workspace: Workspace) -> WorkspaceStatus:
 
 
 def clean_submissions(workspace: Workspace, words: Iterable[str], *, only: bool) -> int:
-    """Forget what clients submitted for the named ops, or for all, and count the results.
+    """Delete the clients' submissions for the named ops, or for all, and count the results.
 
     Parameters
     ----------

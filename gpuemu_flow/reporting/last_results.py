@@ -33,8 +33,8 @@ class LastResults:
     results : mapping of str to tuple of OpResult
         Results of each op, one per dtype.
     outdated : frozenset of str
-        Ops with a changed input since: a file, the configuration, or a task before them. An op that
-        crashed, and would crash again, is not among them: its results say so.
+        Ops with a changed input since: a file, the configuration, or a task before them. Ops that
+        crashed on unchanged inputs are not among them: their results report the crash.
     failures : mapping of str to tuple of FailureRecord
         Recorded failures of each op, newest first.
     """

@@ -1,4 +1,4 @@
-"""Lint PTX and cubin files without a configuration; cache what was measured."""
+"""Lint PTX and cubin files without a configuration; cache the measurements."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def lint_files(
 ) -> RunReport:
     """Lint PTX and cubin files; files that differ only in the suffix are one kernel's.
 
-    PTX without its cubin is assembled where a ptxas is found, for exact figures. What is measured
-    is cached: in the workspace's cache, else in the user's.
+    PTX without its cubin is assembled where a ptxas is found, for exact figures. Measurements are
+    cached: in the workspace's cache, else in the user's.
 
     Parameters
     ----------

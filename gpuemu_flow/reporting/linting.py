@@ -53,7 +53,7 @@ def open_workspace() -> Workspace | None:
 def lint_workspace(
     workspace: Workspace, names: Sequence[str], listener: Listener | None = None
 ) -> RunReport:
-    """Build and lint the configured kernels, or those named, as far as they are not current.
+    """Build and lint all configured kernels, or those named, except those that are current.
 
     Parameters
     ----------

@@ -82,7 +82,7 @@ class PassedRows:
         Parameters
         ----------
         before : str
-            What `before` returned.
+            Result of `before`, called before the manifest was read.
         """
         passed = result.verdict is Verdict.PASSED and not result.failures
         if passed and before and self._digest(outline) == before:
@@ -92,7 +92,7 @@ class PassedRows:
                 self._outdated = True
 
     def save(self) -> None:
-        """Write the kept results, if any is new; call it under the run lock.
+        """Write the kept results if at least one is new; the caller must hold the run lock.
 
         Raises
         ------

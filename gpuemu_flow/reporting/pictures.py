@@ -161,7 +161,7 @@ def _picture(evaluator: CaseEvaluator, failure: CaseFailure) -> Picture:
 def _smallest_inputs(
     workspace: Workspace, report: Report, chosen: Iterable[CaseFailure]
 ) -> dict[Key, dict[str, str]]:
-    """Return the values of each failure's minimised case, else of its own."""
+    """Return the input values of each failure's minimised case, else of the failing case."""
     store = FailureStore(workspace.cache)
     found = {}
     for failure in chosen:

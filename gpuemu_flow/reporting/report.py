@@ -69,7 +69,8 @@ def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
     Returns
     -------
     report : RunReport
-        An op is summarised by the same function as after a run. What was never checked is missing.
+        An op is summarised by the same function as after a run. Ops and kernels that were never
+        checked are missing.
     stale, outdated : set of str
         Tasks that would run, and those of them with a changed input. The others would run again
         only because they ended in an error.

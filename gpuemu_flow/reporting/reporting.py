@@ -1,4 +1,4 @@
-"""A report on what is known of a workspace, without running anything."""
+"""A report of the last results of a workspace, without running anything."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ReportQuery:
     since_hours : float or None
         Limits the report to results of the last so many hours.
     lint : bool
-        Kernels too.
+        True if the report includes kernels.
     baseline : str or None
         Tag of the baseline to compare with, `NEWEST`, or None for none.
     pictures : bool
@@ -49,7 +49,7 @@ class ReportQuery:
 
 
 def current(workspace: Workspace, query: ReportQuery) -> Report:
-    """Report the last results: mark changed results, and skip what was never checked.
+    """Report the last results; mark outdated results and items that were never checked.
 
     Raises
     ------

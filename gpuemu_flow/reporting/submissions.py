@@ -41,10 +41,10 @@ def submitted_results(
 
     A submission counts if it was judged by the present reference, configuration and environment,
     without a tolerance or arguments of its own, if no newer state of its code has replaced it, and
-    if the files of its code are unchanged. For each case and code only the newest such one counts.
-    An op and dtype without any stays skipped, with a reason that says so. An op of which all
-    declared dtypes are given has a result, too, of each other dtype whose submissions count: what
-    failed there did not fail elsewhere.
+    if the files of its code are unchanged. For each case and code only the newest such submission
+    counts. An op and dtype without such a submission stays skipped, with a reason that says so. If
+    `skips` has all declared dtypes of an op, undeclared dtypes of the op with submissions that
+    count have results, too, so that failures in these dtypes are reported.
     """
     return {
         (one.op, one.dtype): _result(workspace, one) if one.valid else _outdated(one)
@@ -90,11 +90,11 @@ class _Submitted:
     moved : list of (StoredResult, ChangedFiles)
         Submissions that would count if their code had not changed.
     others : int
-        Those that were judged by another reference or configuration.
+        Number of submissions that were judged by another reference or configuration.
     lost : str
         Names submissions that belong to no op; empty if there are none.
     skipped : str
-        Why the op is not run here.
+        Reason why the op is not run here.
     """
 
     op: str
@@ -175,7 +175,7 @@ def _of_other_dtypes(
 
 
 def _of_no_op(workspace: Workspace, latest: Iterable[StoredResult]) -> str:
-    """Warn of submissions for ops that the configuration does not have."""
+    """Describe submissions for ops that the configuration lacks; empty if there are none."""
     known = {op.name for op in workspace.config.ops}
     counts = Counter(stored.op for stored in latest if stored.op not in known)
     if not counts:

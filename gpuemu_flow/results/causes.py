@@ -38,7 +38,7 @@ class Explained:
 
     @property
     def line(self) -> str:
-        """Return `text` as a whole line, which says ``cause`` before a stated cause."""
+        """Return `text` as a whole line; a stated cause is preceded by ``cause:``."""
         return f"cause: {self.text}" if self.cause is not None else self.text
 
 
@@ -75,7 +75,7 @@ def causes(results: Sequence[OpResult]) -> list[Explained]:
 
 
 def _seen_with(known: Sequence[Cause], members: Sequence[CaseFailure]) -> tuple[str, ...]:
-    """Return the features most frequent in an experiment without a confirmed cause."""
+    """Return, with counts, the unconfirmed causes that cover most of these cases."""
     ids = {case_id(failure.case) for failure in members}
     about = (c for c in known if not c.stated and 2 * len(ids & set(c.members)) > len(ids))
     return tuple(cause.counted for cause in about)

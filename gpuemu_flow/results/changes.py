@@ -21,8 +21,8 @@ class ResultChange:
     kind : str
         ``new``, ``regression``, ``growth``, ``improvement`` or ``change``.
     what : str
-        ``verdict``, ``max_abs``, or another of `tasks.stages`; ``op`` where there was none
-        before.
+        ``verdict``, ``max_abs``, or `CASE_VERDICT` or `OTHER_CASES` of `tasks.stages`; ``op`` where
+        there was no summary before.
     old, new : str, float or None
         Verdicts, errors or numbers of cases, as the manifest has them.
     """

@@ -133,7 +133,7 @@ class HistoryPoint:
 
 @dataclass(frozen=True)
 class TaskState:
-    """A task of the graph and what the run did with it.
+    """A task of the graph, and its status after the run.
 
     Attributes
     ----------
@@ -183,9 +183,10 @@ class ShardPart:
     split : str
         Digest that is equal only where all ops were split in the same way.
     settings : mapping of str to str
-        Per op, those of other shards included, a digest of its cases and of how it is judged.
+        Digest of the cases of each op, ops of other shards included, and of the rules that judge
+        it.
     code : mapping of str to str
-        Per op, kernel and rule, those of other shards included, a digest of its sources.
+        Digest of the sources of each op, kernel and rule, including those of other shards.
     """
 
     index: int
@@ -230,7 +231,8 @@ class Report:
     timed_out : bool
         True if a time limit cut something off.
     require_all : bool
-        An item without a verdict makes the whole no success, as does a run that validated nothing.
+        True if an item without a verdict keeps the report from being a success, as does a run in
+        which nothing passed.
     tasks : tuple of TaskState
         In graph order.
     edges : tuple of (str, str)
@@ -351,7 +353,7 @@ class Report:
 
     @cached_property
     def causes(self) -> Mapping[tuple[str, int, str], str]:
-        """Return the stated cause of each failing case that has one, for people."""
+        """Return, as text for people, the stated cause of each failing case that has one."""
         return {key: found.text for key, found in self.explained.items() if found.cause is not None}
 
     @cached_property

@@ -61,7 +61,8 @@ class ReportBuilder:
     records : mapping of name to mapping
         Stored facts of each task, such as its ``duration_s``.
     relocate : callable
-        Returns a case's result in a comparison with the present lines of its findings.
+        Takes a comparison and a case's result, and returns the result with the present lines of its
+        findings.
     """
 
     cache: WorkspaceCache
@@ -73,7 +74,7 @@ class ReportBuilder:
     def op_result(self, compare: TaskSpec) -> OpResult | None:
         """Return the result of one op and dtype, or None if its comparison did not finish.
 
-        One that finished and whose manifest cannot be read is an error with the reason.
+        If it finished but its manifest cannot be read, the result is an error with the reason.
         """
         try:
             manifest = read_manifest(self.cache.folder / compare.target, "compare")

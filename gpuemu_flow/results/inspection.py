@@ -94,7 +94,7 @@ class TaskSummary:
 
 @dataclass(frozen=True)
 class SkippedTask:
-    """An op and dtype, or a kernel, that has no task, and why."""
+    """An op and dtype, or a kernel, that has no task, and the reason."""
 
     op: str
     dtype: str
@@ -103,7 +103,7 @@ class SkippedTask:
 
 @dataclass(frozen=True)
 class WorkspaceListing:
-    """The tasks of a workspace, the size of each group, and what is skipped."""
+    """The tasks of a workspace, the size of each group, and the skipped items."""
 
     tasks: tuple[ListedTask, ...]
     groups: Mapping[str, int]

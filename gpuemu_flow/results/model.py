@@ -50,9 +50,9 @@ class CaseFailure:
     def source(self) -> CodePlace | None:
         """Return the line of a kernel's source that a check of the kernel found, or None.
 
-        It is that of the first finding in the workspace among those that precede all other
-        failures. A finding in a header of the toolkit is skipped, since the line that calls it
-        mostly has one as well.
+        The line is that of the first finding in a workspace file. Findings that follow a failure
+        from elsewhere are not considered. A finding in a header of the toolkit is skipped, since
+        the line that calls it mostly has one as well.
         """
         for failure in self.result.failures:
             if failure.finding is None:

@@ -89,8 +89,8 @@ def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
     Raises
     ------
     ValueError
-        A word is none of its kind, such as a kind of failure; a case passed although nothing was
-        compared; a result is missing, or contradicts its cases.
+        A word is not one of those allowed in its place, such as an unknown kind of failure; a case
+        passed although nothing was compared; a result is missing, or contradicts its cases.
     """
     cases = tuple(
         CaseVerdict(op, Case.from_json(case), CheckResult.from_json(result))
@@ -135,7 +135,7 @@ def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
 
 
 def _check_results(report: Report) -> None:
-    """Raise ValueError if a result is missing, or says "passed" although a case of its did not."""
+    """Raise ValueError if a result is missing, or is "passed" although one of its cases is not."""
     results = {(result.op, result.dtype): result for result in report.run.results}
     kernels = {kernel.kernel for kernel in report.run.kernels}
     for case in report.cases:

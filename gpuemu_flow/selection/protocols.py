@@ -32,7 +32,7 @@ class SelectableStates(Protocol):
     """The states of a workspace's tasks."""
 
     def record(self, name: str) -> SelectableRecord | None:
-        """Return the record of a task; None for one that made nothing."""
+        """Return the record of a task; None for a task that made nothing."""
 
     def has_failed(self, name: str) -> bool:
         """Tell whether a task's last attempt failed."""
@@ -72,4 +72,4 @@ class SelectableWorkspace(Protocol):
         """Return the members of `names` that may have to run."""
 
     def in_copy(self, folder: Path) -> SelectableWorkspace:
-        """Return the workspace as its copy in another folder has it."""
+        """Return the workspace of a copy of the files in another folder."""

@@ -45,8 +45,8 @@ def split(names: Iterable[str], seconds: Mapping[str, float], count: int) -> dic
 
     The result depends on nothing but the arguments, so that all machines split alike. Names are
     assigned longest duration first, each to the shard with the least total; a name without a known
-    duration counts as the median. If no duration is known, each name's shard depends on that name
-    alone, so that adding a name moves no other.
+    duration counts as the median. If no duration is known, the shard of a name depends on nothing
+    but the name, so that adding a name moves no other name.
     """
     names = sorted(names)
     known = [seconds[name] for name in names if name in seconds]
@@ -90,9 +90,10 @@ def split_digest(graph: Graph, root: Path, count: int) -> str:
 
 
 def remember_split(state: JsonStore, graph: Graph, root: Path, shard: Shard) -> list[Problem]:
-    """Remember how a shard was split that is run here; warn of others that do not fit to it.
+    """Record the split of a shard that runs here; warn of shards split in another way.
 
-    Ops may come and go. It is another file of durations, or none, that moves them between shards.
+    Splits that differ only by added or removed ops give no warning. Splits by different files of
+    durations, or with and without such a file, do: they move ops between shards.
     """
     seconds = read_durations(root / DURATIONS_NAME)
     mine = [digest_json(seconds) if seconds else "", split_digest(graph, root, shard.count)]
@@ -120,7 +121,7 @@ _JUDGED = (stages.GENERATE, stages.COMPARE)
 
 
 def settings_digests(graph: Graph, *, drawn: bool) -> dict[str, str]:
-    """Return for each op a digest of the cases that it is run on, and of how it is judged.
+    """Return for each op a digest of its cases and of the settings by which it is judged.
 
     Parameters
     ----------
@@ -147,7 +148,7 @@ def code_digests(graph: Graph, files: FileTable, top: Path) -> dict[str, str]:
 
     It covers the sources of its programs and of all that it needs, rules and kernels included, with
     the files that globs of the configuration match, and the parameters of these programs. It is
-    equal on all machines with the same commit: what rules make is left out, as are files outside
+    equal on all machines with the same commit: outputs of rules are left out, as are files outside
     of the repository.
 
     Parameters

@@ -23,14 +23,15 @@ _PLAIN = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 
 
 def touched_since(workspace: SelectableWorkspace, ref: str) -> set[str]:
-    """Return the tasks that changed since the working tree left `ref`, and what follows them.
+    """Return the tasks that changed since the working tree left `ref`, and their dependents.
 
     The commit where the two histories parted is laid out beside the workspace and compiled; a task
     is touched where its programs, its part of the configuration or its inputs differ, committed or
-    not. What its program was seen to use counts, too: files, folders that it listed, and what it
-    looked for in vain. What git ignores may have changed since, as far as anybody knows; so may
-    what a program reads that was never run as it is now. If that commit has no configuration that
-    can be read, all tasks are touched.
+    not. The observed inputs of its program count, too: files, folders that it listed, and paths
+    that it looked for in vain. Files that git ignores are taken to have changed, since git does not
+    record their content. If a program was never run in its present version, its inputs are unknown,
+    so that changed files that no task names are taken to be among them. If that commit has no
+    configuration that can be read, all tasks are touched.
 
     Raises
     ------
@@ -134,7 +135,7 @@ def _different(workspace: SelectableWorkspace, top: Path, base: str) -> tuple[se
     Returns
     -------
     differ : set of str
-        Tasks whose own parts differ, and all that the commit lacks.
+        Tasks whose own parts differ, and all tasks that the commit lacks.
     named : set of str
         The present paths of the files that the commit's tasks consist of.
     """
@@ -164,14 +165,14 @@ def _different(workspace: SelectableWorkspace, top: Path, base: str) -> tuple[se
 
 
 def _parts(workspace: SelectableWorkspace, spec: TaskSpec) -> Json:
-    """Return the parts of a task, without the outputs of others, which have parts of their own."""
+    """Return the parts of a task, without outputs of other tasks, which have their own parts."""
     parts = workspace.states().static_parts(spec)
     inputs = [[source.role, source.task] for source in spec.inputs]
     return [parts.code, parts.params, inputs, list(spec.outputs), list(spec.packages)]
 
 
 def _git(folder: Path, *arguments: str, ref: str = "", more: dict[str, str] | None = None) -> str:
-    """Run git without a shell, pager, prompt or hook, and return what it prints."""
+    """Run git without a shell, pager, prompt or hook, and return its output."""
     environ = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", **(more or {})}
     try:
         done = subprocess.run(

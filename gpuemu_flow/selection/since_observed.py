@@ -126,7 +126,7 @@ class Unknown:
     top : str
         The repository.
     known : set of str
-        All files that git tracks or would, and those that follow from them.
+        All files that git tracks or does not ignore, those of the commit, and the outputs of rules.
     cache : str
         The cache's folder, which holds no inputs.
     """
@@ -136,7 +136,7 @@ class Unknown:
     cache: str
 
     def tasks_reading(self, observed: ObservedSets, path_of: Callable[[str], str]) -> set[str]:
-        """Return the tasks that were seen to read such a file."""
+        """Return the tasks that were seen to read a file whose changes are unknown."""
 
         def holds(member: str) -> bool:
             path = os.path.realpath(path_of(member))

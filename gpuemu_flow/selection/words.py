@@ -55,7 +55,7 @@ def _unknown(word: str) -> Problem:
 
 
 def _changed(workspace: SelectableWorkspace) -> set[str]:
-    """Return the tasks that something changed for, or that never finished, and what follows."""
+    """Return the tasks that changed or never finished, and the tasks that depend on these."""
     return workspace.stale(set(workspace.graph.tasks))
 
 

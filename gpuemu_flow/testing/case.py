@@ -156,7 +156,8 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         output : tensor, mapping of name to tensor, or a tuple of them in the order of the outputs
             Arrays of numpy, PyTorch, JAX or TensorFlow.
         atol, rtol : float, optional
-            Tolerance of this case instead of the configured one; one alone makes the other 0.
+            Tolerance of this case instead of the configured one; if only one is given, the other is
+            0.
 
         Raises
         ------

@@ -20,7 +20,7 @@ SHOWN_CASES = 5
 
 
 def parametrize(metafunc: pytest.Metafunc, *, asks: bool) -> None:
-    """Make items from a function's marks; raise an error of its collection for a wrong mark."""
+    """Make items from a function's marks; for a wrong mark, raise a collection error."""
     marks = list(metafunc.definition.iter_markers(MARK))
     try:
         session = session_of(metafunc.config)
@@ -48,7 +48,7 @@ def refuse_unused_mark(item: pytest.Item) -> None:
 
 
 def make_case(request: pytest.FixtureRequest) -> GpuemuCase:
-    """Return the fixture's value."""
+    """Return the value of the fixture ``gpuemu_case``."""
     try:
         case = GpuemuCase(session_of(request.config), request.param, request.node.nodeid)
     except FlowError as error:

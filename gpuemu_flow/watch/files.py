@@ -27,7 +27,7 @@ _SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".ptx", ".cubin", ".toml
 class FileWatch:
     """Files and folders of one workspace, as they were when last looked at.
 
-    A file counts as saved when its stamp moved; the engine finds out whether its content changed.
+    A file counts as saved when its stamp changed; the engine finds out whether its content changed.
     Folders are watched for new entries: a script that was missing, a module that now shadows
     another, a new match of ``depends``.
 
@@ -70,7 +70,7 @@ class FileWatch:
     def follow(self, workspace: Workspace, tasks: Iterable[str]) -> None:
         """Watch the inputs of the given tasks; those watched already keep their known state.
 
-        Call it again after a run, which may have seen programs use more.
+        Call it again after a run, which may have observed further inputs.
         """
         tasks = list(tasks)
         graph, basis = workspace.graph, workspace.snapshot.basis

@@ -20,7 +20,7 @@ MAX_PATH_BYTES = 103 if os.uname().sysname == "Darwin" else 107  # sun_path, les
 def find_config(start: Path, environ: Mapping[str, str]) -> Path | None:
     """Return the configuration of the workspace that `start` belongs to, or None if there is none.
 
-    Its folder is the workspace, whose links are resolved.
+    The folder of the returned path is the workspace; links in the folder's path are resolved.
     """
     named = environ.get("GPUEMU_CONFIG", "")
     if named:
@@ -79,7 +79,8 @@ def is_private(folder: Path) -> bool:
 def read_info(root: Path, environ: Mapping[str, str]) -> dict[str, Json] | None:
     """Return the information file of a workspace's daemon; None if no daemon was started.
 
-    The file stays behind when a daemon is killed: whether it lives shows only when it is asked.
+    The file stays behind when a daemon is killed, so that only a request to the daemon shows
+    whether it still runs.
     """
     for folder in user_folders(environ):
         if not is_private(folder):

@@ -1,7 +1,7 @@
 """The envelope: one flat JSON object per message, long base64 texts cut out before parsing.
 
-Parsing megabytes of base64 as a JSON string costs many times what decoding them does, and holds
-the interpreter's lock meanwhile. So the text of every long ``"data"`` value is cut out first and a
+Parsing megabytes of base64 as a JSON string takes many times as long as decoding it, and holds the
+interpreter's lock meanwhile. So the text of every long ``"data"`` value is cut out first and a
 short token, which nobody else can know, is parsed in its place; writing works the same way.
 """
 
@@ -59,7 +59,7 @@ class ParsedMessage:
     _cut: dict[str, memoryview] = field(default_factory=dict)
 
     def text(self, value: str) -> str | memoryview:
-        """Return a string of the message: itself, or the long text that was cut out of it."""
+        """Return the text of a string value: the value itself or, for a token, the text cut out."""
         return self._cut.get(value, value)
 
     def part(self, fields: dict[str, Json]) -> ParsedMessage:
@@ -142,7 +142,7 @@ def render(
     ----------
     message : mapping or Encoded
     as_json : callable
-        Returns what to write in place of a value that JSON does not have; may raise TypeError.
+        Returns the JSON to write in place of a value that JSON does not have; may raise TypeError.
 
     Raises
     ------
