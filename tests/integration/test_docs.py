@@ -43,7 +43,7 @@ _BLOCK = re.compile(
 SNIPPETS = {"bash", "sh", "console", "python", "toml", "yaml", "lua", "dockerfile"}
 NOT_RUN = {
     "caching.md": 2,
-    "cluster.md": 4,
+    "cluster.md": 5,
     "editor.md": 4,
     "emulator.md": 1,
     "init.md": 3,
