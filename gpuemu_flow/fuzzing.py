@@ -283,7 +283,7 @@ class TestCase:
     strides: tuple[int, ...] = field(default=())
 
     def generate_input(self, name: str = "input") -> NDArray[Any]:
-        """Return a tensor of the case with normal values, from a stream of the input's own."""
+        """Return normally distributed values for an input, from a random stream of its own."""
         return generate_random_tensor(self.seed, self.shape, self.dtype, name)
 
     def tensors(self, names: Sequence[str] = ("input",)) -> dict[str, NDArray[Any]]:

@@ -49,10 +49,10 @@ def clipped(text: str, width: int) -> str:
 
 
 def inert(document: str) -> str:
-    """Return a document in which no line is a command, even if a part was not made `printable`.
+    """Return a document of which a CI system takes no line as a command of its own.
 
-    Colours stay. Only newlines end lines, and no line is a command. Bytes of a path that are no
-    text are shown by their number.
+    That holds for parts that were not made `printable`, too. Colours stay, and only newlines end
+    lines. Bytes of a path that are not valid text are shown by their number.
     """
     return _without_commands(_NOT_SHOWN.sub(_by_number, document))
 

@@ -40,7 +40,7 @@ class _Variant:
 
 @dataclass
 class Folders:
-    """Folders whose files are values of templates.
+    """Folders whose files supply the values of templates.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ class RuleConfig:
     ----------
     name, file, line : str, str, int
     command : tuple of str
-        A program and its arguments; of a shell, one text.
+        A program and its arguments; with `shell`, one command line.
     shell : bool
     inputs : tuple of str
         Globs relative to the workspace root.

@@ -66,8 +66,8 @@ class WorkspacePaths:
     ) -> Path | None:
         """Return the absolute path that `text` names, or report a problem and return None.
 
-        Its links are kept, so that a link that is later made to lead elsewhere is noticed. Their
-        present targets must lie inside, too.
+        Symbolic links in the path are not resolved, so that later changes of them are noticed. The
+        path and the present targets of its links must lie inside the workspace.
 
         Parameters
         ----------

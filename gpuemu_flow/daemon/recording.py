@@ -1,4 +1,4 @@
-"""Write failures that the daemon saw as records that every command understands."""
+"""Record the failures that the daemon saw, in the form that every command understands."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def _error_stats(stats: ErrorStats, nonfinite: dict[str, str]) -> dict[str, Json
 
 
 def _reasons(result: CheckResult) -> Sequence[Failure]:
-    """List the failures; make one of the notes for a case that did not pass and has none."""
+    """List the failures; if a case did not pass and has none, make one from its notes."""
     if result.failures or result.verdict is Verdict.PASSED:
         return result.failures
     text = "; ".join(result.all_notes) or "no element has a verdict"

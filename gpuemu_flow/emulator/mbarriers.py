@@ -118,7 +118,7 @@ class Mbarriers(Asynchronous):
         self._arrivals.append(_CopyArrival(active, space, self.spread(address), step))
 
     def _deliver_arrivals(self, waited: Array) -> None:
-        """Deliver pending copies to some barrier objects, and count their arrivals."""
+        """Complete pending copies that signal the `waited` barriers, and count their arrivals."""
         left = []
         for arrival in self._arrivals:
             places = np.full(self.full.shape, -1, np.int64)

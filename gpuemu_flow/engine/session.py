@@ -274,7 +274,7 @@ def chosen_tasks(workspace: Workspace, options: RunOptions) -> set[str]:
 
 
 def _forced(workspace: Workspace, options: RunOptions) -> set[str]:
-    """Return the tasks that run whatever is cached."""
+    """Return the tasks that have to run even if their results are cached."""
     graph = workspace.graph
     if options.force:
         return set(graph.tasks)

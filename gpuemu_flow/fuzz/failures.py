@@ -394,7 +394,7 @@ class _Rerun:
         return shown
 
     def _is_unsteady(self) -> bool:
-        """Tell whether equal calls are known to have differed, so that one pass says little."""
+        """Tell whether identical calls gave different results, so that one pass says little."""
         unsteady = FailureKind.NON_DETERMINISTIC.value
         return self._record.intermittent or self._record.kind == unsteady
 

@@ -1,4 +1,4 @@
-"""Make a case from the words that a report printed for it, without a record: in a fresh clone."""
+"""Make a case from the words that a report printed for it; no record is needed."""
 
 from __future__ import annotations
 

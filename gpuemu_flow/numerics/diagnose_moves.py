@@ -113,7 +113,7 @@ def _swapped(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
 def _reread(positions: Positions, other: tuple[int, ...], i: int, j: int,
             shape: tuple[int, ...]) -> Positions:  # fmt: skip
-    """Return the places in `expected` that elements of another order are taken from.
+    """Return the positions in `expected` from which elements come if two axes are swapped.
 
     The order is that of ``expected.swapaxes(i, j).reshape(shape)``.
     """

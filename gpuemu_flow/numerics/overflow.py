@@ -69,7 +69,7 @@ class _Overflowing(Single):
 
 
 def overflowing(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Return the inputs, float32 arrays wrapped so that their sums overflow where they may.
+    """Wrap the inputs' float32 arrays so that each sum overflows that may in some order.
 
     Notes
     -----

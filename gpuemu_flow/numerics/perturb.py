@@ -103,8 +103,8 @@ class Perturbation:
     def flushed(self, below: float = FLOAT32_SMALLEST_NORMAL) -> Arrays | None:
         """Replace float32 subnormals by zero; return None when the inputs hold none.
 
-        With a smaller `below` only values under it are replaced, which have so few bits left that
-        even a product with 1.5 is rounded. Larger subnormals stay.
+        With a smaller `below`, larger subnormals stay: only those are replaced that have few
+        significant bits left.
         """
         return self._with_zeros(lambda sizes: sizes < below)
 

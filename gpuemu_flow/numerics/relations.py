@@ -177,10 +177,10 @@ def agrees(seen: ObservedCase, name: str, predicted: Float64Array, wrong: BoolAr
 def _foretells_what_is_not(
     actual: Float64Array, expected: Float64Array, predicted: Float64Array, relative: float
 ) -> bool:
-    """Tell whether the prediction for a right element is off by more than rounding explains.
+    """Tell whether the prediction for a correct element is off by more than rounding explains.
 
-    Without this test a relation of one element of a row could be reported for a bug of the whole
-    row: if a maximum starts from 0, the outputs nearly equal those for a last element of 0.
+    Without this test a bug of a whole row could be blamed on one of its elements: a maximum that
+    starts from 0 gives nearly the same outputs as a row whose last element is read as 0.
     """
     sizes = np.abs(expected[np.isfinite(expected)])
     scale = float(np.median(sizes)) if sizes.size else 0.0

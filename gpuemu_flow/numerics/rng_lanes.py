@@ -1,7 +1,7 @@
 """Draw many values at once, by generators that advance together (lanes).
 
 The lanes start far apart in one stream, or each at the start of its own stream. Their states
-are rows of uint64; a transposition restores the order of the stream.
+are rows of uint64; transposing the drawn values puts them into the order of the stream.
 """
 
 from __future__ import annotations

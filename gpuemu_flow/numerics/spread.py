@@ -199,13 +199,13 @@ class Spread:
         weak: bool,
         safety: float,
     ) -> ElementBound:
-        """Return the envelope from all evaluations added.
+        """Return the envelope from all evaluations that were added so far.
 
         Parameters
         ----------
         longest_dim : int
         unit_roundoff : float
-            One rounding.
+            Largest relative error of one rounding.
         terms : int
             Largest number of terms of a sum.
         usual : float

@@ -233,7 +233,7 @@ class KnownSizes:
     known: dict[str, Size] = field(default_factory=dict)
 
     def of(self, node: ast.expr) -> Size:
-        """Return a size, a tuple of sizes or a tensor; None if the text does not tell."""
+        """Return an expression's size, sizes or tensor; None if the source does not tell."""
         found: Size = None
         if isinstance(node, ast.Constant):
             found = node.value if type(node.value) is int else None

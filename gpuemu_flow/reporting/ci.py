@@ -98,7 +98,7 @@ def check(
     """Bring the requested tasks up to date and report on them.
 
     Failing cases and the history are recorded. `announce` is called with an op's name before new
-    cases are run to find the cause of its failures, and `conclude` after a run that was not quick.
+    cases are run to find the cause of its failures, and `conclude` after a run without ``--quick``.
 
     Raises
     ------

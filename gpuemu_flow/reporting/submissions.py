@@ -1,4 +1,4 @@
-"""Build the results of ops that only clients run from their submissions, for a run's report."""
+"""Build, from clients' submissions, the results of ops that only clients run."""
 
 from __future__ import annotations
 

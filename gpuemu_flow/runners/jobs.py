@@ -186,7 +186,7 @@ class ServiceContext:
         Takes inputs and a seed for the global generators, and returns the program's outputs. The
         limits of a case hold; exceptions of the program are passed on.
     evaluate : Evaluator
-        Calls the program without these limits, and its float32 shadow.
+        Calls the program, or its float32 shadow, without these limits.
     own : Arena
         Memory shared with the coordinator.
     peer : Arena or None

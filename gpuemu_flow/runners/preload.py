@@ -1,8 +1,8 @@
 """Import a framework once in a fork server, so that the workers forked from it need not.
 
 Only an installed package is imported so, with nothing but installed packages and the standard
-library on ``sys.path``: the code of a workspace never runs here. What the import read counts as
-read by each worker, as if it had imported the package itself.
+library on ``sys.path``: the code of a workspace never runs here. Each worker is
+treated as if it had read the files that the import read.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _ORIGINAL_ENCODE = base64.b64encode
 
 
 def loads(s: Any, **options: Any) -> Json:
-    """Parse as ``json.loads`` does, but return the known document of the current request."""
+    """Parse as ``json.loads`` does; of the current request's text, return the known document."""
     exchange = lending.current
     if exchange is not None and all(value is None for value in options.values()):
         request = exchange.request

@@ -100,7 +100,7 @@ class Supervisor:
             self._current = None
 
     def go_on_with(self, worker_client: WorkerClient) -> None:
-        """Run the first cases in a worker that ran earlier ones of this program."""
+        """Begin with a worker that has already run cases of this program."""
         self._current = worker_client
 
     def hand_over(self) -> WorkerClient | None:

@@ -202,7 +202,7 @@ def _emit_mov(emitter: Emitter, step: Step, index: int) -> None:
 
 
 def _is_parameter_offset(source: Operand, type_name: str) -> TypeGuard[Symbol]:
-    """Tell whether a parameter's address is moved to 32 bits, which no generic address fits."""
+    """Tell whether a parameter's address is moved to 32 bits, too few for a generic address."""
     return isinstance(source, Symbol) and source.space == "param" and SIZES[type_name] == 4
 
 

@@ -24,7 +24,7 @@ def _words(step: Step) -> tuple[str, ...]:
 
 
 def _results(step: Step, *types: str) -> str:
-    """Return an error of the first operand or '': one result, or two written ``d|p``."""
+    """Return an error unless the first operand is one result, or two written ``d|p``; else ''."""
     items = items_of(step.operands[0]) if step.operands else ()
     if not 1 <= len(items) <= len(types):
         return UNKNOWN_FORM

@@ -193,7 +193,7 @@ def _other_names(root: str, wanted: set[tuple[int, int]]) -> Iterator[str]:
 
 
 def _real_paths(paths: Iterable[str]) -> Iterator[str]:
-    """Yield paths with links resolved as `os.path.realpath` does, each folder once."""
+    """Yield paths as `os.path.realpath` resolves them, looking at each folder once only."""
     folders = dict[str, str]()
     for path in paths:
         folder, _, name = path.rpartition("/")

@@ -87,7 +87,7 @@ def has_bwrap(level: str) -> bool:
 
 
 def has_cgroup(level: str) -> bool:
-    """Tell whether a level includes limits of a worker with all that it starts."""
+    """Tell whether a level limits a worker together with all processes that it starts."""
     return _CGROUP in level.split(", ")
 
 

@@ -161,7 +161,7 @@ def ptxas(
     cancel: threading.Event,
     tool_sandbox: ToolSandbox | None = None,
 ) -> CompilerRun:
-    """Assemble PTX for one architecture; do not link PTX that calls functions of other files."""
+    """Assemble PTX for one architecture, unlinked if it calls functions of other files."""
     (folder / "kernel.ptx").write_bytes(ptx)
     arguments = [tool.path, "-v", f"-arch={arch}", "kernel.ptx", "-o", "kernel.cubin"]
     run = _run(arguments, folder, TIMEOUT, cancel, tool_sandbox=tool_sandbox)
