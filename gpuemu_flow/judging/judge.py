@@ -180,11 +180,10 @@ class Judge:
     ) -> CheckResult:
         """Return the verdict on one case's outputs; make its inputs if they are not given.
 
-        Outputs of variants (`numerics.variants`) are judged too. If one of them gets another
-        verdict, the case is inconclusive, or has the worse verdict if that variant is the one with
-        gradients. With `explain`, which takes longer than all else, the notes on a failed case say
-        what the wrong elements have in common. The reference is then also evaluated again for a
-        case that does not pass; if its outputs differ, the verdict is ``error``.
+        If an output of a variant (`numerics.variants`) gets another verdict, the case is
+        inconclusive, or has the worse one if the variant is that with gradients. `explain`, which
+        takes longer than all else, notes what wrong elements have in common, and evaluates the
+        reference again if a case does not pass: if that differs, the verdict is ``error``.
         """
         if inputs is None:
             inputs = materialise(case)
@@ -194,8 +193,8 @@ class Judge:
         measured = self._measured(case, inputs, expected)
         if not measured.unsteady:
             random = [each.name for each in self._settings.outputs if not each.plain]
-            evaluate = self._evaluate
-            measured.unsteady.append(unsteady_output(evaluate, inputs, expected, random=random))
+            found = unsteady_output(self._evaluate, inputs, expected, random=random)
+            measured.unsteady.append(found)
         (failure,) = measured.unsteady
         return result if failure is None else blamed(result, failure)
 

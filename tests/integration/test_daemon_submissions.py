@@ -60,15 +60,13 @@ def test_a_failure_in_a_dtype_that_the_op_does_not_declare_counts(unserved: Serv
         client.validate_op("softmax", {"x": x}, softmax(x))
     done = command(unserved, "ci", "--require-all")
     assert done.returncode == 0 and "float64  passed" in done.stdout, done.stdout
-    stored = command(unserved, "baseline", "store", "good")
-    assert stored.returncode == 0, stored.stderr
+    assert command(unserved, "baseline", "store", "good").returncode == 0
     with unserved.client() as client:
         assert client.validate_op("softmax", {"x": x}, 2 * softmax(x)).verdict == "failed"
     done = command(unserved, "run", "--format", "json")
     assert done.returncode == 1, done.stdout
     document = json.loads(done.stdout)
-    found = {result["dtype"]: result["verdict"] for result in document["results"]}
-    assert found == {"float32": "passed", "float64": "failed"}
+    assert [each["verdict"] for each in document["results"]] == ["passed", "failed"]
     assert document["tasks"]["skipped"] == 0
     assert "changed  softmax float64" in command(unserved, "diff", "good").stdout
 
