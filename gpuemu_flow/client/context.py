@@ -6,8 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from numpy.typing import NDArray
+
+from gpuemu_flow.client import calls
 from gpuemu_flow.client.api import Client
+from gpuemu_flow.client.arrays import as_array, elements_changed
+from gpuemu_flow.client.calls import Call
 from gpuemu_flow.client.errors import NoOutputError, ValidationError
+from gpuemu_flow.client.identity import about_me, code_of_caller
 from gpuemu_flow.client.results import ValidationResult
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.types import Json
@@ -16,12 +22,42 @@ SHOWN_FAILURES = 3
 _KEYS = ("inputs", "kwargs", "output", "result")
 
 
+class _KeptInputs:
+    """Copies of tensors, made before an op runs that may change them in place."""
+
+    def __init__(self, inputs: Mapping[str, Any]) -> None:
+        self._kept = {
+            name: (tensor, as_array(tensor, str(name), known=str).copy(order="K"))
+            for name, tensor in inputs.items()
+        }
+
+    def compare(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+        """Return the inputs as the op was given them, and how many elements of each it changed.
+
+        Tensors of which there is no copy are returned as they are.
+        """
+        given: dict[str, Any] = {}
+        before: dict[str, NDArray[Any]] = {}
+        after: dict[str, NDArray[Any]] = {}
+        for name, tensor in inputs.items():
+            known, copy = self._kept.get(name, (None, None))
+            if copy is None or tensor is not known:
+                given[name] = tensor
+                continue
+            given[name] = before[name] = copy
+            after[name] = as_array(tensor, str(name), known=str)
+        return given, elements_changed(before, after)
+
+
 class ValidationContext:
     """Context of a validation; set the output as ``context.output`` or ``context["output"]``.
 
     Attributes
     ----------
     inputs : dict of str to tensor
+        The reference is run on copies of these tensors, made when the context was entered, so that
+        it sees what the op saw if the body changes a tensor in place. Inputs that the body puts
+        here are taken as they are when the context is left.
     kwargs : dict
         For the reference; ``atol``, ``rtol`` and ``precision`` say how to judge.
     output : tensor, or mapping of name to tensor
@@ -35,6 +71,7 @@ class ValidationContext:
         self.kwargs = dict(kwargs)
         self.output: Any = None
         self.result: ValidationResult | None = None
+        self._kept = _KeptInputs(self.inputs)
 
     def set_output(self, output: Any) -> None:
         """Set the op's output."""
@@ -67,7 +104,8 @@ def validate_op(
     client_or_op : Client or str
         A client and then the op's name; or the name alone, for the workspace of the current folder.
     inputs : mapping of name to tensor
-        More may be put into the context's `inputs`.
+        The body may change them in place if the op's `mutates` names them; any other change is a
+        failure, ``InputModified``. More may be put into the context's `inputs`.
     raise_on_failure : bool
         False: look at the context's `result` yourself.
     **kwargs
@@ -99,9 +137,25 @@ def validate_op(
             raise NoOutputError(
                 Problem("client-no-output", f"no output of {name} was set", "call set_output")
             )
-        context.result = client.validate_op(name, context.inputs, context.output, **context.kwargs)
+        context.result = client._do(_call(name, context))
     if raise_on_failure and not context.result.passed:
         raise failed(context.result)
+
+
+def _call(op_name: str, context: ValidationContext) -> Call[ValidationResult]:
+    """Make the call that judges what the body of a context left there."""
+    inputs, modified = context._kept.compare(context.inputs)
+    kwargs = dict(context.kwargs)
+    return calls.validate(
+        op_name,
+        inputs,
+        context.output,
+        kwargs,
+        seed=kwargs.pop("seed", None),
+        dtype=kwargs.pop("dtype", None),
+        client={**about_me(), **code_of_caller()},
+        modified=modified,
+    )
 
 
 def failed(result: ValidationResult) -> ValidationError:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from numpy.typing import NDArray
+
 from gpuemu_flow.cases.generated_values import demand_made, is_made
 from gpuemu_flow.daemon.cases import Issued, digest_of
 from gpuemu_flow.daemon.fields import Fields
@@ -87,6 +91,27 @@ def issued_case(service: Service, name: str, seed: int, job: Job) -> Issued | No
     known = service.issued.find(name, seed)
     if known is not None:
         return known
+    remade = _remade(service, name, seed, job)
+    if remade is None:
+        return None
+    maker, case, inputs = remade
+    issued = Issued(case, maker.shape(case), maker.config.to_json(), digest_of(inputs))
+    service.issued.remember(name, issued)
+    return issued
+
+
+def issued_inputs(
+    service: Service, name: str, seed: int, job: Job
+) -> dict[str, NDArray[Any]] | None:
+    """Make the inputs of a handed-out case again, as they were sent; None if that is impossible."""
+    remade = _remade(service, name, seed, job)
+    return None if remade is None else remade[2]
+
+
+def _remade(
+    service: Service, name: str, seed: int, job: Job
+) -> tuple[CaseMaker, Case, dict[str, NDArray[Any]]] | None:
+    """Make a handed-out case from its recipe; None for an unknown seed or a changed schema."""
     recipe = service.issued.recipe(name, seed)
     if recipe is None:
         return None
@@ -98,7 +123,4 @@ def issued_case(service: Service, name: str, seed: int, job: Job) -> Issued | No
         return None
     if case.seed != seed:  # the op's schema is another one now
         return None
-    inputs = maker.tensors(case, MAX_BATCH_BYTES)
-    issued = Issued(case, maker.shape(case), maker.config.to_json(), digest_of(inputs))
-    service.issued.remember(name, issued)
-    return issued
+    return maker, case, maker.tensors(case, MAX_BATCH_BYTES)

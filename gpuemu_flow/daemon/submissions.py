@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.daemon.cases import Issued, digest_of
+from gpuemu_flow.daemon.changed_inputs import changed_elements
 from gpuemu_flow.daemon.fields import Fields, invalid
 from gpuemu_flow.daemon.fitting import demand_fit, demand_names
-from gpuemu_flow.daemon.issuing import issued_case
+from gpuemu_flow.daemon.issuing import issued_case, issued_inputs
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.reload import Configured
 from gpuemu_flow.daemon.replies import RequestError
@@ -38,9 +39,9 @@ from gpuemu_flow.types import (
     Verdict,
 )
 
-CHANGED_INPUTS = (
-    "these are not the inputs that the case was handed out with: an op that changes its inputs in "
-    "place must be given copies"
+OTHER_INPUTS = (
+    "judged as inputs of the client's own: they have other shapes or dtypes than those that the "
+    "case was handed out with"
 )
 
 MAX_ERROR = 4096
@@ -120,9 +121,9 @@ class Submission:
     dtype: str
     raised: CheckResult | None
     issued: Issued | None
-    notes: tuple[str, ...]
     source: str
     violations: tuple[Failure, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -143,34 +144,46 @@ class Reader:
 
     def validated(self, common: CommonFields, fields: Fields) -> Submission:
         """Read a client's own inputs and output."""
-        return self._read(common, fields, self.service.results.time_ns(), None, "validate")
+        seed = self.service.results.time_ns()
+        return self._read(common, fields, seed, fields.tensors("inputs"), None, "validate")
 
     def submitted(self, common: CommonFields, fields: Fields, job: Job) -> Submission:
         """Read the output for a case that was handed out."""
         seed = fields.u64("seed")
+        inputs = fields.tensors("inputs")
         issued = None
         if seed in self.handed_out:
             issued = issued_case(self.service, common.name, seed, job)
-        return self._read(common, fields, seed, issued, "submit")
+        if issued is None or digest_of(inputs) == issued.digest:
+            return self._read(common, fields, seed, inputs, issued, "submit")
+        sent = issued_inputs(self.service, common.name, seed, job) or {}
+        changed = changed_elements(sent, inputs) if digest_of(sent) == issued.digest else {}
+        if changed:
+            # The op changed its arguments in place: the reference must see what the op saw.
+            found = self._read(common, fields, seed, sent, issued, "submit")
+            violations = _violations(changed, common.op, sent)
+            return replace(found, violations=(*found.violations, *violations))
+        found = self._read(common, fields, seed, inputs, None, "validate")
+        return replace(found, notes=(OTHER_INPUTS,))
 
     def _read(
-        self, common: CommonFields, fields: Fields, seed: int, issued: Issued | None, source: str
+        self,
+        common: CommonFields,
+        fields: Fields,
+        seed: int,
+        inputs: Arrays,
+        issued: Issued | None,
+        source: str,
     ) -> Submission:
         """Read one case, and find its subject."""
         op = common.op
-        inputs = _ordered(fields.tensors("inputs"), op.input_names)
+        inputs = _ordered(inputs, op.input_names)
         demand_names(op, inputs)
         dtype = _leading_dtype(inputs.values())
         if issued is None and inputs:
             demand_fit(op, inputs, dtype)
         raised = _raised(fields)
         outputs = _outputs(fields) if raised is None else {}
-        notes: tuple[str, ...] = ()
-        if issued is not None and digest_of(inputs) != issued.digest:
-            # Judged as what it is: inputs of the client's own.
-            notes = (CHANGED_INPUTS,)
-            issued = None
-            source = "validate"
         if issued is not None and issued.case.dtype == "bfloat16" and dtype != "bfloat16":
             # Such cases travel as float32, or as the float16 that the published client makes of
             # them.
@@ -184,7 +197,7 @@ class Reader:
         outputs = {key or subject.output_name: array for key, array in outputs.items()}
         given = GivenCase(case, inputs, outputs)
         violations = _violations(fields.counts("modified", inputs), op, inputs)
-        return Submission(common, given, subject, dtype, raised, issued, notes, source, violations)
+        return Submission(common, given, subject, dtype, raised, issued, source, violations)
 
     def _specs_of(self, inputs: Arrays, dtype: str) -> tuple[InputSpec, ...]:
         """Return the specs of a case's inputs; cases with equal specs get the same object."""
@@ -257,7 +270,8 @@ def _violations(modified: Mapping[str, int], op: OpConfig, inputs: Arrays) -> tu
     return tuple(
         Failure(
             FailureKind.INPUT_MODIFIED,
-            f"the op changed {count} of {inputs[name].size} elements of input {name!r}",
+            f"the op changed {count} of {inputs[name].size} elements of input {name!r}; run it on "
+            "copies, or name the input in the op's `mutates` if that is meant",
             name,
         )
         for name, count in modified.items()

@@ -1,4 +1,7 @@
-"""An op that a client runs may not change its inputs, unless `mutates` names them."""
+"""An op that a client runs may not change its inputs, unless `mutates` names them.
+
+It is judged by what the reference makes of the inputs as they were before the op ran.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from daemon_workspace import Served
+
+from gpuemu_flow.client import Client, ValidationError, ValidationResult, validate_op
 
 SAME = """
 [[ops]]
@@ -94,3 +99,90 @@ def test_a_wrong_output_is_told_too(clipping: Served) -> None:
         kinds = [failure.kind for failure in found.failures[0].failures]
         assert kinds[0] == "InputModified"
         assert "ToleranceExceeded" in kinds
+
+
+def to_zero(inputs: dict[str, Any]) -> Any:
+    inputs["x"][...] = 0
+    return inputs["x"]
+
+
+def by_seed(client: Client, name: str, op: Callable[..., Any]) -> ValidationResult:
+    case = client.get_test_case(name, seed=5, dtypes=["float32"])
+    return client.submit_output(name, case.seed, op(case.inputs))
+
+
+def by_inputs(client: Client, name: str, op: Callable[..., Any]) -> ValidationResult:
+    case = client.get_test_case(name, seed=5, dtypes=["float32"])
+    return client.submit_output(name, case.inputs, op(case.inputs), case.seed)
+
+
+def together(client: Client, name: str, op: Callable[..., Any]) -> ValidationResult:
+    case = client.get_test_case(name, seed=5, dtypes=["float32"])
+    (result,) = client.submit_outputs(name, [case], [op(case.inputs)])
+    return result
+
+
+def in_context(client: Client, name: str, op: Callable[..., Any]) -> ValidationResult:
+    x = np.linspace(-2, 2, 60, dtype=np.float32).reshape(3, 4, 5)[:, ::-1]
+    with validate_op(client, name, inputs={"x": x}, raise_on_failure=False) as context:
+        context.output = op({"x": x})
+    assert context.result is not None
+    return context.result
+
+
+WAYS = [by_seed, by_inputs, together, in_context]
+
+
+@pytest.mark.parametrize("op", [in_place, to_zero])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_submitted_case_may_not_be_changed(
+    clipping: Served, way: Callable[..., ValidationResult], op: Callable[..., Any]
+) -> None:
+    with clipping.client() as client:
+        result = way(client, "clipped", op)
+    kinds = [failure.kind for failure in result.failures]
+    assert (result.verdict, kinds[0]) == ("failed", "InputModified")
+    assert ("ToleranceExceeded" in kinds) is (op is to_zero)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_declared_change_is_judged_by_the_inputs_before_it(
+    clipping: Served, way: Callable[..., ValidationResult]
+) -> None:
+    with clipping.client() as client:
+        assert way(client, "clipped_there", in_place).verdict == "passed"
+        wrong = way(client, "clipped_there", to_zero)
+    assert [failure.kind for failure in wrong.failures] == ["ToleranceExceeded"]
+
+
+def test_a_new_daemon_knows_the_inputs_too(clipping: Served) -> None:
+    with clipping.client() as client:
+        case = client.get_test_case("clipped", seed=5, dtypes=["float32"])
+    clipping.stop()
+    clipping.start()
+    with clipping.client() as client:
+        result = client.submit_output("clipped", case.inputs, to_zero(case.inputs), case.seed)
+    assert result.failures[0].kind == "InputModified"
+
+
+def test_converted_inputs_are_the_clients_own(clipping: Served) -> None:
+    with clipping.client() as client:
+        case = client.get_test_case("clipped", seed=5, dtypes=["float32"])
+        x = case.inputs["x"].astype(np.float64)
+        result = client.submit_output("clipped", {"x": x}, x.clip(-0.5, 0.5), case.seed)
+    assert result.verdict == "passed"
+    assert "inputs of the client's own" in " ".join(result.notes)
+
+
+def test_a_body_may_bring_its_own_inputs(clipping: Served) -> None:
+    x = np.linspace(-2, 2, 60, dtype=np.float32).reshape(3, 4, 5)
+    with clipping.client() as client:
+        with validate_op(client, "clipped", inputs={"x": x}) as context:
+            context.inputs["x"] = x + 1
+            context.output = (x + 1).clip(-0.5, 0.5)
+        with (
+            pytest.raises(ValidationError, match="exceed the tolerance"),
+            validate_op(client, "clipped") as context,
+        ):
+            context.inputs["x"] = x
+            context.output = x
