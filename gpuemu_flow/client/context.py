@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from numpy.typing import NDArray
@@ -12,29 +12,34 @@ from gpuemu_flow.client import calls
 from gpuemu_flow.client.api import Client
 from gpuemu_flow.client.arrays import as_array, elements_changed
 from gpuemu_flow.client.calls import Call
-from gpuemu_flow.client.errors import NoOutputError, ValidationError
+from gpuemu_flow.client.errors import ClientError, NoOutputError, ValidationError
 from gpuemu_flow.client.identity import about_me, code_of_caller
 from gpuemu_flow.client.results import ValidationResult
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.types import Json
 
 SHOWN_FAILURES = 3
+_UNCHANGING = (bool, int, float, complex, str, bytes)
 _KEYS = ("inputs", "kwargs", "output", "result")
 
 
-class _KeptInputs:
+class KeptInputs:
     """Copies of tensors, made before an op runs that may change them in place."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
-        self._kept = {
-            name: (tensor, as_array(tensor, str(name), known=str).copy(order="K"))
-            for name, tensor in inputs.items()
-        }
+        self._kept: dict[str, tuple[Any, NDArray[Any]]] = {}
+        for name, tensor in inputs.items():
+            if isinstance(tensor, _UNCHANGING):
+                continue
+            # What is no tensor is refused when the output is judged.
+            with suppress(ClientError):
+                copy = as_array(tensor, str(name), known=str).copy(order="K")
+                self._kept[name] = tensor, copy
 
     def compare(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
         """Return the inputs as the op was given them, and how many elements of each it changed.
 
-        Tensors of which there is no copy are returned as they are.
+        Inputs of which there is no copy are returned as they are.
         """
         given: dict[str, Any] = {}
         before: dict[str, NDArray[Any]] = {}
@@ -71,7 +76,7 @@ class ValidationContext:
         self.kwargs = dict(kwargs)
         self.output: Any = None
         self.result: ValidationResult | None = None
-        self._kept = _KeptInputs(self.inputs)
+        self.kept = KeptInputs(self.inputs)
 
     def set_output(self, output: Any) -> None:
         """Set the op's output."""
@@ -137,19 +142,19 @@ def validate_op(
             raise NoOutputError(
                 Problem("client-no-output", f"no output of {name} was set", "call set_output")
             )
-        context.result = client._do(_call(name, context))
+        context.result = client._do(submission(name, context, context.output))
     if raise_on_failure and not context.result.passed:
         raise failed(context.result)
 
 
-def _call(op_name: str, context: ValidationContext) -> Call[ValidationResult]:
-    """Make the call that judges what the body of a context left there."""
-    inputs, modified = context._kept.compare(context.inputs)
+def submission(op_name: str, context: ValidationContext, output: Any) -> Call[ValidationResult]:
+    """Make the call that judges an output of the body of a context."""
+    inputs, modified = context.kept.compare(context.inputs)
     kwargs = dict(context.kwargs)
     return calls.validate(
         op_name,
         inputs,
-        context.output,
+        output,
         kwargs,
         seed=kwargs.pop("seed", None),
         dtype=kwargs.pop("dtype", None),

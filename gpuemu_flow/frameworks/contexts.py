@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.client.context import ValidationContext, failed
+from gpuemu_flow.client.context import ValidationContext, failed, submission
 from gpuemu_flow.client.errors import ClientError, NoOutputError
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.frameworks.backward import compare_gradients
@@ -20,7 +20,7 @@ from gpuemu_flow.frameworks.base import (
     named,
     outputs_of,
 )
-from gpuemu_flow.frameworks.local import compare, reference_of
+from gpuemu_flow.frameworks.local import compare, reference_of, with_changes
 from gpuemu_flow.frameworks.local_auto import checked_precision
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name
 from gpuemu_flow.numerics.operand import INPUT
@@ -155,12 +155,13 @@ def validating(
             )
         if ref_fn is None:
             output = context.output if submitted is None else submitted(context)
-            context.result = judge.validate_op(op_name, context.inputs, output, **kwargs)
+            context.result = judge._do(submission(op_name, context, output))
         else:
-            arrays = adapter.arrays(inputs)
+            given, changed = context.kept.compare(named(inputs))
+            arrays = adapter.arrays(given)
             reference = caller(ref_fn, inputs)
             expected = adapter.evaluate(reference, _widened(arrays))
-            context.result = compare(
+            result = compare(
                 _in_order(context.output),
                 _in_order(expected),
                 inputs=arrays,
@@ -173,6 +174,7 @@ def validating(
                 ),
                 precision=precision,
             )
+            context.result = with_changes(result, changed)
         if raise_on_failure and not context.result.passed:
             raise failed(context.result)
         if backward:
@@ -235,7 +237,7 @@ def _judge_gradients(
         ref_fn,
         inputs,
         {name: adapter.to_numpy(gradient) for name, gradient in gradients.items()},
-        arrays=adapter.arrays(context.inputs),
+        arrays=adapter.arrays(context.kept.compare(context.inputs)[0]),
         cotangents=lambda outputs: [
             np.full(output.shape, float(n == 0)) for n, output in enumerate(outputs)
         ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -159,6 +159,18 @@ def as_result(
         unjudged=stats.unjudged,
         compared=Elements.of(checked).to_json(),
     )
+
+
+def with_changes(result: ValidationResult, changed: Mapping[str, int]) -> ValidationResult:
+    """Note in a result which inputs the op changed in place, and how many elements of each.
+
+    That is no failure: without a configuration, nothing says whether it is meant.
+    """
+    notes = [
+        f"inputs-changed: the op changed {count} elements of input {name!r} in place"
+        for name, count in changed.items()
+    ]
+    return replace(result, notes=[*notes, *result.notes]) if notes else result
 
 
 def _failure_info(failure: Failure, outputs: Arrays) -> FailureInfo:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuemu_flow.client.context import failed
+from gpuemu_flow.client.context import KeptInputs, failed
 from gpuemu_flow.client.results import ValidationResult
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.frameworks.base import outputs_of, require
-from gpuemu_flow.frameworks.local import compare, reference_of
+from gpuemu_flow.frameworks.local import compare, reference_of, with_changes
 from gpuemu_flow.frameworks.local_shadow import PLAIN, SHADOW, Versions
 from gpuemu_flow.frameworks.pytorch_adapter import ADAPTER
 
@@ -54,7 +54,8 @@ def validate_model(
     """Compare the layers of a model with copies of them, call by call, while the body runs it.
 
     A layer is a module without submodules. Its copy gets the very inputs that the layer gets, in
-    `reference_dtype`, so that errors of earlier layers do not count again. A layer that draws
+    `reference_dtype`, as they are before the call, so that errors of earlier layers do not count
+    again. A layer that draws
     random numbers (dropout in training mode) cannot agree: call ``model.eval()`` first.
 
     Parameters
@@ -88,14 +89,18 @@ def validate_model(
     if dtype is not None:
         model.to(getattr(torch, dtype))
 
+    entered: dict[str, KeptInputs] = {}
+
+    def keep(name: str) -> Callable[..., None]:
+        def copy_inputs(_: Any, args: Any, kwargs: Any) -> None:
+            entered[name] = KeptInputs(_tensors(args, kwargs))
+
+        return copy_inputs
+
     def hook(name: str, twin: _LayerCopy) -> Callable[..., None]:
         def judge(_: Any, args: Any, kwargs: Any, output: Any) -> None:
-            given = {**dict(enumerate(args)), **kwargs}
-            tensors = {
-                str(key): ADAPTER.to_numpy(value)
-                for key, value in given.items()
-                if isinstance(value, torch.Tensor)
-            }
+            given, changed = entered.pop(name).compare(_tensors(args, kwargs))
+            tensors = {key: ADAPTER.to_numpy(value) for key, value in given.items()}
 
             def call(version: Any, arrays: Mapping[str, Any]) -> list[Any]:
                 found: list[Any] = version.outputs(args, kwargs, arrays)
@@ -113,7 +118,7 @@ def validate_model(
                 rtol=rtol,
                 reference=reference_of(_Versions(twin), call) if measured else None,
             )
-            context.results.append((name, result))
+            context.results.append((name, with_changes(result, changed)))
 
         return judge
 
@@ -121,6 +126,7 @@ def validate_model(
     try:
         for name, layer in layers.items():
             twin = _LayerCopy(copy.deepcopy(layer).to(device=device, dtype=wide), device, wide)
+            handles.append(layer.register_forward_pre_hook(keep(name), with_kwargs=True))
             handles.append(layer.register_forward_hook(hook(name, twin), with_kwargs=True))
         yield context
     finally:
@@ -135,6 +141,13 @@ def validate_model(
         )
     if raise_on_failure and context.failures:
         raise failed(context.failures[0][1])
+
+
+def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tensors among the arguments of a call, by position or name."""
+    torch = require("torch", "torch")
+    given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+    return {str(key): value for key, value in given.items() if isinstance(value, torch.Tensor)}
 
 
 def _floating(model: Any) -> list[tuple[str, Any]]:
