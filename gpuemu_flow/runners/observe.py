@@ -153,6 +153,8 @@ class Observer:
                 self.note(b"r", path)
         for path in self._searches.missed():
             self.note(b"m", path)
+        for path in self._searches.present():
+            self._note_file(path, b"e")
         if self._libraries.changed():
             for path in self._libraries.paths():
                 self.note(b"r", path)

@@ -1,4 +1,8 @@
-"""Record searches for modules: a new file in a searched folder may be imported next time."""
+"""Record searches for modules: a new file in a searched folder may be imported next time.
+
+A module may also be searched for and not imported, as ``importlib.util.find_spec`` does. What was
+found then counts too, since the program knows that it was there.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +23,28 @@ class Searches:
 
     def __init__(self) -> None:
         self._asked: list[Search] = []
+        self._present: list[str] = []
+        self._native: Any = None
 
     def install(self) -> None:
-        """Register for every import from now on."""
+        """Register for every import from now on, and for calls of the finder of ``sys.path``."""
         sys.meta_path.insert(0, self)
+        native = machinery.PathFinder.find_spec
+
+        def find_spec(
+            _: Any, name: str, path: Sequence[str] | None = None, target: Any = None
+        ) -> Any:
+            self.find_spec(name, path)
+            return native(name, path, target)
+
+        self._native = vars(machinery.PathFinder)["find_spec"]
+        _set_finder(classmethod(find_spec))
 
     def remove(self) -> None:
         """Undo `install`."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
+            _set_finder(self._native)
 
     def asked(self) -> Iterator[Search]:
         """Yield the searches since the last call; only names within packages come with folders."""
@@ -42,7 +59,9 @@ class Searches:
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, _: Any = None) -> None:
         """Record one search; find nothing."""
-        self._asked.append((name, _absolute(sys.path if path is None else path)))
+        search = name, _absolute(sys.path if path is None else path)
+        if not self._asked or self._asked[-1] != search:  # an import asks `PathFinder`, too
+            self._asked.append(search)
 
     def missed(self) -> Iterator[str]:
         """Yield the files that the searches since the last call would have found, had they existed.
@@ -64,9 +83,25 @@ class Searches:
                 if wanted and not folder.endswith(".zip"):
                     if folder not in names:
                         names[folder] = _names(folder)
-                    yield from _before(origin, folder, tail, names[folder])
+                    for candidate, is_there in _candidates(folder, tail, names[folder]):
+                        if candidate == origin:
+                            break
+                        if not is_there:
+                            yield candidate
+                        elif spec is None:
+                            self._present.append(candidate)
+                            origin = candidate
+                            break
                 if origin.startswith((f"{folder}/{tail}.", f"{folder}/{tail}/")):
                     break
+
+    def present(self) -> list[str]:
+        """Return the files that were found but not imported, as `missed` saw since the last call.
+
+        A folder stands for a package without an ``__init__`` file.
+        """
+        present, self._present = self._present, []
+        return present
 
 
 def _absolute(entries: Sequence[str]) -> tuple[str, ...]:
@@ -80,17 +115,10 @@ def _absolute(entries: Sequence[str]) -> tuple[str, ...]:
     return tuple(a for a, text in zip(absolute, texts, strict=True) if not text.endswith("_hook__"))
 
 
-def _before(origin: str, folder: str, tail: str, there: frozenset[str]) -> Iterator[str]:
-    """Yield missing files in a folder that would be imported instead of `origin`."""
-    if not there and not os.path.isdir(folder):  # noqa: PTH112
-        if not os.path.lexists(folder):
-            yield folder
-        return
-    for candidate in _candidates(folder, tail, there):
-        if candidate == origin:
-            return
-        if candidate.rpartition("/")[2] not in there and not os.path.lexists(candidate):
-            yield candidate
+def _set_finder(method: Any) -> None:
+    """Replace the class method by which modules are found in folders."""
+    finder: Any = machinery.PathFinder
+    finder.find_spec = method
 
 
 def _names(folder: str) -> frozenset[str]:
@@ -100,8 +128,28 @@ def _names(folder: str) -> frozenset[str]:
         return frozenset()
 
 
-def _candidates(folder: str, tail: str, there: frozenset[str]) -> Iterator[str]:
-    """Yield the files that are looked for in one folder, in the finder's order."""
+def _candidates(folder: str, tail: str, there: frozenset[str]) -> Iterator[tuple[str, bool]]:
+    """Yield the paths that are looked for in one folder, in the finder's order.
+
+    Parameters
+    ----------
+    folder : str
+    tail : str
+        The module's name without its package.
+    there : frozenset of str
+        The names in the folder.
+
+    Yields
+    ------
+    str
+        The last one may be a folder without an ``__init__`` file: a part of a namespace package.
+    bool
+        True if the path exists.
+    """
+    if not there and not os.path.isdir(folder):  # noqa: PTH112
+        if not os.path.lexists(folder):
+            yield folder, False
+        return
     base = f"{folder.rstrip('/')}/{tail}"
     suffixes = [
         *machinery.EXTENSION_SUFFIXES,
@@ -110,8 +158,12 @@ def _candidates(folder: str, tail: str, there: frozenset[str]) -> Iterator[str]:
     ]
     if tail in there:
         for suffix in suffixes:
-            yield f"{base}/__init__{suffix}"
+            path = f"{base}/__init__{suffix}"
+            yield path, os.path.lexists(path)
     else:
-        yield base
+        yield base, False
     for suffix in suffixes:
-        yield base + suffix
+        # A name that appeared since the folder was listed counts, too.
+        yield base + suffix, tail + suffix in there or os.path.lexists(base + suffix)
+    if tail in there:
+        yield base, True

@@ -242,6 +242,10 @@ ROWS = [
                               "os.path.join(os.path.dirname(__file__), 'odd name.inc.py'))",
                               "M = u.module_from_spec(S)", "S.loader.exec_module(M)")},
         **puts("odd name.inc.py", module(3), module(4))),
+    Row("module found and not imported", {
+            "op.py": scale_by("F", "import importlib.util as u",
+                              "F = 3 if u.find_spec('fac') else 4")},
+        lambda m: m.write("fac.py", "") and None, remove("fac.py")),
     Row("import inside a function", {"op.py": scale_by("F", late="from fac import F")},
         **puts("fac.py", module(3), module(4))),
     Row("relative import", {"pkg/__init__.py": "",

@@ -124,6 +124,52 @@ def test_a_module_that_would_shadow_is_missed(ws: Workspace) -> None:
     assert not any(p.endswith("-packages/colorsys.py") for p in seen.whole.missed)
 
 
+FOUND = {
+    "util": ('u.find_spec("fast")', "fast.py", {"fast.py": ""}),
+    "a package": ('u.find_spec("fast")', "fast/__init__.py", {"fast/__init__.py": ""}),
+    "within a package": (
+        'u.find_spec("pkg.fast")',
+        "pkg/fast.py",
+        {"pkg/__init__.py": "", "pkg/fast.py": ""},
+    ),
+    "a namespace": ('u.find_spec("fast")', "fast", {"fast/any.txt": ""}),
+    "the finder itself": (
+        'PathFinder.find_spec("fast", ["lib"])',
+        "lib/fast.py",
+        {"lib/fast.py": ""},
+    ),
+    "a loader": ('pkgutil.get_loader("fast")', "fast.py", {"fast.py": ""}),
+}
+
+
+@pytest.mark.parametrize("way", FOUND)
+@pytest.mark.filterwarnings("ignore:.*get_loader")
+def test_a_module_that_is_found_and_not_imported(ws: Workspace, way: str) -> None:
+    code, found, files = FOUND[way]
+    code = (
+        "import pkgutil, importlib.util as u\nfrom importlib.machinery import PathFinder\n"
+        f"assert {code}"
+    )
+    write_all(ws, files)
+    seen = observe(ws, ws.program("callable", _with_op(code)))
+    root = f"{ws.folder}/"
+    looked = {path.removeprefix(root) for path in seen.whole.looked if path.startswith(root)}
+    assert found in looked
+    assert found not in seen.missed
+    first = f"{found.removesuffix('.py')}.so" if found.endswith(".py") else f"{found}.so"
+    assert first in seen.missed, "it would be found before"
+
+
+def test_a_module_that_the_finder_itself_does_not_find_is_missed(ws: Workspace) -> None:
+    write_all(ws, {"lib/any.txt": ""})
+    code = (
+        "from importlib.machinery import PathFinder\n"
+        "assert PathFinder.find_spec('fast', ['lib', 'none']) is None"
+    )
+    seen = observe(ws, ws.program("callable", _with_op(code)))
+    assert {"lib/fast", "lib/fast.py", "none"} <= seen.missed
+
+
 def test_bytecode_counts_as_its_source(ws: Workspace) -> None:
     """The module lies where its bytecode is used: outside of the workspace."""
     outside = ws.folder.parent / f"{ws.folder.name}-outside"
