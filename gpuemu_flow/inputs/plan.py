@@ -112,6 +112,8 @@ def digest_of(data: bytes) -> str:
 def look_of(path: str, *, size: bool = False) -> str:
     """Return the kind and mode that a program sees at a path; empty where there is nothing.
 
+    A symbolic link has the kind and mode of what it leads to, and the mark ``@``.
+
     Parameters
     ----------
     path : str
@@ -119,11 +121,13 @@ def look_of(path: str, *, size: bool = False) -> str:
         Include a file's size.
     """
     try:
-        s = os.stat(path)  # noqa: PTH116
+        s, link = os.lstat(path), ""
+        if s.st_mode & 0o170000 == 0o120000:
+            s, link = os.stat(path), "@"  # noqa: PTH116
     except (OSError, ValueError):
         return ""
-    kind = s.st_mode & 0o170000
-    return f"{s.st_mode:o} {s.st_size}" if size and kind == 0o100000 else f"{s.st_mode:o}"
+    sized = size and s.st_mode & 0o170000 == 0o100000
+    return f"{s.st_mode:o}{link} {s.st_size}" if sized else f"{s.st_mode:o}{link}"
 
 
 def identity(environ: "Mapping[str, str]", folder: str) -> str:

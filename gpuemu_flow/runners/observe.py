@@ -32,7 +32,7 @@ from gpuemu_flow.runners.plain_paths import stat as plain_stat
 from gpuemu_flow.runners.preload import preloaded_searches
 from gpuemu_flow.runners.searches import Searches
 from gpuemu_flow.runners.sightings import framed
-from gpuemu_flow.runners.tracer import interpreter
+from gpuemu_flow.runners.tracer import ANNOUNCED, interpreter
 from gpuemu_flow.runners.tracing import Tracing
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
@@ -205,6 +205,8 @@ class Observer:
     def _on_open(self, path: object, mode: object, flags: object) -> None:
         if isinstance(path, int) or (path in self._known and isinstance(mode, str) and mode == "r"):
             return
+        if isinstance(path, bytes) and path.startswith(ANNOUNCED):
+            return
         name = absolute(path, existence.folder_of_open())
         if is_environment(name):
             self._note_variable("*")
@@ -327,6 +329,8 @@ class Observer:
         self._list(path, frame, b"l" if kinds_only else b"z")
 
     def _list(self, path: object, frame: FrameType, kind: bytes) -> None:
+        if not isinstance(path, int):
+            self._tracing.announce(absolute("." if path is None else path))
         if frame.f_code.co_filename == _SEARCH or _is_ours(frame):
             return  # who searches for modules looks for certain names only
         name = path_of(path) if isinstance(path, int) else absolute("." if path is None else path)

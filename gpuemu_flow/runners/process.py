@@ -35,10 +35,9 @@ _SLICE = 0.1  # seconds between looks at a cancel event
 _PATIENCE = 1.0  # seconds of silence after which processes are let go on that may be stopped
 
 # Read when an interpreter or its libraries start, so that setting them in a fork has no effect.
-_STARTUP_VARIABLES = (*early.THREAD_VARIABLES, "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
-                      "PYTHONHASHSEED", "PYTHONPATH", "PYTHONOPTIMIZE", "PYTHONUTF8")  # fmt: skip
+_STARTUP_VARIABLES = (*early.THREAD_VARIABLES, "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _STARTUP_PREFIXES = ("LD_", "DYLD_", "MALLOC_", "GLIBC_", "OPENBLAS_", "MKL_", "OMP_", "KMP_",
-                     "NPY_")  # fmt: skip
+                     "NPY_", "PYTHON")  # fmt: skip
 
 
 def startup_environment(env: Mapping[str, str]) -> dict[str, str]:

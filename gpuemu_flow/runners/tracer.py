@@ -25,6 +25,12 @@ _PACKAGE = os.fsencode(Path(__file__).parent.parent) + b"/"
 _INSTALLED = re.compile(rb"/(?:site|dist)-packages/|/lib(?:64)?/python\d[^/]*/")
 _AT_ONCE = 64
 CHILDREN_ONLY, ALL = b"c", b"a"
+ANNOUNCED = b"/\1gpuemu-flow lists "
+"""What a worker tries to open before Python lists a folder, with the folder's path behind it.
+
+Python's own listings are reported by audit events, and those of imports do not count. All other
+listings by the worker are made by machine code.
+"""
 _READS = (b"r", b"e", b"m", b"f", b"l")
 _MOST_LOOKED = 1 << 16
 _HEAD = 256
@@ -43,7 +49,7 @@ class Tracer:
     report : int
         Descriptor to write records to; see `sightings`.
     worker : int
-        Process id of the worker, whose own listings Python reports.
+        Process id of the worker.
     children_only : bool
         True to leave out the worker's own system calls, as the program runs in other processes.
     """
@@ -58,6 +64,8 @@ class Tracer:
         self._memory = ProcessMemory()
         self._written: set[bytes] = set()
         self._looked: set[bytes] = set()
+        self._announced = b""
+        self._listed = b""
         self._left = _MAX_BYTES
         self._poll = select.poll()
         self._poll.register(receiver.fd, select.POLLIN)
@@ -118,9 +126,10 @@ class Tracer:
         if own and self._children_only:
             return False
         if call.name == "list":
-            if not own:
-                place = b"/proc/%d/fd/%d" % (notice.thread, _signed(arguments[0]))
-                self._write(b"l", os.readlink(place))  # noqa: PTH115 - bytes
+            place = b"/proc/%d/fd/%d" % (notice.thread, _signed(arguments[0]))
+            folder = os.readlink(place)  # noqa: PTH115 - bytes
+            if not (own and folder == self._listed):
+                self._write(b"l", folder)
             return False
         if call.name == "symlink":
             self._symlink(notice)
@@ -130,6 +139,9 @@ class Tracer:
     def _take_path(self, notice: Notice, path: bytes) -> bool:
         """Record the path that a system call names; return True if the call is to be refused."""
         call = notice.call
+        if path.startswith(ANNOUNCED):
+            self._announced = os.path.realpath(path[len(ANNOUNCED) :])
+            return False
         if is_environment(os.fsdecode(path)):
             self._put(b"v*")
         if not path or is_system(os.fsdecode(path)) or path.startswith(_PACKAGE):
@@ -156,6 +168,8 @@ class Tracer:
         if call.name == "openat2":
             flags, mode = (self._memory.word(notice.thread, flags + n) for n in (0, 8))
         if flags & os.O_DIRECTORY:
+            if notice.thread == self._worker:
+                self._open_folder(path)
             return False
         if not flags & (_MAY_WRITE | os.O_CREAT):
             if _is_bytecode(path):
@@ -176,6 +190,11 @@ class Tracer:
         else:
             self._read(path)
         return False
+
+    def _open_folder(self, path: bytes) -> None:
+        """Tell whether the worker opens a folder for a listing that Python announced."""
+        announced, self._announced = self._announced, b""
+        self._listed = announced if os.path.realpath(path) == announced else b""
 
     def _symlink(self, notice: Notice) -> None:
         call = notice.call

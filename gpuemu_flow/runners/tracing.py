@@ -6,6 +6,7 @@ import array
 import os
 import socket
 import stat
+from contextlib import suppress
 
 from gpuemu_flow.runners import notices, tracer
 
@@ -22,6 +23,7 @@ class Tracing:
     def __init__(self, server: int) -> None:
         self._server = server
         self._failure: str | None = None
+        self._own_calls = False
 
     def begin(self, *, children_only: bool, looks: bool) -> str:
         """Start tracing of this process and of all that it starts from now on.
@@ -40,7 +42,14 @@ class Tracing:
         """
         if self._failure is None:
             self._failure = self._begin(children_only=children_only, looks=looks)
+            self._own_calls = not self._failure and not children_only
         return self._failure
+
+    def announce(self, folder: str) -> None:
+        """Tell the tracer that Python, and not machine code, is about to list a folder."""
+        if self._own_calls:
+            with suppress(OSError):
+                os.close(os.open(tracer.ANNOUNCED + os.fsencode(folder), os.O_RDONLY))
 
     def _begin(self, *, children_only: bool, looks: bool) -> str:
         try:

@@ -25,14 +25,20 @@ OF_TERMINAL = frozenset((
     "COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL", "TERM", "TERM_SESSION_ID", "WINDOWID",
 ))  # fmt: skip
 AT_START = (
-    "BLIS_*", "GLIBC_TUNABLES", "GOMP_*", "KMP_*", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH",
-    "LD_PRELOAD", "MALLOC_*", "MKL_*", "NPY_*", "NUMEXPR_NUM_THREADS", "OMP_*", "OPENBLAS_*",
-    "PYTHONHASHSEED", "PYTHONHOME", "PYTHONOPTIMIZE", "PYTHONPATH", "PYTHONUTF8", "TZ",
+    "BLIS_*", "GLIBC_TUNABLES", "GOMP_*", "KMP_*", "LANG", "LC_*", "LD_*", "LOCPATH", "MALLOC_*",
+    "MKL_*", "NPY_*", "NUMEXPR_NUM_THREADS", "OMP_*", "OPENBLAS_*", "TZ", "TZDIR",
     "VECLIB_MAXIMUM_THREADS",
+    "PYTHON_*", "PYTHONASYNCIODEBUG", "PYTHONCASEOK", "PYTHONCOERCECLOCALE", "PYTHONDEVMODE",
+    "PYTHONEXECUTABLE", "PYTHONHASHSEED", "PYTHONHOME", "PYTHONINTMAXSTRDIGITS",
+    "PYTHONIOENCODING", "PYTHONMALLOC", "PYTHONNOUSERSITE", "PYTHONOPTIMIZE", "PYTHONPATH",
+    "PYTHONPLATLIBDIR", "PYTHONSAFEPATH", "PYTHONTRACEMALLOC", "PYTHONUSERBASE", "PYTHONUTF8",
+    "PYTHONWARNDEFAULTENCODING", "PYTHONWARNINGS",
 )  # fmt: skip
 """Read by the interpreter and its libraries as they start, which no Python code tells of.
 
-``OMP_*`` stands for all names that begin so, set or not.
+``OMP_*`` stands for all names that begin so, set or not. Of the interpreter's variables those are
+left out that only change what is shown or where bytecode lies, and that containers and editors set,
+such as ``PYTHONUNBUFFERED`` and ``PYTHONDONTWRITEBYTECODE``.
 """
 _OF_PACKAGES = {
     "_cffi_backend": (ALL_VARIABLES,),  # calls whatever the program names

@@ -184,11 +184,11 @@ def build(mini: Mini, source: Path, target: str, *flags: str) -> None:
     place.replace(mini.root / target)
 
 
-def variable(value: str | None) -> Act:
+def variable(value: str | None, name: str = "SCALE_BY") -> Act:
     def act(mini: Mini) -> None:
-        mini.env.pop("SCALE_BY", None)
+        mini.env.pop(name, None)
         if value is not None:
-            mini.env["SCALE_BY"] = value
+            mini.env[name] = value
 
     return act
 
@@ -242,6 +242,22 @@ ROWS = [
                               "os.path.join(os.path.dirname(__file__), 'odd name.inc.py'))",
                               "M = u.module_from_spec(S)", "S.loader.exec_module(M)")},
         **puts("odd name.inc.py", module(3), module(4))),
+    Row("variable of the interpreter", {
+            "op.py": scale_by("F", "import sys", "F = 4 if sys.flags.dev_mode else 3")},
+        variable(None, "PYTHONDEVMODE"), variable("1", "PYTHONDEVMODE"), in_environment=True),
+    Row("file that becomes a link", {
+            "op.py": scale_by("F", "import os", "HERE = os.path.dirname(__file__)",
+                              "F = 4 if os.path.islink(HERE + '/v') else 3"), "equal": "x\n"},
+        both(lambda m: (m.root / "v").unlink(missing_ok=True),
+             lambda m: m.write("v", "x\n") and None),
+        link("v", "equal")),
+    Row("listed file that becomes a link", {
+            "op.py": scale_by("F", "import os", "HERE = os.path.dirname(__file__)",
+                              "F = 3 + sum(e.is_symlink() for e in os.scandir(HERE + '/d'))"),
+            "equal": "x\n"},
+        both(lambda m: (m.root / "d/v").unlink(missing_ok=True),
+             lambda m: m.write("d/v", "x\n") and None),
+        link("d/v", "../equal")),
     Row("module found and not imported", {
             "op.py": scale_by("F", "import importlib.util as u",
                               "F = 3 if u.find_spec('fac') else 4")},

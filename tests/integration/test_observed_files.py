@@ -262,6 +262,50 @@ def test_a_library_what_it_links_and_what_it_opens(ws: Workspace) -> None:
     assert seen.untracked == set()
 
 
+MACHINE_LISTS = """
+import ctypes, importlib, os, sys
+libc = ctypes.CDLL(None)
+libc.opendir.restype = libc.readdir.restype = ctypes.c_void_p
+
+def machine_lists(folder):
+    opened = ctypes.c_void_p(libc.opendir(folder))
+    while libc.readdir(opened):
+        pass
+    libc.closedir(opened)
+
+def python_searches():
+    sys.path.insert(0, "modules")
+    importlib.invalidate_caches()
+    import helper
+
+def op(x):
+    {calls}
+    return x
+"""
+
+
+@pytest.mark.skipif(not LINUX, reason="needs Linux' notices of system calls")
+@pytest.mark.parametrize(
+    ("calls", "listed"),
+    [
+        ("machine_lists(b'data')", {"data"}),
+        ("machine_lists(b'data/../data/')", {"data"}),
+        ("python_searches(); machine_lists(b'data')", {"data"}),
+        ("python_searches(); machine_lists(b'modules')", {"modules"}),
+        ("machine_lists(b'data'); python_searches()", {"data"}),
+        ("python_searches()", set()),
+        ("python_searches(); os.listdir('data'); python_searches()", {"data"}),
+    ],
+)
+def test_a_folder_that_machine_code_lists(ws: Workspace, calls: str, listed: set[str]) -> None:
+    """A folder that imports search is not listed by that, before or after machine code lists."""
+    write_all(ws, {"data/a": "", "modules/helper.py": ""})
+    seen = observe(ws, ws.program("callable", MACHINE_LISTS.format(calls=calls)))
+    assert seen.listed == listed
+    assert seen.missed.isdisjoint({"data"})
+    assert not any("lists" in path for path in seen.whole.missed)
+
+
 def test_a_compiled_extension(ws: Workspace) -> None:
     include = subprocess.run(
         [sys.executable, "-c", "import sysconfig; print(sysconfig.get_path('include'))"],
