@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -184,6 +185,7 @@ def _leave(streams: tuple[Any, ...]) -> bool:
         if thread is not current and not thread.daemon and thread not in idle:
             thread.join()
     atexit._run_exitfuncs()
+    _renew_exit_functions()
     flushed = True
     for stream in {id(s): s for s in (*streams, sys.stdout, sys.stderr)}.values():
         try:
@@ -193,6 +195,21 @@ def _leave(streams: tuple[Any, ...]) -> bool:
         except OSError:
             flushed = False
     return flushed
+
+
+def _renew_exit_functions() -> None:
+    """Prepare modules of the standard library for the end of the script's next call.
+
+    They register an exit function when they are imported or first used, and remember that it ran.
+    Without this, processes that the next call forks would end without it: what they put into a
+    queue would be lost.
+    """
+    processes: Any = sys.modules.get("multiprocessing.util")
+    if processes is not None:
+        processes._exiting = False
+        atexit.register(processes._exit_function)
+    finalize: Any = weakref.finalize
+    finalize._shutdown = finalize._registered_with_atexit = False
 
 
 _OWN_PID = 0

@@ -201,6 +201,21 @@ def test_a_script_that_forks_and_prints_twice_is_junk(ws: Workspace) -> None:
     assert slugs(ws.run(ws.program("script", script), 2)) == ["op-output-junk"] * 2
 
 
+def test_what_a_scripts_child_puts_into_a_queue_arrives_in_each_call(ws: Workspace) -> None:
+    script = PROTOCOL + dedent("""
+        import multiprocessing
+
+        arrays, _ = read()
+        context = multiprocessing.get_context("fork")
+        queue = context.Queue()
+        child = context.Process(target=queue.put, args=(2,))
+        child.start()
+        print(json.dumps(tensor(arrays["x"] * queue.get())))
+        child.join()
+        """)
+    assert slugs(ws.run(ws.program("script", script), 3)) == ["ok"] * 3
+
+
 def test_cancel_kills_the_worker_and_keeps_what_is_there(ws: Workspace) -> None:
     program = ws.program("callable", HANGING.replace("{body}", "signal.pause()"), timeout=1000)
     cancel = threading.Event()
