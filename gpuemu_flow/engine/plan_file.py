@@ -60,14 +60,18 @@ def save_plan(workspace: Workspace, summary: str) -> None:
     seen.update(workspace.watched)
     absent += [path for path, stamp in seen.items() if stamp is None]
     files.update({path: stamp for path, stamp in seen.items() if stamp is not None})
+    includes = () if kernels is None else [found for _, _, found in kernels.includes]
+    absent += [str(workspace.root / path) for found in includes for path in found["absent"]]
     folders, links = dict(needed.folders), {**needed.links, **dict(workspace.snapshot.basis.links)}
+    listed = {workspace.root / path for found in includes for path in found["folders"]}
     for pattern, _ in workspace.snapshot.basis.globs:
-        for folder in glob_folders(workspace.root, pattern):
-            stamp = stamp_of(folder)
-            if stamp is not None:
-                folders[str(folder)] = stamp
-            else:
-                absent.append(str(folder))
+        listed |= glob_folders(workspace.root, pattern)
+    for folder in listed:
+        stamp = stamp_of(folder)
+        if stamp is not None:
+            folders[str(folder)] = stamp
+        else:
+            absent.append(str(folder))
     own = _take_manifests(workspace, files)
     if own is None:
         return

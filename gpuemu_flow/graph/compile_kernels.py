@@ -18,12 +18,13 @@ from gpuemu_flow.graph.graph import Skip
 from gpuemu_flow.graph.snapshot import KernelBasis
 from gpuemu_flow.inputs.environment import package_version
 from gpuemu_flow.inputs.files import stamp_of
-from gpuemu_flow.inputs.includes import include_closure, relative
+from gpuemu_flow.inputs.includes import Includes, find_includes, relative
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.off_limits import OffLimits, off_limits_of
 from gpuemu_flow.runners.sandbox.fence import Fence
 from gpuemu_flow.runners.sandbox.spec import Sandbox
+from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
@@ -126,7 +127,7 @@ def still_holds(root: Path, basis: KernelBasis) -> bool:
     """Tell whether the files, headers and tools of compiled kernels are found as before."""
     return (
         all(
-            include_closure(root / start, flags, root) == found
+            find_includes(root / start, flags, root).to_json() == found
             for start, flags, found in basis.includes
         )
         and all((root / path).is_file() == there for path, there in basis.given)
@@ -256,7 +257,8 @@ class _KernelCompiler:
             groups.setdefault(name, []).append(spec.name)
 
     def _build(self, kernel: KernelConfig, kind: str, arch: str) -> TaskSpec:
-        files, packages = self._files(kernel, kind)
+        includes = self._includes_of(kernel)
+        files, packages = self._files(kernel, kind, includes)
         tools = [tool for name in _NEEDED[kind] for tool in self._chain.tools.get(name, ())]
         ptx, cubin = (
             None if p is None else relative(p, self._root) for p in self._given_paths(kernel)
@@ -293,7 +295,10 @@ class _KernelCompiler:
         if kind in (COMMAND, CUDA, TRITON):
             params = replace(params, sandbox=self._fence.key())
         if kind == CUDA and kernel.source is not None:
-            self._note_includes(kernel.source, kernel.build.flags)
+            start = relative(kernel.source, self._root)
+            self._includes.append([start, list(kernel.build.flags), includes.to_json()])
+            headers = [name for name in includes.headers if name not in files]
+            params = replace(params, headers=digest_json(headers) if headers else None)
         return self._spec(
             stages.BUILD,
             kernel,
@@ -329,12 +334,18 @@ class _KernelCompiler:
             cubin = kernel.source if cubin is None and kernel.source.suffix == ".cubin" else cubin
         return ptx, cubin
 
-    def _files(self, kernel: KernelConfig, kind: str) -> tuple[list[str], tuple[str, ...]]:
+    def _includes_of(self, kernel: KernelConfig) -> Includes:
+        """Return the files that a kernel's source includes, if it has one."""
+        if kernel.source is None:
+            return Includes([])
+        return find_includes(kernel.source, kernel.build.flags, self._root)
+
+    def _files(
+        self, kernel: KernelConfig, kind: str, includes: Includes
+    ) -> tuple[list[str], tuple[str, ...]]:
         """Return the files and packages that decide the result of a build."""
-        files: set[str] = set()
+        files = set(includes.files)
         packages: tuple[str, ...] = ()
-        if kernel.source is not None:
-            files.update(include_closure(kernel.source, kernel.build.flags, self._root))
         if kind == GIVEN:
             given = [path for path in self._given_paths(kernel) if path is not None]
             files.update(relative(path, self._root) for path in given)
@@ -349,13 +360,9 @@ class _KernelCompiler:
                 files.update(
                     self._sources.closure(path).files
                     if path.suffix == ".py"
-                    else [relative(path, self._root)]
+                    else find_includes(path, kernel.build.command, self._root).files
                 )
         return sorted(files), packages
-
-    def _note_includes(self, source: Path, flags: Sequence[str]) -> None:
-        found = include_closure(source, flags, self._root)
-        self._includes.append([relative(source, self._root), list(flags), found])
 
     def _missing(self, kind: str) -> str:
         """Return the reason why kernels of a kind cannot be built here; empty if they can."""

@@ -95,7 +95,7 @@ class KernelBasis:
     Attributes
     ----------
     includes : list of (start, flags, found)
-        Closures of headers.
+        See `inputs.includes.find_includes`; found is JSON of its result.
     given : list of (path, bool)
         Files that the configuration names as artifacts, and whether each existed.
     tools : list of str

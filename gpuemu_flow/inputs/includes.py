@@ -2,40 +2,80 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, field
 from pathlib import Path
 
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.types import Json
+
 _INCLUDE = re.compile(
-    rb'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\r\n]{1,1024})"|<([^>\r\n]{1,1024})>)', re.M
+    rb'^[ \t]*#[ \t]*include(?:_next)?[ \t]*(?:"([^"\r\n]{1,1024})"|<([^>\r\n]{1,1024})>)', re.M
+)
+_HAS_INCLUDE = re.compile(
+    rb'\b__has_include(?:_next)?[ \t]*\([ \t]*(?:"([^"\r\n]{1,1024})"|<([^>\r\n]{1,1024})>)'
 )
 _FOLDER_OPTIONS = ("-I", "--include-path", "-isystem", "--system-include")
 _FILE_OPTIONS = ("-include", "--pre-include")
+_OPTIONS_FILES = ("-optf", "--options-file")
+_HEADERS = frozenset((
+    "", ".cuh", ".def", ".h", ".hh", ".hpp", ".hxx", ".inc", ".inl", ".ipp", ".tcc",
+))  # fmt: skip
+"""Suffixes of names by which the toolkit's headers include each other."""
 MAX_FILES = 10_000
 """Files of one closure; more than any source of a kernel includes."""
+_MAX_OPTIONS_FILES = 16
 
 
-def include_closure(start: Path, flags: Iterable[str], root: Path) -> list[str]:
-    """Return the source and all files that it includes from its folder or from ``-I`` folders.
+@dataclass(frozen=True)
+class Includes:
+    """The files that a source includes, and what would change them.
 
-    All ``#include`` lines count, even under conditions that do not hold. The toolkit's own headers
-    are not on these paths; the compiler's version stands for them.
+    All paths are relative to the workspace if they lie inside of it.
+
+    Attributes
+    ----------
+    files : list of str
+        The source, and all files that it includes from its folder or from ``-I`` folders; sorted.
+    absent : list of str
+        Paths at which an included file would be found earlier, or at all; sorted.
+    headers : list of str
+        Names of possible headers below the workspace's ``-I`` folders: a new one may hide a header
+        that the toolkit's own headers include.
+    folders : list of str
+        The ``-I`` folders of the workspace and the folders below them, which hold `headers`.
+    """
+
+    files: list[str]
+    absent: list[str] = field(default_factory=list)
+    headers: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain JSON."""
+        return asdict(self)
+
+
+def find_includes(start: Path, flags: Iterable[str], root: Path) -> Includes:
+    """Find the files that a source includes from its folder or from ``-I`` folders.
+
+    All ``#include`` lines and uses of ``__has_include`` count, even under conditions that do not
+    hold. The toolkit's own headers are not on these paths; the compiler's version stands for them.
 
     Parameters
     ----------
     start : Path
     flags : iterable of str
-        Flags of the compiler; include folders and forced includes are taken from them.
+        Flags of the compiler; include folders, forced includes and files of options are taken from
+        them.
     root : Path
         The workspace; folders in `flags` are relative to it.
-
-    Returns
-    -------
-    list of str
-        Paths, relative to `root` if they lie inside of it; sorted.
     """
     folders, named = _options(flags, root)
     found: set[Path] = set()
+    absent: set[Path] = set()
     pending = [start, *named]
     while pending and len(found) < MAX_FILES:
         path = pending.pop()
@@ -46,15 +86,37 @@ def include_closure(start: Path, flags: Iterable[str], root: Path) -> list[str]:
         except (OSError, ValueError):
             continue
         found.add(path)
-        for quoted, angled in _INCLUDE.findall(text):
+        for quoted, angled in (*_INCLUDE.findall(text), *_HAS_INCLUDE.findall(text)):
             name = (quoted or angled).decode("utf-8", "surrogateescape")
-            places = [path.parent, *folders] if quoted else folders
-            for folder in places:
+            for folder in [path.parent, *folders] if quoted else folders:
                 candidate = _normal(folder / name)
                 if candidate.is_file():
                     pending.append(candidate)
                     break
-    return sorted({relative(path, root) for path in (*found, start)})
+                absent.add(candidate)
+    searched = [folder for folder in folders if folder.is_relative_to(root)]
+    headers, below = _headers_below(searched, root)
+    return Includes(
+        sorted({relative(path, root) for path in (*found, start)}),
+        sorted(relative(path, root) for path in absent),
+        headers,
+        below,
+    )
+
+
+def _headers_below(folders: Iterable[Path], root: Path) -> tuple[list[str], list[str]]:
+    """List the possible headers below some folders, and the folders; both sorted."""
+    headers: set[str] = set()
+    below: set[str] = set()
+    for top in folders:
+        for folder, inner, names in os.walk(top):
+            inner[:] = [name for name in inner if not name.startswith((".", "__pycache__"))]
+            place = relative(Path(folder), root)
+            below.add(place)
+            headers.update(f"{place}/{name}" for name in names if Path(name).suffix in _HEADERS)
+            if len(below) + len(headers) > MAX_FILES:
+                break
+    return sorted(headers), sorted(below)
 
 
 def relative(path: Path, root: Path) -> str:
@@ -66,17 +128,16 @@ def relative(path: Path, root: Path) -> str:
 
 def _normal(path: Path) -> Path:
     """Return a path without ``..`` but with its links, as the compiler would show it."""
-    import os.path  # noqa: PLC0415 - pathlib has no such function
-
     return Path(os.path.normpath(path))
 
 
 def _options(flags: Iterable[str], root: Path) -> tuple[list[Path], list[Path]]:
-    """Return include folders and forced includes that compiler flags name."""
+    """Return include folders, and the files that compiler flags name."""
     folders: list[Path] = []
     files: list[Path] = []
     waiting: list[Path] | None = None
-    for flag in flags:
+    for flag in _with_files_of_options(flags, root, files):
+        files += _files_in(flag, root)
         if waiting is not None:
             waiting.extend(_normal(root / part) for part in flag.split(","))
             waiting = None
@@ -90,3 +151,32 @@ def _options(flags: Iterable[str], root: Path) -> tuple[list[Path], list[Path]]:
                 elif option == "-I" and flag.startswith("-I"):
                     target.append(_normal(root / flag[2:]))
     return folders, files
+
+
+def _with_files_of_options(flags: Iterable[str], root: Path, files: list[Path]) -> Iterator[str]:
+    """Yield flags, and in place of nvcc's files of options what they hold; add these to `files`."""
+    pending = list(reversed([*flags]))
+    while pending:
+        flag = pending.pop()
+        option, equals, names = flag.partition("=")
+        if option not in _OPTIONS_FILES or not (equals or pending):
+            yield flag
+            continue
+        for name in reversed((names if equals else pending.pop()).split(",")):
+            path = _normal(root / name)
+            if path in files or len(files) >= _MAX_OPTIONS_FILES:
+                continue
+            try:
+                text = path.read_text("utf-8", "surrogateescape")
+            except (OSError, ValueError):
+                continue
+            files.append(path)
+            pending += reversed(text.split())
+
+
+def _files_in(flag: str, root: Path) -> Iterator[Path]:
+    """Yield the files of the workspace that a flag names, alone or behind ``=``, ``,`` or ``@``."""
+    for word in re.split(r"[=,@]", flag):
+        path = _normal(root / word)
+        if word and path.is_relative_to(root) and path.is_file():
+            yield path

@@ -153,6 +153,8 @@ class BuildParams(_Plain):
     triton : JSON
         Target of a Triton kernel's compilation; None for others.
     triton_version : str or None
+    headers : str or None
+        Digest of the names of further headers in the workspace's ``-I`` folders; None without any.
     sandbox : JSON
         The level that the compiler runs at; None if our compilers are not used.
     """
@@ -169,6 +171,7 @@ class BuildParams(_Plain):
     command: list[str] | None = None
     triton: Json = None
     triton_version: str | None = None
+    headers: str | None = None
     sandbox: Mapping[str, Json] | None = None
 
 

@@ -91,6 +91,28 @@ def test_what_changed_is_built_and_linted_alone(kernels: Mini, tools: StandIns) 
     assert executed == {"build:second:sm_80", "lint:second:sm_80", "diff:second"}
 
 
+NEW_FILES = {
+    "beside the source": ("k/size.cuh", "// makes reduce_shuffle\n"),
+    "in an include folder": ("include/cuda_runtime.h", ""),
+    "below an include folder": ("include/crt/host_config.h", ""),
+    "asked for": ("include/extra.cuh", ""),
+}
+
+
+@pytest.mark.parametrize("way", NEW_FILES)
+def test_a_new_header_that_could_be_read_is_no_up_to_date(kernels: Mini, way: str) -> None:
+    (kernels.root / "include/crt").mkdir()
+    kernels.write("k/first.cu", '#include "size.cuh"\n#if __has_include(<extra.cuh>)\n#endif\n')
+    for _ in range(3):  # until the last looks are behind the last changes
+        said = kernels.command("run").stdout
+    assert "up to date" in said
+    kernels.write(*NEW_FILES[way])
+    assert "up to date" not in kernels.command("run").stdout
+    kernels.write("include/notes.md", "")
+    executed = set(kernels.run()["executed"])
+    assert executed == set()
+
+
 def test_a_disassembler_that_comes_is_used_and_named(kernels: Mini, tools: StandIns) -> None:
     before = kernels.run()
     (second, *_) = by_kernel(before, "second")
