@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
+from gpuemu_flow.config.parse_rules import matches
 from gpuemu_flow.inputs.plan import CACHE_NAME
 
 
@@ -12,12 +15,20 @@ def glob_files(root: Path, pattern: str) -> list[str]:
 
     Files in our own cache are left out, since they change with every run. A pattern that ends in a
     slash also matches entries that are no files, such as folders and broken links. The pattern is
-    absolute where the configuration may name files outside of `root`.
+    absolute where the configuration may name files outside of `root`. ``**`` also stands for links
+    to folders, which `pathlib` passes over.
     """
     anything = pattern.endswith("/")
     base = Path("/") if pattern.startswith("/") else root
+    paths = set(base.glob(pattern.strip("/")))
+    if "**" in pattern:
+        paths.update(
+            path
+            for path in _behind_links(_fixed(root, pattern))
+            if matches(pattern.strip("/"), path.relative_to(base).as_posix())
+        )
     found = []
-    for path in base.glob(pattern.strip("/")):
+    for path in paths:
         name = path.relative_to(root) if path.is_relative_to(root) else path
         if (anything or path.is_file()) and CACHE_NAME not in name.parts:
             found.append(name.as_posix())
@@ -26,16 +37,41 @@ def glob_files(root: Path, pattern: str) -> list[str]:
 
 def glob_folders(root: Path, pattern: str) -> set[Path]:
     """Return folders whose listing decides what `pattern` matches."""
+    fixed = _fixed(root, pattern)
+    folders = {fixed}
+    if "**" in pattern or any(c in str(Path(pattern).parent) for c in "*?["):
+        folders.update(
+            path
+            for path in (*fixed.rglob("*"), *_behind_links(fixed))
+            if path.is_dir() and CACHE_NAME not in path.relative_to(fixed).parts
+        )
+    return folders
+
+
+def _fixed(root: Path, pattern: str) -> Path:
+    """Return the folder that a pattern names before its first wildcard."""
     fixed = root
     for part in Path(pattern).parts[:-1]:
         if any(c in part for c in "*?["):
             break
         fixed = fixed / part
-    folders = {fixed}
-    if "**" in pattern or any(c in str(Path(pattern).parent) for c in "*?["):
-        folders.update(
-            path
-            for path in fixed.rglob("*")
-            if path.is_dir() and CACHE_NAME not in path.relative_to(fixed).parts
-        )
-    return folders
+    return fixed
+
+
+def _behind_links(top: Path) -> Iterator[Path]:
+    """Yield all paths behind links to folders below `top`, but not behind a link to around it."""
+    pending: list[tuple[Path, bool, tuple[str, ...]]] = [(top, False, (os.path.realpath(top),))]
+    while pending:
+        start, is_behind, above = pending.pop()
+        for folder, inner, names in os.walk(start):
+            place = Path(folder)
+            if is_behind:
+                yield from (place / name for name in (*inner, *names))
+            for name in inner:
+                link = place / name
+                if not link.is_symlink():
+                    continue
+                target = os.path.realpath(link)
+                around = (*above, os.path.realpath(place))
+                if not any(f"{each}/".startswith(f"{target}/") for each in around):
+                    pending.append((link, True, (*above, target)))

@@ -191,17 +191,24 @@ def _place(spec: TaskSpec) -> tuple[str, int]:
 
 
 def _uses(spec: TaskSpec, root: Path, environment: Mapping[str, str]) -> Observation:
-    """Observe what a command depends on besides its inputs: the program and the environment."""
+    """Observe what a command depends on besides the content of its inputs.
+
+    That is the program, the environment, and which inputs can be executed.
+    """
     params = params_of(RuleParams, spec.params)
     names = frozenset({ALL_VARIABLES, *(n for n in params.env_names if not n.endswith(ANY))})
+    inputs = (os.path.join(root, name) for name in spec.sources)  # noqa: PTH118
+    looked = frozenset(path for path in inputs if os.access(path, os.X_OK))
     program = "sh" if params.shell else params.command[0]
     if "/" in program:
-        return Observation(files=frozenset({os.path.join(root, program)}), variables=names)  # noqa: PTH118
+        files = frozenset({os.path.join(root, program)})  # noqa: PTH118
+        return Observation(files=files, looked=looked, variables=names)
     missed: list[str] = []
     for folder in environment.get("PATH", os.defpath).split(os.pathsep):
         path = os.path.join(root, folder or ".", program)  # noqa: PTH118
         if os.access(path, os.X_OK) and not os.path.isdir(path):  # noqa: PTH112
-            return Observation(frozenset({path}), frozenset(missed), variables=names)
+            files = frozenset({path})
+            return Observation(files, frozenset(missed), looked=looked, variables=names)
         missed.append(path)
     hint = "install it, put its folder on PATH, or write its path"
     text = f"{spec.name}: there is no program {program!r} on PATH"

@@ -150,6 +150,32 @@ def test_a_damaged_copy_in_the_store_is_not_used(checked: Mini) -> None:
     assert (checked.root / OUTPUT).read_text() == "3"
 
 
+def test_an_input_that_can_no_longer_be_executed_runs_the_rule_again(built: Mini) -> None:
+    tool = built.write("src/tool.txt", "#!/bin/sh\n")
+    tool.chmod(0o755)
+    built.edit("make.py", "from pathlib import Path", "import os\nfrom pathlib import Path")
+    built.write("make.py", (built.root / "make.py").read_text() + CHECK)
+    built.run()
+    assert "up to date" in built.command("run").stdout
+    tool.chmod(0o644)
+    found = built.run(code=3)
+    assert [problem["slug"] for problem in found["problems"]][:1] == ["build-failed"]
+
+
+CHECK = 'assert os.access("src/tool.txt", os.X_OK)\n'
+
+
+def test_a_file_in_a_linked_folder_is_an_input_of_two_stars(built: Mini) -> None:
+    built.write("other/c.txt", "0\n")
+    (built.root / "src/link").symlink_to("../other")
+    built.edit("make.py", 'Path("src").rglob("*.txt")', 'Path("src/link").glob("*.txt")')
+    built.write("ops/it_ref.py", "def it(x):\n    return x * 0\n")
+    built.run()
+    assert "up to date" in built.command("run").stdout
+    built.write("other/c.txt", "1\n")
+    assert "build:table" in built.run(code=None)["executed"]
+
+
 def test_another_program_on_path_runs_the_rule_again(built: Mini, tmp_path: Path) -> None:
     built.edit("gpuemu.toml", f'"{sys.executable}", "make.py"', '"maketable"')
     script = "#!/bin/sh\necho {} > build/factor.txt\n"

@@ -56,3 +56,26 @@ def test_files_outside_of_the_root_match(tmp_path: Path, glob: str) -> None:
     assert out in glob_folders(root, pattern)
     (root / "b.json").write_text("1")
     assert glob_files(root, f"{root}/*.json") == ["b.json"]
+
+
+def test_two_stars_stand_for_links_to_folders_too(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    for path in (root / "src/deep", root / "other/below", outside):
+        path.mkdir(parents=True)
+    for path in (
+        root / "src/deep/a.c",
+        root / "other/b.c",
+        root / "other/below/c.c",
+        outside / "d.c",
+    ):
+        path.write_text("")
+    (root / "src/link").symlink_to("../other")
+    (root / "other/away").symlink_to(outside)
+    (root / "src/deep/up").symlink_to("..")
+    (outside / "loop").symlink_to(root)
+    found = glob_files(root, "src/**/*.c")
+    assert found == ["src/deep/a.c", "src/link/away/d.c", "src/link/b.c", "src/link/below/c.c"]
+    assert glob_files(root, "src/**/deep/*.c") == ["src/deep/a.c"]
+    listed = {str(path.relative_to(root)) for path in glob_folders(root, "src/**/*.c")}
+    assert {"src", "src/deep", "src/link", "src/link/away", "src/link/below"} <= listed
+    assert glob_files(root, "src/*.c") == []
