@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.inputs import plan
 from gpuemu_flow.inputs.environment import NUMERIC_PACKAGES
 from gpuemu_flow.inputs.files import Stamp, stamp_of
 from gpuemu_flow.inputs.globs import glob_folders
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.spec import STRICT, is_whole
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.tasks import stages
@@ -54,16 +57,12 @@ def save_plan(workspace: Workspace, summary: str) -> None:
             files[path] = stamp
     needed = workspace.snapshot.observed.needed(workspace.inputs)
     absent += needed.absent
-    kernels = workspace.snapshot.basis.kernels
-    tools = () if kernels is None else kernels.tool_files
-    seen = {path: None if stamp is None else tuple(stamp) for path, stamp in tools}
-    seen.update(workspace.watched)
-    absent += [path for path, stamp in seen.items() if stamp is None]
+    of_kernels = _InputsOfKernels.of(workspace)
+    seen = {**of_kernels.tools, **workspace.watched}
+    absent += [*of_kernels.absent, *(path for path, stamp in seen.items() if stamp is None)]
     files.update({path: stamp for path, stamp in seen.items() if stamp is not None})
-    includes = () if kernels is None else [found for _, _, found in kernels.includes]
-    absent += [str(workspace.root / path) for found in includes for path in found["absent"]]
     folders, links = dict(needed.folders), {**needed.links, **dict(workspace.snapshot.basis.links)}
-    listed = {workspace.root / path for found in includes for path in found["folders"]}
+    listed = set(of_kernels.folders)
     for pattern, _ in workspace.snapshot.basis.globs:
         listed |= glob_folders(workspace.root, pattern)
     for folder in listed:
@@ -83,7 +82,7 @@ def save_plan(workspace: Workspace, summary: str) -> None:
         absent=absent,
         folders=folders,
         links=links,
-        variables=needed.variables,
+        variables={**needed.variables, **of_kernels.variables},
         looks={**dict(workspace.snapshot.basis.looks), **needed.looks},
         own=own,
         workers=_shares_workers(workspace),
@@ -91,6 +90,42 @@ def save_plan(workspace: Workspace, summary: str) -> None:
     # Behind the stamps: what changed before they were taken would count as judged.
     if content is not None and workspace.is_as_judged:
         PrivateFolder(workspace.plan_path.parent).write(workspace.plan_path, content)
+
+
+@dataclass(frozen=True)
+class _InputsOfKernels:
+    """Inputs of the compilation of kernels, besides the files of their tasks.
+
+    Attributes
+    ----------
+    tools : mapping of str to Stamp or None
+        Each path at which a tool is looked for; None where there is none.
+    absent : list of str
+        Paths at which a header would be found.
+    folders : list of Path
+        Folders in which a new header would count.
+    variables : mapping of str to str
+        Digests of variables by which tools are found.
+    """
+
+    tools: Mapping[str, Stamp | None] = field(default_factory=dict)
+    absent: Sequence[str] = ()
+    folders: Sequence[Path] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, workspace: Workspace) -> _InputsOfKernels:
+        """Read them from the basis of a workspace's graph."""
+        kernels = workspace.snapshot.basis.kernels
+        if kernels is None:
+            return cls()
+        includes = [found for _, _, found in kernels.includes]
+        return cls(
+            {path: None if stamp is None else tuple(stamp) for path, stamp in kernels.tool_files},
+            [str(workspace.root / path) for found in includes for path in found["absent"]],
+            [workspace.root / path for found in includes for path in found["folders"]],
+            {"PATH": plan.variable_digest(os.environ, "PATH")},
+        )
 
 
 def _take_manifests(workspace: Workspace, files: dict[str, Stamp]) -> dict[str, Stamp] | None:

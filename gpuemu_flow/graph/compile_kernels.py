@@ -7,6 +7,7 @@ from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
+from gpuemu_flow.artifacts.host_compiler import HOST_COMPILERS, host_compilers
 from gpuemu_flow.artifacts.lint import LINT_VERSION
 from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.toolchain import Toolchain, find_tools, tool_missing, tool_places
@@ -190,12 +191,13 @@ class _KernelCompiler:
                 self._out.groups.setdefault(kernel.name, [])
             else:
                 self._add(kernel, kind)
+        watched = [*tools, *(HOST_COMPILERS if CUDA in kinds.values() else ())]
         self._out.basis = KernelBasis(
             includes=self._includes,
             given=self._given,
-            tools=tools,
+            tools=watched,
             configured=configured,
-            tool_files=tool_files(tools, configured),
+            tool_files=tool_files(watched, configured),
             triton=triton_version(self._python) if TRITON in kinds.values() else None,
             python=self._python,
         )
@@ -298,7 +300,12 @@ class _KernelCompiler:
             start = relative(kernel.source, self._root)
             self._includes.append([start, list(kernel.build.flags), includes.to_json()])
             headers = [name for name in includes.headers if name not in files]
-            params = replace(params, headers=digest_json(headers) if headers else None)
+            host = host_compilers(kernel.build.flags, self._root)
+            params = replace(
+                params,
+                headers=digest_json(headers) if headers else None,
+                host_compilers=sorted(host.values()),
+            )
         return self._spec(
             stages.BUILD,
             kernel,

@@ -77,6 +77,9 @@ class Searches:
             origin = str(getattr(spec, "origin", None) or "")
             if origin in ("built-in", "frozen"):
                 continue
+            if spec is not None and not origin:
+                parts = getattr(spec, "submodule_search_locations", None) or ()
+                self._present += [str(part) for part in parts if not is_installed(str(part))]
             tail = name.rpartition(".")[2]
             for folder in folders:
                 wanted = not is_installed(folder) or (spec is None and "-packages" in folder)
@@ -98,7 +101,8 @@ class Searches:
     def present(self) -> list[str]:
         """Return the files that were found but not imported, as `missed` saw since the last call.
 
-        A folder stands for a package without an ``__init__`` file.
+        A folder stands for a package without an ``__init__`` file. Of such packages, those that
+        were imported are among them too.
         """
         present, self._present = self._present, []
         return present

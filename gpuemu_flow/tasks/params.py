@@ -155,6 +155,8 @@ class BuildParams(_Plain):
     triton_version : str or None
     headers : str or None
         Digest of the names of further headers in the workspace's ``-I`` folders; None without any.
+    host_compilers : list of str or None
+        Digests of the programs by which nvcc preprocesses; None for other compilers.
     sandbox : JSON
         The level that the compiler runs at; None if our compilers are not used.
     """
@@ -172,6 +174,7 @@ class BuildParams(_Plain):
     triton: Json = None
     triton_version: str | None = None
     headers: str | None = None
+    host_compilers: list[str] | None = None
     sandbox: Mapping[str, Json] | None = None
 
 

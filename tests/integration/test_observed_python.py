@@ -160,6 +160,13 @@ def test_a_module_that_is_found_and_not_imported(ws: Workspace, way: str) -> Non
     assert first in seen.missed, "it would be found before"
 
 
+def test_all_parts_of_a_namespace_package_count(ws: Workspace) -> None:
+    write_all(ws, {"a/space/any.txt": "", "b/space/any.txt": ""})
+    code = "import sys\nsys.path[:0] = ['a', 'b']\nimport space"
+    seen = observe(ws, ws.program("callable", _with_op(code)))
+    assert {f"{ws.folder}/{part}/space" for part in "ab"} <= seen.whole.looked
+
+
 def test_a_module_that_the_finder_itself_does_not_find_is_missed(ws: Workspace) -> None:
     write_all(ws, {"lib/any.txt": ""})
     code = (

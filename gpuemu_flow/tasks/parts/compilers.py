@@ -33,7 +33,7 @@ _LAUNCHER = Path(launch.__file__)
 # Variables that would change a build without being part of its key.
 _DROPPED = (
     "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
-    "TRITON_INTERPRET",
+    "NVCC_CCBIN", "TRITON_INTERPRET",
 )  # fmt: skip
 _CUDA_ERROR = re.compile(
     r"^(?P<file>[^\n]+?)\((?P<line>\d{1,9})\): (?:catastrophic )?error(?: #[\w-]+)?: (?P<text>.*)$"
