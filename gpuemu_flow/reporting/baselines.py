@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuemu_flow import __version__
+from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.workspace import Workspace
@@ -164,6 +165,8 @@ def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> Baselin
         for dtype in dict.fromkeys((*new, *old)):
             gone = op not in configured or dtype not in configured[op].dtypes
             unjudged = GONE if gone else _unjudged(shown.get((op, dtype)))
+            if not unjudged and _has_lost_program(configured[op], old.get(dtype)):
+                unjudged = Verdict.SKIPPED.value
             one = _result(op, dtype, old.get(dtype), new.get(dtype), threshold, unjudged)
             found.results.append(replace(one, was=former.get(op, "")))
     return found
@@ -200,6 +203,11 @@ def _gone(kernel: KernelDiff) -> KernelDiff:
 
     judgement = ChangeJudgement(REGRESSION, "kernel", "it is not configured any more")
     return replace(kernel, judgements=(*kernel.judgements, judgement))
+
+
+def _has_lost_program(op: OpConfig, old: Mapping[str, Json] | None) -> bool:
+    """Tell whether only clients can run an op that had a program when the baseline was stored."""
+    return op.op is None and old is not None and old.get(IDENTITY) not in (None, identity_of(op))
 
 
 def _unjudged(result: OpResult | None) -> str:

@@ -26,7 +26,7 @@ _INSTALLED = re.compile(rb"/(?:site|dist)-packages/|/lib(?:64)?/python\d[^/]*/")
 _AT_ONCE = 64
 CHILDREN_ONLY, ALL = b"c", b"a"
 ANNOUNCED = b"/\1gpuemu-flow lists "
-"""What a worker tries to open before Python lists a folder, with the folder's path behind it.
+"""Prefix of the path that a worker tries to open before Python lists the folder that follows it.
 
 Python's own listings are reported by audit events, and those of imports do not count. All other
 listings by the worker are made by machine code.
