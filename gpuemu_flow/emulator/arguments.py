@@ -114,7 +114,7 @@ def _element_type(name: str, kind: str) -> np.dtype[Any]:
 
 
 _KINDS = "biufcV"
-"""Of dtypes that a buffer may have; ``V`` is what numpy makes of bfloat16 and float8."""
+"""numpy kinds of the dtypes that a buffer may have; ``V`` covers bfloat16 and float8."""
 _SAVED = "save an array of numbers with numpy.save"
 
 

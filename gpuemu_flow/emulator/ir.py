@@ -19,7 +19,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Immediate:
-    """A constant: `kind` is ``int`` (a value), ``f32`` or ``f64`` (bits in `value`)."""
+    """A constant: `value` is the number if `kind` is ``int``, the bits if ``f32`` or ``f64``."""
 
     value: int
     kind: str = "int"
@@ -193,11 +193,11 @@ class KernelProgram:
     globals : list of GlobalVariable
         ``Symbol("global", n)`` means the n-th.
     dynamic_offset : int
-        Offset of the shared memory whose size the launch gives; -1 if the kernel names none.
+        Offset of the shared memory whose size the launch gives; -1 if the kernel declares none.
     required_cluster : tuple of int or None
         Blocks per cluster that the kernel was compiled for; None if the launch sets them.
     largest_cluster : int
-        Blocks per cluster at most.
+        Largest number of blocks per cluster.
     """
 
     name: str

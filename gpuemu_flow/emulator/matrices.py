@@ -1,7 +1,7 @@
 """Matrix operations of warps: ldmatrix, stmatrix and mma.
 
 A fragment of ``mma`` is laid out as the PTX ISA says ("Matrix Fragments for mma"): with ``g`` the
-lane divided by 4, ``t`` the rest, and ``e`` elements in a 32-bit register, element ``j`` of
+lane divided by 4, ``t`` the remainder, and ``e`` elements in a 32-bit register, element ``j`` of
 register ``r`` of A stands in row ``g + 8 * (r % 2)`` and column ``4e * (r // 2) + t * e + j``.
 """
 

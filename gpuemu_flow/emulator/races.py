@@ -29,7 +29,7 @@ def smallest_access(program: KernelProgram) -> int:
 
 
 _INDEPENDENT = 70
-"""Target (sm_70) from which the lanes of a warp go on one by one, volatile accesses or not."""
+"""First target (sm_70) on which the lanes of a warp do not execute in lockstep."""
 
 
 def _sm(program: KernelProgram) -> int:
@@ -77,7 +77,7 @@ class SharedRaces:
         strong: bool,
         kept: bool = False,
     ) -> None:
-        """Record one access, and report those that no barrier orders.
+        """Record one access; report it where no barrier orders it with one of another thread.
 
         Parameters
         ----------
@@ -185,7 +185,7 @@ class SharedRaces:
         return is_strong(steps[step]) and is_strong(steps[other])
 
     def _in_step(self, me: Array, who: Array, steps: Array, step: int) -> Array:
-        """Mark strong accesses within a warp of a GPU whose warps execute in lockstep."""
+        """Mark strong accesses of the same warp, if the warps of the GPU execute in lockstep."""
         if _sm(self._s.launch.program) >= _INDEPENDENT:
             return np.zeros(me.shape, bool)
         others = np.unique(steps).tolist()
@@ -256,7 +256,7 @@ class SharedRaces:
             self._clock[:, index, index] += warps
 
     def signal(self, places: Array, lanes: Array) -> None:
-        """Store the clocks of some lanes' warps at barrier objects, by their places."""
+        """Store the clocks of some lanes' warps at barrier objects, by the objects' offsets."""
         row, warp = self._row[lanes], self._warp[lanes]
         pairs = np.unique(row * self._warps + warp)
         rows, warps = pairs // self._warps, pairs % self._warps
@@ -292,7 +292,7 @@ class _Trace:
         self.step[cells] = step
 
     def unordered(self, races: SharedRaces, cells: Array, row: Array, warp: Array) -> Array:
-        """Mark the cells whose last access is not ordered before some lanes."""
+        """Mark the cells whose last access is not ordered before accesses of the given warps."""
         who = self.who[cells]
         known = races.knows(row, warp, np.maximum(who, 0))
         return (who >= 0) & (self.when[cells] >= known)
@@ -301,7 +301,7 @@ class _Trace:
         self, races: SharedRaces, cells: Array, me: Array, row: Array, warp: Array, step: int,
         verb: str, write: bool, offsets: Array,
     ) -> None:  # fmt: skip
-        """Report lanes whose access is not ordered with the last one of another thread."""
+        """Report lanes whose access is not ordered with the last access of another thread."""
         who = self.who[cells]
         bad = (who >= 0) & (who != me)
         if not bad.any():

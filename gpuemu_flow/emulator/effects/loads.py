@@ -46,7 +46,7 @@ def space_of(step: Step, address: MemoryOperand) -> str:
 
 
 def _access_problem(step: Step, address_at: int, check: Callable[[Operand, str], str]) -> str:
-    """Return an error of an access or ''; one operand is the address, the other the values."""
+    """Return an error of an access or ''; operand number `address_at` is its address."""
     opcode = step.opcode
     type_name = opcode.type
     words = set(opcode.segments[1:]) - {type_name}

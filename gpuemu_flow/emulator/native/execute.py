@@ -15,12 +15,12 @@ from gpuemu_flow.emulator.state import KernelLaunch
 from gpuemu_flow.emulator.types import WARP, Array
 
 CHUNK = 1 << 15
-"""Blocks that one call of C runs at most, so that an interrupt is heard in between."""
+"""Most blocks that one call of C runs, so that an interrupt is noticed between calls."""
 
 _PAD = 64
 
 _FIRST_MARK = 2**32 - (1 << 18)
-"""Marks of stores begin near their end, so that beginning anew is nothing rare."""
+"""Marks of stores begin near their largest value, so that wrapping around is a common event."""
 
 
 class _Args(ctypes.Structure):

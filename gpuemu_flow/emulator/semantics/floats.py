@@ -105,14 +105,14 @@ def _directed_sum(a: Array, b: Array, mode: str) -> Array:
 
 
 def _overflow(value: Array, mode: str) -> Array:
-    """Return the value of a finite result beyond the range in a directed rounding mode."""
+    """Round a finite result that overflowed, in a directed mode: to Inf or the largest number."""
     largest = np.copysign(np.finfo(np.float64).max, value)
     keep = (mode == "rm") & (value < 0) | (mode == "rp") & (value > 0)
     return np.where(keep, value, largest)
 
 
 def _adjust(value: Array, error: Array, mode: str) -> Array:
-    """Step a value rounded to nearest to the neighbour that a directed mode wants."""
+    """Move values from the nearest number to the neighbour that a directed mode demands."""
     if mode == "rm":
         move, toward = error < 0, np.float64(-np.inf)
     elif mode == "rp":
@@ -188,10 +188,9 @@ def fma16(a: Array, b: Array, c: Array) -> Array:
 def fma64(mode: str) -> Lanes:
     """Return ``fma.f64`` in a rounding mode as a function of arrays (PTX ISA, "fma").
 
-    The product and the sums are computed with their errors, the result rounded to odd, then in the
-    mode.
-    Lanes whose exponents are extreme, where such transformations under- or overflow, are computed
-    one by one in rational arithmetic.
+    The product and the sums are computed together with their rounding errors. The result is rounded
+    to odd, then in the mode. Lanes whose exponents are extreme, where such transformations under-
+    or overflow, are computed one by one in rational arithmetic.
     """
     return lambda a, b, c: _fma64(a, b, c, mode)
 

@@ -100,8 +100,8 @@ def absolute_differences(signed: bool, lanes: int, sums: bool) -> Callable[..., 
     lanes : int
         Parts of a word.
     sums : bool
-        True for ``.add``: the sum of the differences and `c`; else they are packed, and take the
-        place of `c`.
+        True for ``.add``: the result is the sum of the differences and `c`. Otherwise it is the
+        packed differences, and `c` is ignored.
     """
     bits = 32 // lanes
 
@@ -122,7 +122,7 @@ def _part(x: Array, shift: int, bits: int, signed: bool) -> Array:
 
 
 def find_nth_set(mask: Array, base: Array, offset: Array) -> Array:
-    """Compute ``fns`` (PTX ISA, "fns"): the n-th set bit from a place on, or all ones.
+    """Compute ``fns`` (PTX ISA, "fns"): the n-th set bit from `base` on, or all ones.
 
     With an offset of 0 the result is `base` if that bit is set; a negative offset counts downwards.
     """
@@ -156,7 +156,7 @@ def divide(a: Array, b: Array) -> Array:
 
 
 def remainder(a: Array, b: Array) -> Array:
-    """Compute ``rem`` (PTX ISA, "rem"), signed as the dividend; divisor 0 gives the dividend."""
+    """Compute ``rem`` (PTX ISA, "rem") with the dividend's sign; divisor 0 gives the dividend."""
     return np.where(b == 0, a, a - divide(a, b) * b)
 
 

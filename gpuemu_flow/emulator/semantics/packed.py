@@ -73,13 +73,13 @@ def in_bfloat(function: Lanes) -> Lanes:
 
 
 def odd_sum(a: Array, b: Array) -> Array:
-    """Add float64 values, rounded to odd."""
+    """Add float64 values and round the sum to odd."""
     total = a + b
     return to_odd(total, two_sum_error(a, b, total))
 
 
 def odd_fma(a: Array, b: Array, c: Array) -> Array:
-    """Compute ``a * b + c`` of values whose product is exact, rounded to odd."""
+    """Compute ``a * b + c`` and round it to odd; the product must be exact."""
     return odd_sum(a * b, c)
 
 

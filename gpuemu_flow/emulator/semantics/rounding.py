@@ -96,7 +96,7 @@ def exact_root(a: float, mode: str) -> float:
 def one_by_one(
     result: Array, hard: Array, compute: Callable[..., float], *operands: Array
 ) -> Array:
-    """Compute some lanes again, each by itself, where arrays of doubles cannot be exact."""
+    """Compute the lanes `hard` again, one at a time; arrays of doubles cannot be exact there."""
     lanes = np.flatnonzero(hard)
     if not lanes.size:
         return result
