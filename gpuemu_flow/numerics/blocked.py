@@ -76,9 +76,9 @@ class Prover:
     Parameters
     ----------
     atol, rtol : float
-        Not NaN, not negative, finite; `provable` tells whether they suit the arithmetic.
+        Finite and not negative; `provable` tells whether they suit the arithmetic.
     work : numpy dtype
-        float32 or float64: the arithmetic; both sides must be exact in it.
+        The dtype of the arithmetic, float32 or float64. It must hold both sides exactly.
 
     Attributes
     ----------

@@ -174,7 +174,7 @@ class CheckedOutput:
         return f"{float(value):.{17 if self.dtype == 'float64' else 9}g}"
 
     def _exempt(self, special: SpecialInputs) -> NDArray[np.bool_] | None:
-        """Mark elements exempt from invariants: without a verdict, or NaN or Inf as in inputs."""
+        """Mark elements exempt from invariants: unjudged, overflowing, or expected NaN or Inf."""
         exempt: NDArray[np.bool_] | None = None
         if self.envelope is not None:
             bound = self.envelope.full(self.name)
@@ -249,7 +249,7 @@ def _compare_auto(
     actual: Array,
     expected: Array,
 ) -> BlockedOutcome:
-    """Compare by the quick bound, then the envelope, then, before a failure, a thorough one."""
+    """Compare with the quick bound; if that fails, with the envelope, then with a thorough one."""
     quick = envelope.quick(name)
     outcome = run(quick, stop=True)
     if not outcome.totals.failing and outcome.totals.share <= QUICK_SHARE:

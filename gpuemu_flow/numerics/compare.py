@@ -89,8 +89,8 @@ def check_outputs(
         mean, and the table form of ``shape_preserved`` needs their shapes. Without them the inputs
         count as finite.
     seen : SeenOutputs, optional
-        The contracts of the outputs, and the op's outputs as it gave them. `actual` and `expected`
-        are then outputs transformed by the contracts.
+        The contracts of the outputs, and the op's original outputs. `actual` and `expected` then
+        hold outputs that the contracts have transformed.
     apart : sequence of SeparateVerdict
         Outputs that were judged in another way.
     excused : mapping of str to ndarray of bool, optional

@@ -21,8 +21,8 @@ Array = NDArray[Any]
 Wide = NDArray[np.float64]
 
 MARGIN = 16.0
-"""Means beyond this fraction of the dtype's largest value, or below so many of its smallest normal
-ones, say nothing: there a right op overflows, or rounds to steps of the size of the mean."""
+"""Only means between ``MARGIN`` times the smallest normal and 1/``MARGIN`` of the largest value are
+tested: beyond them, a correct op overflows or rounds by as much as the mean."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class CaseContracts:
     expected : dict of str to ndarray
         The reference's outputs as they are compared, without those that are judged apart.
     refused : tuple of Failure
-        Failures of the reference's outputs, with which nothing can be compared.
+        Failures of the reference's outputs; if there are any, nothing can be compared with them.
     """
 
     def __init__(
@@ -244,9 +244,10 @@ class CaseContracts:
         ----------
         name : str
         index : tuple of int or None
-            Index in the compared form. For an output without a mask, it is a flat position if
-            `shape` is given.
+            Index in the compared form. It has one entry, a flat position, if the output has a mask
+            or `shape` is given.
         shape : tuple of int, optional
+            Shape in which the flat position counts, for an output without a mask.
         """
         mask = self._mask(name)
         if index is None:
@@ -256,7 +257,7 @@ class CaseContracts:
         return multi_index(int(np.flatnonzero(mask)[index[0]]), mask.shape)
 
     def note(self, name: str) -> str:
-        """Describe the values in a failure's message if they are not the output's own."""
+        """Describe the values in a failure's message if they were transformed; else empty."""
         contract = self._contracts.get(name)
         if contract is None:
             return ""

@@ -26,7 +26,7 @@ MOST_LINES = 0.9
 """Share of the lines (those with enough wrong elements) that must fit."""
 
 LEAST, FREEDOM = 2, 6
-"""Fewest wrong elements of a line, and fewest beyond one per line over all lines."""
+"""Fewest wrong elements of a line, and of all lines together after one per line is deducted."""
 
 LEAST_RANK, GAP, LARGEST_ERROR = 6, 0.05, 1e150
 

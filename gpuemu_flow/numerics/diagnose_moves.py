@@ -40,7 +40,7 @@ def moves(evidence: Evidence) -> list[Finding]:
     if evidence.total < 4 or not len(points):
         return []
     points = _thinned(points)
-    # Values that occur many times over are found anywhere.
+    # Values that occur many times match at wrong positions, too.
     if np.unique(points.expected).size < max(3, len(points) // 4):
         return []
     if len(points) < 3:
@@ -123,7 +123,7 @@ def _reread(positions: Positions, other: tuple[int, ...], i: int, j: int,
 
 
 def _rewritten(index: tuple[Positions, ...], other: tuple[int, ...], i: int, j: int) -> Positions:
-    """Return the places in `expected` that elements of another order are taken from.
+    """Return the positions in `expected` from which elements come if it is read in a swapped shape.
 
     The order is that of ``expected.reshape(swapped shape).swapaxes(i, j)``.
     """

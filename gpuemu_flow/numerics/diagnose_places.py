@@ -276,7 +276,7 @@ def _memory_tail(evidence: Evidence, regions: list[_Region]) -> Finding | None:
     length = evidence.total - first
     if last < evidence.total - 1 or len(evidence.shape) < 2 or first % evidence.columns == 0:
         return None
-    # Right by chance are elements that the missing store would not have changed.
+    # Some elements pass by chance: the missing store would not have changed them.
     if length < FEWEST_IN_TAIL or evidence.count < MOSTLY * length:
         return None
     if length > 2 * evidence.columns and regions[-1].form != "all":

@@ -22,10 +22,10 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 ELEMENT, ROW = "element", "row"
 SEVERELY = (8.0, 100.0)
-"""Times the error of a wrong element beyond which it is severely wrong, and most severely."""
+"""Multiples of a wrong element's least error above which it is severely and most severely wrong."""
 
 CLEARLY = 5.0
-"""Times the error up to which an element is right, above which it is wrong; between, neither."""
+"""Multiple of a right element's largest error above which one is wrong; between, it is neither."""
 
 ROW_ROUNDING = 0.5
 DOUBTFUL = 1e-2
@@ -92,7 +92,7 @@ class LabelledUnits:
 
 
 UNSEEN = 1e-20
-"""Size of an expected element, beside the median's, that no error of its row would show in."""
+"""Size of an expected element, relative to the median, below which no error shows in it."""
 
 
 def _unseen(expected: Float64Array) -> float:
@@ -179,10 +179,10 @@ def _marks(seen: ObservedCase, name: str) -> tuple[BoolArray, BoolArray]:
         right = is_near(actual, expected, relative)
         wrong = ~is_near(actual, expected, CLEARLY * relative)
         if dtype in FLOAT_LIMITS:
-            # Of numbers that are not normal rounding takes any share.
+            # The relative error of rounding to a subnormal number has no limit.
             tiny = np.abs(actual - expected) <= FLOAT_LIMITS[dtype].smallest_normal
             right, wrong = right | tiny, wrong & ~tiny
-            # What is small beside the others may be wrong by all of itself: that is in doubt.
+            # An element that is small beside the others is in doubt if its relative error is large.
             right &= tiny | ~(np.abs(actual - expected) > DOUBTFUL * np.abs(expected))
     mixed = np.isfinite(actual) != np.isfinite(expected)
     return wrong | mixed, right & ~mixed

@@ -117,7 +117,7 @@ class Envelope:
         return bound.excuse.without
 
     def excuse(self, name: str, actual: NDArray[Any], expected: NDArray[Any]) -> None:
-        """Remove the allowance for rounded operands if an output's errors are larger than theirs.
+        """Remove the allowance for rounded operands if they cannot explain an output's errors.
 
         The allowance widens the tolerance of single elements almost to the errors of sums in the
         narrow type. The mean square over all elements tells such sums from rounded operands.
@@ -239,7 +239,7 @@ def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
             values = values[np.isfinite(values)]
             if not np.array_equal(values, _round32(values)):
                 return False
-    # Integers may be rounded quotients; then what is rounded before shows in them.
+    # Integers may be rounded quotients, on which earlier roundings have an effect.
     return seen and not (decides and any(_rounding_decides(evaluate, each) for each in samples))
 
 
@@ -249,7 +249,7 @@ def _rounding_decides(evaluate: Evaluate, inputs: Arrays) -> bool:
 
 
 def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
-    """Tell whether the float32 shadow computes in float32 throughout, and the same function.
+    """Tell whether the float32 shadow computes the same function, in float32 throughout.
 
     On some sample it must differ from the float64 result rounded to float32 (otherwise it computes
     in float64 and rounds at the end, and says nothing about rounding errors), and on all samples it
@@ -285,7 +285,7 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
             if np.abs(values[both] - rounded[both]).max(initial=0.0) > scale * 2.0**-10:
                 return False
             differs = differs or not np.array_equal(values[both], rounded[both])
-        # One that takes nothing wider than float32 needs no shadow to compute in it.
+        # A reference that refuses float64 computes in float32 itself.
         differs = differs or not evaluations.takes_float64
     if differs or is_exact_op(evaluate, [_small_integers(inputs) for inputs in samples]):
         return True

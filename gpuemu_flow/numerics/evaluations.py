@@ -48,7 +48,7 @@ class Evaluations:
         self._evaluate = evaluate
         self._native = {name: array.dtype for name, array in native.items()}
         self._kinds = dtypes_to_try(widened=True, single=True)
-        """Dtypes to try; once the reference gave outputs in one, that one alone."""
+        """Dtypes to try; only the accepted one, once the reference has given outputs."""
         self._takes_single = True
         self.count = 0
         self.succeeded = 0
@@ -88,7 +88,7 @@ class Evaluations:
         return None
 
     def _shadow_outputs(self, inputs: Arrays, rounding: Rounding | None) -> Arrays | None:
-        """Evaluate the shadow in float32 throughout, or on plain arrays if it refuses others."""
+        """Evaluate the shadow on arrays that stay float32, or on plain ones if it refuses those."""
         if self._takes_single:
             with staying_single():
                 outputs = self._outputs(single(inputs), shadow=True, rounding=rounding)
@@ -104,7 +104,7 @@ class Evaluations:
         return self._outputs(self._converted(inputs, OWN))
 
     def refuse(self, reason: str) -> None:
-        """Record that the latest evaluation failed."""
+        """Count the latest evaluation, which seemed to succeed, as failed."""
         self.succeeded -= 1
         self.failed += 1
         self.reason = reason

@@ -27,12 +27,12 @@ _STEPS = (2, 8)
 with them are exact as long as the other factors are. None is negative, so that the gradient at |x|
 shows the sum of the magnitudes where the gradient is a sum of products; see `measure.measure`."""
 _NUDGE = 4.0
-"""Roundings by which inputs are moved to find where a gradient jumps."""
+"""Number of roundings by which inputs are moved to find where a gradient jumps."""
 _VANISHED = 2.0**-50
 """Share of the usual size below which float64 may give exactly 0 for a sum that cancels."""
 _PAIRS = 3
-"""Directions of such moves; each is taken forwards and backwards, since one of the two leaves a
-bend on the other side."""
+"""Number of directions of such moves. Inputs move forwards and backwards along each, since only one
+of the two crosses a kink."""
 
 
 def gradient_name(of: str) -> str:

@@ -1,4 +1,4 @@
-"""Properties that an output must have whatever its reference says: non-negative, normalized, ..."""
+"""Properties that an output must have even if its reference has not: non-negative, finite, ..."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 BoolArray = NDArray[np.bool_]
 
 CHUNK = 1 << 20
-"""Elements looked at together, so that memory stays bounded."""
+"""Number of elements examined at a time, so that memory stays bounded."""
 
 
 @dataclass(frozen=True)

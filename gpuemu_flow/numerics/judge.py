@@ -14,7 +14,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 Array = NDArray[Any]
 BoolArray = NDArray[np.bool_]
 Where = slice | NDArray[np.intp]
-"""Flat positions (C order) of the elements at hand."""
+"""Flat positions, in C order, of the elements that are judged."""
 
 
 class Bound(Protocol):
@@ -183,8 +183,8 @@ def _without_unjudged(
     unjudged: BoolArray | None,
 ) -> Judgement:
     if unjudged is not None:
-        # Only what would have failed lacks a verdict: an element within its tolerance is right,
-        # but its tolerance is a stand-in that has no share to report.
+        # Only elements that would fail lack a verdict. Others pass, but their tolerance is only a
+        # stand-in, so that no share of it is reported.
         share = np.where(unjudged, 0.0, share)
         unjudged = unjudged & failed
         failed = failed & ~unjudged

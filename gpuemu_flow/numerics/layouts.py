@@ -1,4 +1,4 @@
-"""Memory layouts: tensors that really lie in memory as their layout says, between guard zones.
+"""Memory layouts: place the elements of a tensor in memory as a layout demands, with guard zones.
 
 ``contiguous``
     Row-major.
@@ -137,7 +137,7 @@ class Placement:
 def place(layout: str, shape: Shape, itemsize: int, *, guarded: bool = False) -> Placement:
     """Compute a tensor's offset and strides, and the size of the buffer that it needs.
 
-    With `guarded` a zone of at least `GUARD_BYTES` and one row lies before and behind it.
+    If `guarded`, there is a zone of at least `GUARD_BYTES` and one row before and after the tensor.
     """
     shape = tuple(shape)
     layout = effective_layout(layout, shape)
@@ -181,7 +181,7 @@ class LaidOut:
     def intact(self) -> bool:
         """Tell whether no byte outside the tensor's elements has changed.
 
-        Takes a copy of the buffer for a moment.
+        This needs a copy of the buffer for a moment.
         """
         dtype = self.array.dtype
         pattern = sentinel(dtype)
@@ -277,7 +277,7 @@ def _same_bits(first: Array, second: Array) -> bool:
 
 
 def lay_out(values: Array, layout: str) -> Array:
-    """Return a view of the values in a layout; `values` itself when it lies so already.
+    """Return a view of the values in a layout; `values` itself if it already has that layout.
 
     Parameters and errors are those of `lay_out_guarded`.
     """

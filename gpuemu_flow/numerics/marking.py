@@ -116,5 +116,5 @@ def stepping(inputs: Arrays, turn: int, change: float) -> tuple[dict[str, NDArra
 
 
 def inverting(inputs: Arrays, stand_in: int) -> dict[str, NDArray[Any]]:
-    """Return float32 arrays that divide by multiplying with a reciprocal that is infinite."""
+    """Return float32 arrays that divide by multiplying with the reciprocal if that overflows."""
     return wrapped(inputs, _Inverting, stand_in=stand_in)

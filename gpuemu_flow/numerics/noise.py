@@ -65,12 +65,12 @@ class _Noisy(Single):
 
 
 def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
-    """Return the inputs, float32 arrays wrapped so that `unit` perturbs each of their roundings.
+    """Wrap the inputs' float32 arrays so that each rounding is perturbed by up to `unit`.
 
     Notes
     -----
     Results that are exact do not move, so that ties of exact values stay ties; zero stays zero.
-    Arithmetic on single elements, and that of other libraries, is not seen and goes unmoved.
+    Arithmetic on single elements, and that of other libraries, is not perturbed.
     """
     return wrapped(inputs, _Noisy, rng=rng, unit=unit)
 
@@ -107,7 +107,7 @@ class _Flushing(_Noisy):
 
 
 def flushing(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Return the inputs, float32 arrays wrapped so that their arithmetic flushes subnormals.
+    """Wrap the inputs' float32 arrays so that their arithmetic flushes subnormals.
 
     Many GPU kernels are compiled in this way. The effect shows if an intermediate result is
     multiplied by a large number afterwards.
@@ -167,7 +167,7 @@ class _Noisy64(np.ndarray[Any, np.dtype[Any]]):
 
 
 def noisy64(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
-    """Return the inputs, float64 arrays wrapped so that `unit` perturbs each of their roundings.
+    """Wrap the inputs' float64 arrays so that each rounding is perturbed by up to `unit`.
 
     Notes
     -----

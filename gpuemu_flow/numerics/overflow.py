@@ -119,7 +119,7 @@ def _wide(value: Any) -> NDArray[np.float64]:
 
 
 def _taken(value: Any, terms: list[Any]) -> Any:
-    """Take the float arrays out of arguments, in order; None stands where one was."""
+    """Move the arrays of numbers from arguments to `terms`, in order, leaving `_PLACE` for each."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "iufb":
             terms.append(value)
@@ -137,7 +137,7 @@ _PLACE = object()
 
 
 def _put(value: Any, terms: list[Any]) -> Any:
-    """Put arrays back into arguments, taking them from the front of the list."""
+    """Replace each `_PLACE` in arguments by an array, taken from the front of `terms`."""
     if value is _PLACE:
         return terms.pop(0)
     if type(value) in (list, tuple):

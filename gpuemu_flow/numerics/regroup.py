@@ -22,7 +22,7 @@ class _Regrouped(Single):
     Attributes
     ----------
     terms : (ndarray, ndarray) or None
-        Its value is the first minus the second.
+        The array's value is the first minus the second.
     """
 
     terms: tuple[NDArray[Any], NDArray[Any]] | None = None
@@ -64,11 +64,11 @@ class _Regrouped(Single):
 
 
 def regrouped(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Return the inputs, float32 arrays wrapped so that their sums are grouped the other way.
+    """Wrap the inputs' float32 arrays so that their sums are grouped the other way.
 
     Notes
     -----
-    A sum that is used otherwise in between keeps its value there. Arithmetic on single elements,
-    and that of other libraries, goes on as it is.
+    Other uses of an intermediate sum see its usual value. Arithmetic on single elements, and that
+    of other libraries, is unchanged.
     """
     return wrapped(inputs, _Regrouped)

@@ -89,13 +89,13 @@ def _compared(seen: ObservedCase, prediction: Prediction, fewest: int) -> bool |
         relative = 10.0 * WRONG.get(seen.dtypes[name], 0.0)
         close = is_near(actual, predicted, relative)
         if seen.passed:
-            # Nine tenths are too few here: all but one element of a row are right anyway.
+            # All elements must agree: all but one of a row are right with or without the bug.
             close |= is_near(predicted, seen.expected[name], relative)
             if not close.all():
                 return False
             told += int(np.count_nonzero(~free))
         else:
-            # Where the error is hardly larger than the op's own rounding, it tells nothing.
+            # An error hardly larger than the op's own rounding is no evidence.
             wrong &= ~(close & is_near(actual, seen.expected[name], relative))
             if not agrees(seen, name, predicted, wrong):
                 return False
@@ -117,7 +117,7 @@ def _hypotheses(seen: ObservedCase, *, new: bool = False) -> Iterator[Hypothesis
             yield from _of_dim(seen, dim, size, places, new=new)
 
 
-# What is not read, or too much
+# Hypotheses that an op reads too little or too much
 
 
 def _of_dim(

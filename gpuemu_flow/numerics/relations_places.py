@@ -99,7 +99,7 @@ def _wrong_there(seen: ObservedCase, mask: BoolArray) -> Make:
 
 
 def along(chosen: BoolArray, axis: int, shape: tuple[int, ...]) -> BoolArray:
-    """Return a mask of a shape from a mask over the indices of one axis."""
+    """Expand a mask over the indices of one axis to a mask of a whole shape."""
     sizes = [1] * len(shape)
     sizes[axis] = -1
     return np.broadcast_to(chosen.reshape(sizes), shape)

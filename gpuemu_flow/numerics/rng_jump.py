@@ -160,7 +160,7 @@ def lane_table(stride: int) -> Words:
     starts[:, 1] = basis_words(stride)[stride:].T
     known = 1
     while known < GROUP_LANES:
-        # A lane's start is also the matrix that advances every other lane by as much.
+        # The states at the start of a lane are also the matrix that advances any state that far.
         more = min(known, GROUP_LANES - known)
         jump, lanes = starts[:, known], starts[:, 1 : more + 1]
         ahead = gf2_product(jump, lanes.reshape(STATE_BITS, 2 * more))

@@ -1,4 +1,4 @@
-"""Normal values from uniform values, equal to those by the C library, but in whole arrays."""
+"""Normal values from whole arrays of uniform values, equal to what the C library computes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SINE_SERIES = tuple((-1.0) ** n / math.factorial(2 * n + 1) for n in range(9, 0
 
 
 def normals_f64(uniforms: Doubles) -> Doubles:
-    """Return the standard normal values of pairs of uniform ones, each by the C library.
+    """Turn pairs of uniform values into pairs of standard normal ones, by the C library.
 
     Parameters
     ----------

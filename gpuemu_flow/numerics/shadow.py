@@ -41,7 +41,7 @@ _DTYPE_ARGUMENT = {  # where a method or function takes its dtype when it is not
     "full": 2,
 }
 _MAKER = '__import__("gpuemu_flow.numerics.single").numerics.single.MAKERS["{name}"]'
-"""A call that needs no import at the head of the file."""
+"""Expression that needs no import at the top of the file."""
 _STRING_LITERAL = re.compile(r"""[rRuU]?(?P<quote>'|")(?P<text>[^'"\\\n]*)(?P=quote)""")
 
 
@@ -156,7 +156,7 @@ class _Finder:
             called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
             position = _DTYPE_ARGUMENT.get(called)
             if position is not None and position < len(node.args):
-                # Tensor.to and Tensor.type are torch's, whatever they are called on.
+                # The methods ``to`` and ``type`` are taken to be those of torch tensors.
                 if called in ("to", "type") and self._torch:
                     text = f"{min(self._torch)}.float32"
                 yield id(node.args[position]), text
@@ -232,7 +232,8 @@ def _split_lines(source: str) -> list[bytes]:
 
 def _apply(source: str, edits: list[Edit]) -> str:
     lines = _split_lines(source)
-    # From the end, so that places stay; what is put in front of a replaced word comes after it.
+    # From the end, so that earlier positions stay valid; of two edits at one position, an insertion
+    # is made last.
     for edit in sorted(edits, key=lambda e: (e.line, e.start, e.end), reverse=True):
         line = lines[edit.line - 1]
         lines[edit.line - 1] = line[: edit.start] + edit.text.encode() + line[edit.end :]

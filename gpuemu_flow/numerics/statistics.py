@@ -22,8 +22,8 @@ SAMPLE_SIZE = 4096
 """Elements of larger outputs from which percentiles and mean relative and ulp errors are taken."""
 
 FULL_EXTREMES = 1 << 18
-"""Outputs of up to this many elements have an exact largest relative and ulp error; of larger ones,
-so many elements are looked at, in blocks spread evenly."""
+"""Outputs of up to this many elements have an exact largest relative and ulp error; in larger
+ones, this many elements are examined, in blocks spread evenly."""
 
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 
@@ -84,7 +84,7 @@ class Totals:
     worst_value: Worst = field(default_factory=Worst)
 
     def add_proven(self, count: int, sum_abs: float) -> None:
-        """Add a block of which every element is known to be finite and to pass."""
+        """Add a block whose elements are all known to be finite and to pass."""
         self.count += count
         self.judged += count
         self.finite += count

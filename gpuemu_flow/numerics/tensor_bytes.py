@@ -49,7 +49,7 @@ def tensor_of(raw: NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> Arr
     ------
     ImpossibleShapeError
     TensorBytesError
-        A byte is no bool.
+        If a byte of a bool is neither 0 nor 1.
     """
     if dtype == "bool" and raw.size and int(raw.max()) > 1:
         raise TensorBytesError("holds bytes that are no bool")

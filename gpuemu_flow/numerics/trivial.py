@@ -64,7 +64,8 @@ class TrivialReport:
     accepted : tuple of str
         Candidates that passed every case on which they were tried: the oracle is too weak.
     tried, passed : dict of str to int
-        Per candidate the cases on which it was wrong, and those of them on which it passed.
+        Per candidate, the number of cases on which it was wrong, and on how many of these it
+        passed.
     weak_strategies : dict of str to tuple of str
         Per candidate the strategies of the cases on which it passed.
     """
