@@ -66,7 +66,7 @@ class CubinKernel:
     registers : int
         Per thread.
     stack_bytes, frame_bytes : int
-        Per thread: the whole call tree's, and the function's own. With recursion the first is 0.
+        Stack per thread: of the whole call tree (0 with recursion), and of the function alone.
     shared_bytes : int
         Static shared memory per block, without the driver's reserved part.
     spill_stores, spill_loads : int or None

@@ -27,7 +27,7 @@ class KnownLaunch:
     Attributes
     ----------
     threads : int
-        Per block; 0 = take the launch bounds.
+        Per block; 0 to use the launch bounds.
     dynamic_shared_bytes : int or None
         None = unknown: occupancy then counts static shared memory only.
     """
@@ -73,7 +73,7 @@ class KernelMetrics:
     stack_bytes : int or None
         Per thread.
     local_bytes : int or None
-        ``.local`` variables of the PTX, an upper hint for the stack.
+        Size of the ``.local`` variables in the PTX; the stack is often smaller.
     shared_bytes : int or None
         Static, per block.
     declared_registers : int or None

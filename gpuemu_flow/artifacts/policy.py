@@ -29,7 +29,7 @@ class KernelPolicy:
     min_occupancy : float or None
         Fraction of a multiprocessor's warps, 0 to 1.
     registers_warn_above, spills_warn_above, local_memory_warn_above : int or None
-        A warning above these, below the maximum.
+        Figures above these, up to the maximum, give a warning.
     forbidden_instructions, required_patterns : tuple of str
     expect_tensor_cores : bool
     severities : dict

@@ -28,7 +28,7 @@ _LAUNCH_BOUNDS = re.compile(
 )
 _UNSUPPORTED_VERSION = re.compile(r"Unsupported \.version")
 MAX_MESSAGES = 50
-"""Messages of one run that are kept."""
+"""Most messages of one run that are kept."""
 
 
 @dataclass

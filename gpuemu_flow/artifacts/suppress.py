@@ -11,12 +11,12 @@ from gpuemu_flow.errors import Problem, did_you_mean
 from gpuemu_flow.quick_dataclass import dataclass
 
 ReadSource = Callable[[str], bytes | None]
-"""Gives the bytes of a source file that PTX names, or None when it cannot be had."""
+"""Returns the bytes of a source file that PTX names, or None if it cannot be read."""
 
 _COMMENT = re.compile(rb"(?://|#)[ \t]*gpuemu:[ \t]*allow\b[ \t]*([\w-]*)[ \t]*([^\r\n]*)")
 _COMMENT_LINE = re.compile(rb"\s*(?://|#|/\*|\*)")
 MAX_COMMENTS = 10_000
-"""Comments read per file."""
+"""Most comments that are read per file."""
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ class _Propagation:
 
 
 def _thread_sources(analysis: KernelAnalysis) -> set[int]:
-    """Select instructions that read the thread index, and atomics, which differ by thread."""
+    """Select instructions that read the thread index, and atomics, since their results differ."""
     found = set(analysis.select("atom"))
     function, instructions = analysis.function, analysis.body.instructions
     text = function.module.source.text

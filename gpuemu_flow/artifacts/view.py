@@ -1,7 +1,7 @@
 """Input of the rules: one kernel's figures and findings as plain data, without its PTX.
 
-A view is made once per artifact and can be cached: a changed limit is checked against it without
-parsing again.
+A view is made once per artifact and can be cached, so that a changed limit is checked without
+parsing the PTX again.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ MAX_PROBLEMS = 50
 """After so many diagnoses the rest of a body, or of a file, is not read."""
 
 MAX_INSTRUCTIONS = 2_000_000
-"""Per function: bounds memory. The largest function seen in a published package has 60,000."""
+"""Most instructions of a function, to bound memory; a published package has up to 60,000."""
 
 MAX_DEPTH = 200
-"""Scopes within scopes. Inline assembly nests two or three."""
+"""Deepest nesting of scopes; inline assembly needs two or three levels."""
 
 # Each alternative of a statement. Braces in instructions hold no ";" and are counted, so that a
 # failed match never looks past the next ";" and reading stays linear on hostile input.

@@ -35,7 +35,7 @@ class Dataflow:
         Declared type by number, ``f32``. Newer compilers declare floats as ``b32``: do not infer
         a meaning from it.
     widths : list of int
-        32-bit registers taken, by number.
+        How many 32-bit registers each register takes, by number.
     """
 
     defs: list[Registers]

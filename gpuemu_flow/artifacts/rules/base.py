@@ -22,7 +22,7 @@ class Rule:
     Attributes
     ----------
     number : int
-        Place in the order of value.
+        Position among the rules, which are ordered from the most to the least valuable.
     id : str
         Stable name in kebab-case, by which users allow or silence the rule.
     severity : str
