@@ -1,4 +1,4 @@
-"""The file system's clock, by whose times changes of files are dated."""
+"""The clock of the file system, which dates changes of files."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from gpuemu_flow.inputs.plan import look_of
 
 _NOT_LISTED = re.compile(r"__pycache__|\.gpuemu-cache")
 _NO_MODULES = re.compile(r"__pycache__|\.#.*|#.*#|.*~|.*\.sw[a-p]|4913|\.gpuemu-cache")
-"""Names that editors and interpreters make beside sources, which are no modules."""
+"""Names of files that editors and interpreters make beside sources and that are no modules."""
 
 
 def entries_in(folder: str) -> frozenset[str] | None:

@@ -19,7 +19,7 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Json
 
 MOST_NAMES = 8
-"""Names that were looked for in one folder and are watched one by one."""
+"""Most names looked for in one folder that are watched one by one."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Needed:
     Attributes
     ----------
     absent : list of str
-        Absolute paths.
+        Absolute paths at which nothing exists.
     folders : dict of str to Stamp
     links, variables, looks : dict of str to str
         Targets of links; digests of variables; kind and mode of paths, see `plan.look_of`.
@@ -54,7 +54,7 @@ class _Fact(NamedTuple):
 
 
 _UNKNOWN = _Fact("", (), "")
-"""Stands in a set whose states are not those of its names: it counts as changed."""
+"""Marks a set whose states do not belong to its names, so that it counts as changed."""
 
 
 class ObservedSets:
@@ -72,8 +72,7 @@ class ObservedSets:
     def __init__(self) -> None:
         self.task_sets: dict[str, str] = {}
         self._facts: dict[_Fact, int] = {}
-        # Of thousands of sets, most facts are in one block that they share, and that is looked
-        # through once.
+        # Thousands of sets share most of their facts in one block, which is searched only once.
         self._members: dict[str, tuple[_Numbers, ...]] = {}
         self._untracked: dict[str, frozenset[str]] = {}
 
@@ -147,7 +146,7 @@ class ObservedSets:
         ----------
         lookup : Discovery
         but : container of str
-            Kinds of inputs, of `KINDS`, that are not looked at.
+            Kinds of inputs, from `KINDS`, that are not compared.
         """
         used = self._used(self._members)
         with lookup.at_once():
@@ -183,7 +182,7 @@ class ObservedSets:
         found = Needed()
         names = self.names(self.task_sets)
         missing = {_first_missing(lookup.path(member)) for member in names.missed}
-        # What a link leads to may appear elsewhere.
+        # If a link dangles, the path that it leads to may appear.
         dangling = [path for path in missing if os.path.islink(path)]  # noqa: PTH114 - often
         missing |= {_first_missing(os.path.realpath(path)) for path in dangling}
         beside = Counter(os.path.dirname(path) for path in missing)  # noqa: PTH120

@@ -24,7 +24,7 @@ _VARIABLES = ("GPUEMU_ALLOW_OUTSIDE", "GPUEMU_CONFIG", "HOME", "XDG_CONFIG_HOME"
 
 ALL_VARIABLES = "*"
 ALL_NAMED = "**"
-"""Behind the beginning of names that a configuration lets through."""
+"""Ends patterns of names that a configuration lets through, after the names' beginning."""
 VOLATILE = frozenset({
     "_", "COLUMNS", "GPUEMU_KWARGS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SHLVL",
     "TERM", "TERM_SESSION_ID", "WINDOWID",
@@ -180,9 +180,9 @@ def render(
         `look_of` each path that programs asked for, with its size where that is known, and of each
         path that the configuration expects.
     own : mapping of absolute path to stamp
-        Folders of the cache, of which none may be a link.
+        Folders of the cache, none of which may be a link.
     workers : bool
-        Programs run in workers that share a fork server without settings.
+        True if programs run in workers that share a fork server without settings.
 
     Returns
     -------
@@ -232,8 +232,8 @@ def look(plan_path: str, environ: "Mapping[str, str]") -> tuple[str | None, bool
     summary : str or None
         Text to print if the plan is intact and nothing changed.
     works : bool
-        Something of this workspace changed, so that its programs will most likely run, in workers
-        that share a fork server.
+        True if something in this workspace changed, so that its programs will most likely run in
+        workers that share a fork server.
     """
     try:
         data = read(plan_path)

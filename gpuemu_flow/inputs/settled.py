@@ -122,7 +122,7 @@ class SettledFacts(Generic[T]):
         return found
 
     def _holds(self, path: str) -> bool:
-        """Tell whether a folder or file is unchanged since facts were cached, and settled."""
+        """Tell whether a folder or file is settled, and unchanged since facts were cached."""
         found = self._same.get(path)
         if found is None:
             found = self._same[path] = self._look(path)
