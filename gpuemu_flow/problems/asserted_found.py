@@ -25,7 +25,7 @@ _ORDER = {"assert_close": (_ATOL, _RTOL)}  # Triton's; PyTorch's takes them by n
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters that one ``parametrize`` gives together.
+    """Parameters that one ``parametrize`` sets together.
 
     Attributes
     ----------

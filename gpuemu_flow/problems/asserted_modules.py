@@ -26,8 +26,8 @@ class LocalModules:
     ----------
     file : Path
     root : Path
-        The folder that was given; modules are looked for in it, above the file, and as far up as
-        the project reaches.
+        The folder that was given. Modules are looked for in it, and in the folders above the file
+        that belong to the project.
     found : dict of str to bytes
         Files by their path in the workspace.
     """
@@ -65,7 +65,7 @@ class LocalModules:
         return text
 
     def mention(self, text: str, word: str) -> bool:
-        """Tell whether a program, or a package of these modules that it imports, has a word."""
+        """Tell whether a word occurs in a program or in a package beside it that it imports."""
         sought = re.compile(rb"\b" + word.encode() + rb"\b")
         if sought.search(text.encode()):
             return True

@@ -27,7 +27,7 @@ def names_read(node: ast.AST) -> set[str]:
     for one in ast.walk(node):
         if isinstance(one, ast.Attribute) and one.attr == "grad":
             base = first_name(one.value)
-            # Of a comprehension any of its names may be meant.
+            # The base is a comprehension's variable, which may stand for any of the names.
             owners = {each for each in found if _GRADIENT not in each} if base in inner else {base}
             found |= {f"{each}{_GRADIENT}" for each in owners}
     return found
@@ -54,7 +54,7 @@ class Slicer:
     Attributes
     ----------
     wanted : set of str
-        Names whose values are needed at this place.
+        Names whose values the statements kept so far need.
     buffers : set of str
         Names that calls may write into.
     graph : mapping of int to (set of str)
@@ -71,7 +71,8 @@ class Slicer:
         Parameters
         ----------
         weak : bool
-            True if the statements may not be run: their values can also come from before them.
+            True if the statements may be skipped at run time, so that earlier values can still be
+            used.
         """
         kept = [self._needed_part(one, weak) for one in reversed(body)]
         return [one for one in reversed(kept) if one is not None]

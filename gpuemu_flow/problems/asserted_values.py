@@ -211,7 +211,7 @@ def replaced(node: ast.expr, names: Mapping[str, ast.expr]) -> ast.expr:
 
 @dataclass(frozen=True)
 class SizedTensor:
-    """A tensor of which the sizes are known.
+    """A tensor whose sizes are known.
 
     Attributes
     ----------

@@ -28,7 +28,7 @@ from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import DTYPES, Json
 
 MOST_ELEMENTS = 1 << 18
-"""Elements of one input beyond which constant axes are scaled down."""
+"""Most elements of one input; with more, constant axes are scaled down."""
 _CAPS = (256, 128, 64, 32)
 _PLAIN_FLOATS = ("float32", "float16", "bfloat16")
 _INDICES = ("int16", "int32", "int64")
@@ -144,7 +144,7 @@ def _try(
     Raises
     ------
     ProbeError
-        It does not run, or its outputs have other shapes than the definition says.
+        The reference does not run, or its outputs have other shapes than the definition states.
     """
     inputs: dict[str, Json] = {}
     for name, one in definition.inputs.items():

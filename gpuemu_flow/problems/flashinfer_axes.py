@@ -29,7 +29,7 @@ class Axes:
     derived : dict of str to str
         Expressions of other axes.
     offsets : dict of str to str
-        Inputs that hold offsets, and the axis that they end at.
+        Inputs that hold offsets, each with the axis whose size is the last offset.
     kept : list of str
         Constraints that cases have to keep.
     """

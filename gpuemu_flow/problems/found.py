@@ -100,7 +100,7 @@ def read_source(path: Path) -> bytes:
 
 
 def plain_name(text: str) -> str:
-    """Return a name that ops and files may have."""
+    """Convert a text to a name that ops and files may have."""
     return _NAME.sub("_", text).strip("_.-")[:80] or "problem"
 
 

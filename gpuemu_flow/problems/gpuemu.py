@@ -45,10 +45,12 @@ _KERNEL_FILES = ("source", "ptx", "cubin")
 
 
 def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None]) -> ImportOutcome:
-    """Make a workspace of a published one: a folder, or its `gpuemu.toml`. Nothing of it is run.
+    """Make a workspace of a published one, without running its code.
 
     Parameters
     ----------
+    path : Path
+        The folder of the published workspace, or its `gpuemu.toml`.
     announce : callable
         Called with each op's name.
 
@@ -90,10 +92,10 @@ class _Ops:
     Attributes
     ----------
     config : Path
-        The file that they stand in.
+        The file that defines the ops.
     places : Places
     left : list of SkippedProblem
-        Gets the ops that could not be taken.
+        List to which ops that cannot be taken are added.
     """
 
     config: Path
@@ -103,7 +105,7 @@ class _Ops:
     taken: list[ImportedProblem] = field(default_factory=list)
 
     def add(self, line: int, table: Mapping[str, Json]) -> None:
-        """Add one op, or say why not."""
+        """Add one op, or add the reason why it cannot be taken to `left`."""
         name = str(table.get("name", ""))
         where = f"{self.config}:{line}: {name or 'an op'}"
         try:

@@ -99,7 +99,7 @@ class ImportAttempt:
     ----------
     name : str
     place : str
-        Shown where the problem cannot be taken.
+        Where the problem was found; shown if it cannot be taken.
     take : callable
         Tries the problem's code in the workers that it is given. Returns the problem, and its files
         by path in its own folder. Raises `ProbeError`.
@@ -122,7 +122,7 @@ def import_each(
     Parameters
     ----------
     left : list of SkippedProblem
-        Gets the problems that are not taken.
+        List to which problems that are not taken are added.
     announce : callable
         Called with each problem's name before its code is tried.
     """

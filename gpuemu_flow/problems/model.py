@@ -46,7 +46,7 @@ class ProblemSource:
     path : Path
     source : bytes
     constants : mapping of str to int
-        Integers that the file gives a name at its top level.
+        Integers that the file assigns to names at its top level.
     candidates : tuple of CandidateProgram
     """
 

@@ -32,7 +32,7 @@ class CallInputs:
 
     @property
     def dtype(self) -> Any:
-        """Return the dtype of the case, as the test's library has it."""
+        """Return the dtype of the case, as a dtype of the test's library."""
         return self._values[self._main].dtype
 
     def seed(self, number: int) -> None:
