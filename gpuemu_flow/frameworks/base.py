@@ -116,7 +116,7 @@ def _hand_over(function: Callable[..., Any], inputs: Inputs) -> Callable[[dict[s
     if not names and any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return in_order
     if any(p.kind is p.VAR_KEYWORD for p in parameters) or names >= set(inputs):
-        # By position where that means the same: TensorFlow's custom gradients see nothing else.
+        # By position where that is equivalent: TensorFlow's custom gradients ignore keywords.
         first = takewhile(
             lambda p: p.kind is p.POSITIONAL_OR_KEYWORD and p.name in inputs, parameters
         )

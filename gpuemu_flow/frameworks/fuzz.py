@@ -24,7 +24,7 @@ CASES: Mapping[str, Any] = {
     "hidden_dims": (256, 512),
     "edge_cases": ((1,), (1, 1)),
 }
-"""The sizes of cases that clients ask the daemon for."""
+"""Options for the sizes of cases, with which clients ask the daemon for cases."""
 
 
 class FuzzOutcome(Mapping[str, Any]):
@@ -152,7 +152,7 @@ def fuzz_with_checks(
             op_name, tried, iterations, master, fail_fast, **options, **limits
         )
     by_check = {f"{name}_failures": failures for name, failures in tried.failures.items()}
-    # A check that ended the fuzzing looks to the client like an op that raised.
+    # When a check ends the fuzzing, the client counts the op as one that raised.
     forward = [result for result in found.failures if result.seed != tried.stopped_at]
     seeds = {outcome.seed for failures in tried.failures.values() for outcome in failures}
     failed = len(seeds | {result.seed for result in forward})

@@ -1,4 +1,4 @@
-"""Validation in this process, without a daemon: the same comparison, with a client's result."""
+"""Validation in this process, without a daemon, with the comparison and results of a client."""
 
 from __future__ import annotations
 

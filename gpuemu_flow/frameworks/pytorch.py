@@ -122,7 +122,7 @@ def check_backward(
     outputs, pull = ADAPTER.pullback(caller(op, inputs), arrays, floats)
     rng = np.random.default_rng(1)
     cotangents = [rng.uniform(0.5, 1.5, output.shape) for output in outputs]
-    # Rounded first: both must get the very same cotangents.
+    # Rounded first, so that op and reference get the very same cotangents.
     cotangents = [
         c.astype(o.dtype).astype(np.float64) for c, o in zip(cotangents, outputs, strict=True)
     ]
@@ -146,8 +146,8 @@ def with_gradients(
 ) -> dict[str, Any]:
     """Return an op's outputs and gradients, to be submitted where the op has ``gradients``.
 
-    The gradients are those with which the daemon compares: of the outputs times fixed cotangents.
-    Outputs that are not compared element by element, or have ``only``, need other cotangents.
+    Like the daemon, it computes the gradients of the outputs times fixed cotangents. Outputs that
+    are not compared element by element, or have ``only``, need other cotangents.
 
     Parameters
     ----------
@@ -249,7 +249,8 @@ def fuzz_pytorch_op(
     run_op, op_fn : callable
         A function of one dict of tensors, or of tensors by name.
     check_backward : bool
-        Check autograd against central differences in each case, at `max_elements` places.
+        True to check autograd against central differences in each case, for up to `max_elements`
+        elements of each input.
     ref_fn : callable, optional
         A function of numpy arrays, in float64.
     device : str, optional

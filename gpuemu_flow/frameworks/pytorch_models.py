@@ -81,7 +81,7 @@ def validate_model(
         message = f"a torch.nn.Module is expected, not {type(model).__name__}"
         raise UsageError(Problem("validate-arguments", message))
     context = ModelContext()
-    # A root without submodules is a layer itself.
+    # A model without submodules is a single layer.
     layers = {n or type(m).__name__: m for n, m in model.named_modules() if not any(m.children())}
     wide = getattr(torch, reference_dtype)
     before = {n: t.dtype for n, t in _floating(model)}
