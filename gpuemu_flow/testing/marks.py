@@ -32,7 +32,7 @@ class MarkArguments:
         Empty: as configured.
     seed : int or None
     per_op : bool
-        One test for all cases of a dtype.
+        True for one test that runs all cases of a dtype.
     """
 
     op: str
