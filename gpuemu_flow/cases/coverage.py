@@ -17,7 +17,7 @@ from gpuemu_flow.value_rules import is_kept_finite
 ASPECTS = ("shape_class", "layout", "strategy")
 PAIRS = tuple(itertools.combinations(ASPECTS, 2))
 JUDGED = (Verdict.PASSED, Verdict.FAILED)
-"""Verdicts of cases that exercised something: an error judges nothing."""
+"""Verdicts of cases that count as exercised; a case that ends in an error judges nothing."""
 
 
 class Cell(NamedTuple):

@@ -1,7 +1,7 @@
 """Hypotheses about a cause: the conditions that cases support, and the case to try next.
 
-Each condition is a hypothesis: the op fails where it holds and nowhere else, but for a few cases in
-which a bug happens not to show. Its weight is its earlier weight times the likelihood of the
+Each condition is a hypothesis: the op fails where the condition holds and nowhere else, except that
+in a few cases the bug does not show. Its weight is its earlier weight times the likelihood of the
 verdicts (Bayes' rule); the next case is one over which the weights are most divided (the idea:
 MacKay, "Information-based objective functions for active data selection", Neural Computation 4,
 1992). In the end a condition is judged by Fisher's exact test (R. A. Fisher, "The Design of
@@ -22,7 +22,7 @@ from gpuemu_flow.cases.predicates import BOTH, Predicate, bounds_tried, candidat
 from gpuemu_flow.quick_dataclass import dataclass
 
 PAIRED = 40
-"""Conditions, those with the most weight, that are paired with each other."""
+"""Number of conditions with the most weight that are paired with each other."""
 MOST = 60
 
 TELLING = 0.12
@@ -101,7 +101,7 @@ def hypotheses(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> list[Hypoth
         for predicates, inside in options.items()
     }
     ranked = sorted(weights, key=lambda each: (-weights[each], repr(each)))
-    # A second condition narrows the first one: both must let nearly every failure through.
+    # A second condition only narrows the first one, so each must hold for every failing case.
     wide = [
         each
         for each in ranked

@@ -181,8 +181,8 @@ def _minimise(
     while True:
         before, complete = search.steps, True
         if values is not None:
-            # Zeros make most slices equal, so that all sizes cost few calls after them; but where
-            # nothing can be zeroed, half of the budget is kept for the sizes.
+            # After zeroing, most slices are equal, so that trying all sizes costs few calls. Half
+            # of the budget is kept for the sizes in case nothing can be zeroed.
             rest = search.budget - search.calls
             share = rest if shapes is None else max(1, rest // 2)
             complete = search.within(share, values.shrink)

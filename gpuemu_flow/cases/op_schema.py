@@ -23,7 +23,7 @@ class Dim:
     candidates : tuple of int
         If not empty, exactly these sizes are used; otherwise the range below.
     min, max : int
-        Both ends are included.
+        Smallest and largest size of the range, both included.
     multiple_of : int
         Sizes of the range are multiples of this number.
     """
@@ -235,8 +235,8 @@ BUILTIN_SCHEMAS: dict[str, OpSchema] = {
         _tensors(input="N C H W", weight="F C R S", bias="F"),
     ),
 }
-# Built-ins whose inputs all have one shape take any number of them; of the others the last inputs
-# may be left out down to this number.
+# Built-ins whose inputs all have one shape take any number of inputs. The others need at least this
+# number of them; the last ones may be left out.
 SAME_SHAPE_BUILTINS = frozenset({"elementwise", "reduction"})
 FEWEST_INPUTS = {"norm": 1, "conv2d": 2}
 

@@ -166,7 +166,7 @@ def _with_ends(
     found: tuple[Bound | None, ...],
     ended: Counter[tuple[Bound | None, ...]],
 ) -> InputSpec:
-    """Return the recipe, which in the first cases with a range demands the ends of the range.
+    """Return the input's spec; in the first cases with a range, it demands the range's ends.
 
     A range that depends on dims counts anew for each size: an index of the last row of a table of
     one row tests nothing about the last of 257 rows.
@@ -269,7 +269,7 @@ class Absences:
         Parameters
         ----------
         spec : InputSpec
-            The input of the case if it is not None.
+            The input as it is if it is not None.
         turn : int
             The number of the case.
         alone : bool
@@ -356,7 +356,7 @@ def _even_turn_of(turn: int, position: int, count: int) -> int:
 
 
 def _with_rule(spec: InputSpec, tensor: TensorDef, turn: int, *, even: bool) -> InputSpec:
-    """Return the recipe with a strategy of its kind, and a layout without repetition.
+    """Return the input's spec with a strategy of its kind and a layout without repetition.
 
     With `even`, the values of a list of scalars are used equally often, so that each mode of an op
     on ragged batches is tested with every small length.

@@ -147,7 +147,7 @@ def tensors(
         Give bfloat16 tensors the float16 bit patterns that gpuemu sends under that label; False
         gives true bfloat16 values.
     max_bytes : int
-        Refuse to make more than this.
+        Largest total size of the tensors; more is refused.
 
     Raises
     ------

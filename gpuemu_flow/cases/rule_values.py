@@ -136,7 +136,7 @@ def fit_to_rule(values: Array, setting: Setting, others: Mapping[str, Array]) ->
         fitted = np.where(fixed, values, fitted)
     if rule.relation and rule.other in others:
         fitted = _related(fitted, setting, others[rule.other], fitting=True)
-    # It makes one axis of none.
+    # ascontiguousarray makes 0-d arrays 1-d, hence the reshape.
     return np.ascontiguousarray(fitted, dtype=values.dtype).reshape(values.shape)
 
 
@@ -191,7 +191,7 @@ def _mix_in(values: Array, setting: Setting, strategy: str) -> None:
     where = np.flatnonzero(picked)
     if not alone:
         flat[where] = palette[rng.derive("which").ranges(where.size, 0, palette.size)]
-    # Each of the values, as far as there is room.
+    # Each of the listed values occurs once, as far as there is room.
     some = where[: palette.size]
     flat[some] = palette[: some.size]
 

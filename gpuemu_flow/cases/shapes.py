@@ -46,8 +46,9 @@ CLASSES = (
     "multiple_of_128", "candidates", "fixed", "all_ones", "all_minimum", "empty", "all_maximum",
 )  # fmt: skip
 
-# Elements of the largest tensor of a case: usually, with one dim at its maximum, with one dim of
-# any size, at the very most, and at the very most where the configuration lists the size.
+# Limits on the elements of a case's largest tensor: the usual one, with one dim at its maximum,
+# with one dim of any size, the hard limit, and the hard limit for sizes that the configuration
+# lists.
 SMALL = 2**14
 MEDIUM = 2**16
 LARGE = 2**20

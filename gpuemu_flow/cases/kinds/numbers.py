@@ -69,7 +69,7 @@ def _few_steps(setting: Setting, scale: float) -> Array:
 def _quantized(setting: Setting) -> Array:
     rows = setting.rows
     if setting.floating:
-        # Scaled floats: the largest of each row is the dtype's own.
+        # Scaled floats: the largest value of each row is the largest of the dtype.
         top = float_limits(setting.dtype).max
         low, high = -1024, 1024
         scale = top / 1024
