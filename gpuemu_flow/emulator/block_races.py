@@ -42,7 +42,7 @@ class EveryLoadCountsError(Exception):
 
 
 class QuickGlobalRaces(GlobalRaces):
-    """Races between blocks over all batches of a launch."""
+    """Races between blocks; loads are recorded only from buffers that a block has written."""
 
     def __init__(self, launch: KernelLaunch) -> None:
         super().__init__(launch)

@@ -47,7 +47,7 @@ class BulkCopy:
     step : int
         Number of the step that started the copy.
     row : int
-        Number in the batch of the block whose shared memory `near` lies in.
+        Row in the batch of the block in whose shared memory the bytes of `near` lie.
     tensor : TensorMap or None
         The map of a copy of a tensor's box.
     combine : AtomicForm or None
@@ -379,7 +379,7 @@ class Bulk(Mbarriers):
         self._bulk_group = self._bulk_group + self.spread(self.full if mask is None else mask)
 
     def wait_bulk(self, most: int, mask: Array | None) -> None:
-        """Deliver all but the latest groups of copies."""
+        """Deliver the copies of all groups but the `most` latest ones."""
         active = self.spread(self.live if mask is None else mask).reshape(-1)
         groups, most = self._bulk_group.reshape(-1), min(most, MANY)
         left = []

@@ -43,9 +43,9 @@ def launch_cases(
     Returns
     -------
     list of tuple or None
-        Contents of each list's buffers afterwards, bit for bit those of separate launches. None if
-        the cases must be launched one by one: they are large, can influence each other, or have a
-        finding that must be reported for its own case.
+        Contents of each list's buffers afterwards, equal bit for bit to those of separate launches.
+        None if the cases must be launched one by one: they are large, can influence each other, or
+        have a finding that must be reported for its own case.
     """
     kernel = kernel.for_checks(frozenset(checks))
     per = _cases_at_a_time(kernel, grid, block, lists)

@@ -62,7 +62,7 @@ class ClusterRaces(LoggedRaces):
         return np.asarray(self._by_block(known).max(axis=1))
 
     def barrier(self, chosen: Array | None, arrived: Array | None = None) -> None:
-        """Join the clocks of the warps of each block that a barrier of the block releases."""
+        """Join, for each block, the clocks of the warps that its barrier releases."""
         warps = self._by_block(self._count(chosen))
         clock = self._by_block(self._clock)
         joined = np.where(warps[:, :, None], clock, 0).max(axis=1, keepdims=True)

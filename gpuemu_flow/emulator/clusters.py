@@ -55,7 +55,7 @@ def block_indices(blocks: Array, grid: Dimensions) -> tuple[Array, Array, Array]
 
 
 def ranks(blocks: Array, grid: Dimensions, cluster: Dimensions) -> Array:
-    """Return the rank of blocks, by linear number, in their clusters."""
+    """Return the rank that each block, given by linear number, has in its cluster."""
     i, j, k = block_indices(blocks, grid)
     cx, cy, cz = cluster
     found: Array = i % cx + cx * (j % cy + cy * (k % cz))

@@ -55,7 +55,7 @@ class GlobalRaces:
 
     Accesses of two blocks are in order when the first block released after its access (a fence and
     then an atomic, or an atomic with release semantics) and the second acquired later (an atomic,
-    an acquire load, or a load that polls: see `polling`). They need not have used the same
+    an acquire load, or a load that polls: see `polling`). It is not checked that both used the same
     variable.
     """
 

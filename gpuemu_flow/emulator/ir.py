@@ -1,4 +1,4 @@
-"""The emulator's own form of a kernel: decoded operands, steps, places, memory layout."""
+"""The emulator's own form of a kernel: decoded operands, steps, locations, memory layout."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class OperandGroup:
 
 @dataclass(frozen=True, slots=True)
 class MemoryOperand:
-    """``[base+displacement]``."""
+    """The address operand ``[base+displacement]``."""
 
     base: Register | Immediate | Symbol
     displacement: int

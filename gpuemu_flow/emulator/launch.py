@@ -173,7 +173,7 @@ class Kernel:
             Bytes of dynamic shared memory.
         checks : iterable of str
         budget : int
-            Thread instructions at most.
+            Largest number of thread instructions.
         order : sequence of int or None
             Linear block numbers in the order in which they run; None for ascending.
         warps_reversed : bool

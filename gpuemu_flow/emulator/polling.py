@@ -36,7 +36,7 @@ def is_strong(step: Step) -> bool:
 
 
 def polling_loads(program: KernelProgram, blocks: Blocks) -> frozenset[int]:
-    """List the strong loads that may read either value, by number of step.
+    """List the steps of the strong loads for which the kernel allows either value.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ class _Flow:
             reach.hidden |= base == "st" and space in _HIDDEN
 
     def _decide(self, block: int, reach: _Reach) -> None:
-        """Mark blocks that only some branch targets reach, and registers set there for others."""
+        """Mark blocks that not all branch targets reach, and the registers they set for others."""
         ways = [self._forward(target) for target in self.blocks.successors[block]]
         only = {b for way in ways for b in way if not all(b in other for other in ways)}
         reach.decided |= only

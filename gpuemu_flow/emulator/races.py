@@ -19,7 +19,7 @@ _ACCESSES = frozenset({"ld", "st", "ldu", "atom", "red"})
 
 
 def smallest_access(program: KernelProgram) -> int:
-    """Return the bytes of the smallest memory access, at most 4, as the unit of race checks."""
+    """Return the size in bytes of the smallest access, at most 4: the unit of race checks."""
     sizes = [
         SIZES.get(step.opcode.type, 4)
         for step in program.steps
@@ -126,7 +126,7 @@ class SharedRaces:
 
     @property
     def _flags(self) -> FlagOrder:
-        """Return the order by flags, which few kernels need."""
+        """Return the order that flags make; it is made on first use, as few kernels need it."""
         if self._made_flags is None:
             self._made_flags = FlagOrder(self._s.launch.program, self._size)
         return self._made_flags

@@ -54,7 +54,7 @@ BIT_TYPES = frozenset({"b16", "b32", "b64"})
 
 
 def builds(*bases: str) -> Callable[[Builder], Builder]:
-    """Register a function that builds the form of each opcode with one of some base names."""
+    """Register a function that builds the forms of opcodes with these base names."""
 
     def register(builder: Builder) -> Builder:
         for base in bases:

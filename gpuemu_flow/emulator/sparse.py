@@ -69,7 +69,7 @@ class SparseForm:
 
     @property
     def chunks(self) -> int:
-        """Return the number of pieces that the metadata of a row come in."""
+        """Return the number of pieces of metadata that each row has."""
         index = 4 if self.whole.a == "tf32" else 2
         elements = self.whole.k // 2 // (2 if ELEMENT_BITS[self.whole.a] == 4 else 1)
         return elements * index // (32 if self.wide else 16)

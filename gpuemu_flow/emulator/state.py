@@ -66,11 +66,11 @@ class KernelLaunch:
     budget : int
         Thread instructions that may be spent.
     cases : tuple of CaseMemory
-        Several input sets side by side, each with a grid of its own; empty for one. Block ``b``
-        of case ``c`` has the number ``c * blocks + b``.
+        Several input sets side by side, each with a grid of its own; empty for a single set. Block
+        ``b`` of case ``c`` has the number ``c * blocks + b``.
     warps_reversed : bool
-        Lay the warps of each block into lanes from the last to the first. The lanes of one step
-        act in their order, so the last warp then comes before the others.
+        True to lay the warps of each block into lanes from the last to the first. The lanes of one
+        step act in their order, so the last warp then comes before the others.
     cluster : tuple of int
         Blocks per cluster, by dimension.
     """
@@ -128,7 +128,7 @@ class KernelLaunch:
     ) -> None:  # fmt: skip
         """Count an event that a check found, and keep the message of the first event at each step.
 
-        `there` is the step of a second place, which replaces `THERE` in the message.
+        `there` is the step whose location replaces `THERE` in the message.
         """
         key = (check, rule, step)
         known = self._tallies.get(key)
@@ -230,7 +230,7 @@ class State:
         message : callable
             Returns the message for a position within `lanes`.
         there : int
-            Step of a second place, which replaces `THERE` in the message.
+            Step whose location replaces `THERE` in the message.
         """
         if not len(lanes) or (check != "trap" and check not in self.launch.checks):
             return

@@ -148,7 +148,7 @@ class TensorMap:
         Returns
         -------
         tuple of array
-            Addresses as int64, and which of the elements lie inside of the tensor.
+            Addresses as int64, and a mask of the elements that lie inside of the tensor.
         """
         places: Array = np.array([self.address], np.uint64).view(np.int64)
         inside: Array = np.ones((1,), bool)

@@ -1,4 +1,4 @@
-"""PTX types as numpy holds them, and the typed results that the emulator hands out."""
+"""PTX types as numpy holds them."""
 
 from __future__ import annotations
 

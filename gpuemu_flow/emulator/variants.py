@@ -1,6 +1,7 @@
 """Other legal executions of the same PTX on a GPU: fused operations, approximate results.
 
-A kernel gets no verdict if these executions disagree on it: another compiler or GPU may reverse it.
+If these executions lead to different verdicts, the kernel gets none, since its verdict would depend
+on the compiler or the GPU.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class GroupForm:
 
 
 def element_offsets(outer: Array, k: Array, size: int, descriptor: Array, *, by_k: bool) -> Array:
-    """Compute the offsets in shared memory of elements of a matrix that a descriptor describes.
+    """Compute the offsets of a matrix's elements in shared memory from its descriptor.
 
     Parameters
     ----------

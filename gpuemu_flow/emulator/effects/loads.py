@@ -34,7 +34,7 @@ _WORDS = frozenset(
 
 
 def space_of(step: Step, address: MemoryOperand) -> str:
-    """Choose the space whose functions an access uses."""
+    """Return the state space whose load and store functions an access uses."""
     space = step.opcode.space or "generic"
     base = address.base
     if isinstance(base, Symbol) and space in ("param", "generic", "const", "global"):

@@ -82,7 +82,7 @@ def _setp_problem(step: Step) -> str:
 
 
 def _compared(emitter: Emitter, step: Step) -> list[str]:
-    """Write a comparison; return its result, or for a packed type both results."""
+    """Write a comparison; return the name of its result, or both names for a packed type."""
     name, _, type_name = _comparison(step)
     function = emitter.function(compare(name), f"compare {name}")
     values = [emitter.read(o, type_name) for o in step.operands[1:3]]

@@ -18,7 +18,7 @@ INTEGRAL = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 
 
 def c_type(type_name: str) -> str:
-    """Return the C type that an instruction of a PTX type computes in."""
+    """Return the C type in which instructions of a PTX type compute."""
     return _C[DTYPES[type_name]]
 
 

@@ -1,4 +1,4 @@
-"""Compile C to a loaded library, in a private cache by content."""
+"""Compile C to a library and load it; a private cache keeps libraries by their content."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class SegmentWriter:
 
 
 def _narrowed(expression: str, size: int, type_name: str) -> str:
-    """Read a value of some bytes as a PTX type."""
+    """Write the expression that reads a value of `size` bytes as a PTX type."""
     if DTYPES[type_name] == "?":
         return expression
     if SIZES[type_name] != size:

@@ -66,7 +66,7 @@ def tensor_float(x: Array, mode: str) -> Array:
 
 
 def convert(to: str, source: str, mode: str, *, ftz: bool, sat: bool) -> Lanes | None:
-    """Make one ``cvt``.
+    """Return ``cvt`` between two types as a function of arrays.
 
     Parameters
     ----------

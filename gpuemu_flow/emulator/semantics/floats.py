@@ -143,10 +143,11 @@ def multiply(mode: str, dtype: str) -> Lanes:
 
 
 def fma32(mode: str) -> Lanes:
-    """Make ``fma.f32`` (PTX ISA, "fma"): one rounding of the exact product and sum.
+    """Return ``fma.f32`` in a rounding mode as a function of arrays (PTX ISA, "fma").
 
-    The product is exact in float64. Its float64 sum, rounded to float32, is wrong only where it
-    lies on a boundary of float32 and was itself rounded: such lanes are rounded to odd first.
+    The exact product and sum are rounded once. The product is exact in float64. Its float64 sum,
+    rounded to float32, is wrong only where it lies on a boundary of float32 and was itself rounded:
+    such lanes are rounded to odd first.
     """
     if mode == "rn":
         return _fma32_nearest
@@ -227,7 +228,7 @@ def _moderate(x: Array) -> Array:
 
 
 def divide(mode: str, dtype: str) -> Lanes:
-    """Make ``div`` (PTX ISA, "div"); the approximate forms are rounded correctly here."""
+    """Return ``div`` as a function of arrays (PTX ISA, "div"), correctly rounded in all forms."""
     if mode == "rn":
         return np.divide
     return lambda a, b: _directed_quotient(a, b, mode)
@@ -254,7 +255,7 @@ def _directed_quotient(a: Array, b: Array, mode: str) -> Array:
 
 
 def square_root(mode: str, dtype: str) -> Lanes:
-    """Make ``sqrt`` (PTX ISA, "sqrt")."""
+    """Return ``sqrt`` in a rounding mode as a function of arrays (PTX ISA, "sqrt")."""
     if mode == "rn":
         return np.sqrt
 
@@ -310,7 +311,7 @@ def copy_sign(a: Array, b: Array) -> Array:
 
 
 def through64(function: Lanes) -> Lanes:
-    """Make an approximate f32 instruction: computed in float64 and rounded to nearest."""
+    """Turn a float64 function into an approximate f32 instruction that rounds to nearest."""
     return lambda x: function(wide(x)).astype(np.float32)
 
 
@@ -320,7 +321,7 @@ def reciprocal_root(x: Array) -> Array:
 
 
 def test_property(name: str) -> Lanes:
-    """Make ``testp`` (PTX ISA, "testp")."""
+    """Return ``testp`` for one property as a function of arrays (PTX ISA, "testp")."""
 
     def normal(x: Array) -> Array:
         return np.isfinite(x) & (np.abs(x) >= np.finfo(x.dtype).tiny)
