@@ -383,8 +383,8 @@ class _FloatComparison:
     def _ulps(self, judgement: Judgement, block_a: Array, block_e: Array) -> Float64Array | None:
         """Return the error in ulp per element: steps in one dtype, else ``|a-e| / spacing``.
 
-        0 where NaN or Inf match and where there is no verdict, `NON_FINITE_DISTANCE` where NaN or
-        Inf do not match.
+        It is 0 where NaN or Inf match and where there is no verdict, and `NON_FINITE_DISTANCE`
+        where NaN or Inf do not match.
         """
         if self._fmt is None:
             return None

@@ -143,7 +143,7 @@ class CheckedOutput:
     def _invariant_arrays(
         self, exempt: NDArray[np.bool_] | None
     ) -> tuple[Array, NDArray[np.bool_] | None]:
-        """Return the array on which invariants are checked, and its exempt part."""
+        """Return the array on which invariants are checked, and a mask of its exempt elements."""
         if self.seen is None:
             return self.actual, exempt
         raw = self.seen.actual[self.name]

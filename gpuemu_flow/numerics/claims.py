@@ -2,7 +2,7 @@
 
 A claim is learned from all cases seen so far, and predicts the next: no element outside of it is
 wrong, and many elements inside (for a threshold, those next to it) are. Values between the last
-right and the first wrong element are *free*: of these nothing is known yet.
+right and the first wrong element are *free*: nothing is known about them yet.
 """
 
 from __future__ import annotations

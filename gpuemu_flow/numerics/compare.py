@@ -208,7 +208,7 @@ def check_structure(
     wanted: Mapping[str, str | None],
     known: Callable[[np.dtype[Any]], str | None] = dtype_name,
 ) -> list[Failure]:
-    """Return missing and unexpected outputs, wrong shapes, then wrong dtypes."""
+    """Return failures: missing and unexpected outputs, wrong shapes, then wrong dtypes."""
     shapes: list[Failure] = []
     dtypes: list[Failure] = []
     for name, reference in expected.items():

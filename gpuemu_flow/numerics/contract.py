@@ -141,7 +141,7 @@ class OutputContract:
 
     @property
     def plain(self) -> bool:
-        """Tell whether elements are compared with the expected ones at the same places."""
+        """Tell whether all elements are compared with the expected ones at the same indices."""
         views = self.ties or self.order or self.up_to or self.only is not None
         return not views and not self.apart
 
@@ -152,12 +152,12 @@ class OutputContract:
 
     @property
     def in_place(self) -> bool:
-        """Tell whether elements that count are compared with the reference's at the same places."""
+        """Tell whether elements that count are compared with expected ones at the same indices."""
         return not (self.ties or self.order or self.up_to or self.apart)
 
     @property
     def apart(self) -> bool:
-        """Tell whether the output is not judged element by element."""
+        """Tell whether the output is judged as a whole, not element by element."""
         return self.compare is not None or self.statistics is not None
 
     def to_json(self) -> dict[str, Json]:

@@ -1,4 +1,4 @@
-"""Apply the contracts of one case: transform its outputs, and check more than their values."""
+"""Apply the contracts of one case: transform outputs, and check what needs no expected values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class CaseContracts:
     Attributes
     ----------
     expected : dict of str to ndarray
-        The reference's outputs as they are compared, without those that are judged apart.
+        The reference's outputs as they are compared, without those that are judged in another way
+        (`OutputContract.apart`).
     refused : tuple of Failure
         Failures of the reference's outputs; if there are any, nothing can be compared with them.
     """

@@ -143,7 +143,7 @@ def _rows_at(array: NDArray[Any], rows: NDArray[Any] | None, which: Positions) -
 
 
 def _row_border(name: str, bad: Float64Array, good: Float64Array) -> Iterator[Finding]:
-    """Yield a finding if rows fail from some largest magnitude or some spread on."""
+    """Yield a finding if rows fail above or below a value of their largest magnitude or spread."""
     for what, measure in _ROW_MEASURES:
         border = _border(measure(bad), measure(good))
         if border is not None:
@@ -182,7 +182,7 @@ _ROW_MEASURES: tuple[tuple[str, Callable[[Float64Array], Float64Array]], ...] = 
 
 
 def _growing(evidence: Evidence) -> Iterator[Finding]:
-    """Yield errors that grow steadily along an axis, by an order of magnitude at least."""
+    """Yield findings of errors that grow steadily along an axis, at least by a factor of 10."""
     points = evidence.finite
     if len(points) < 4 * BINS:
         return

@@ -174,7 +174,7 @@ def _along_axes(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
 
 def _copies(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Yield findings of failing elements equal to an input's at the same place."""
+    """Yield findings of failing elements that equal an input's element at the same index."""
     for name, array in evidence.inputs.items():
         if array.shape != evidence.shape:
             continue

@@ -120,7 +120,8 @@ class Envelope:
         """Remove the allowance for rounded operands if they cannot explain an output's errors.
 
         The allowance widens the tolerance of single elements almost to the errors of sums in the
-        narrow type. The mean square over all elements tells such sums from rounded operands.
+        narrow type. The mean square over all elements distinguishes such sums from rounded
+        operands.
         """
         self._unexcused.discard(name)
         found = (self._thorough or self.bounds()).get(name)
@@ -130,7 +131,7 @@ class Envelope:
             self._unexcused.add(name)
 
     def final(self, name: str) -> Bound:
-        """Return the bound that the output was judged by in the end."""
+        """Return the bound by which the output was finally judged."""
         return self.full(name) if self._thorough is None else self.thorough(name)
 
     def _measure(self, *, thorough: bool) -> Mapping[str, ElementBound]:
@@ -180,8 +181,8 @@ def build_envelope(
     exact_op : bool
         See `is_exact_op`.
     weak : bool
-        The reference has no float32 shadow (an executable without source, or one whose shadow is
-        not faithful, see `shadow_is_faithful`).
+        True if the reference has no float32 shadow (an executable without source, or one whose
+        shadow is not faithful, see `shadow_is_faithful`).
     bounds : mapping of str to ElementBound, optional
         An earlier result of `Envelope.bounds` for the same arguments.
     rounding : Rounding, optional

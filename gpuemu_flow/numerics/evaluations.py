@@ -19,10 +19,10 @@ from gpuemu_flow.numerics.single import Single, bare, single, staying_single
 class Evaluate(Protocol):
     """The reference: in float64, or its float32 shadow when `shadow` is set.
 
-    Float inputs come as float64 arrays, for the shadow as float32 (see `single`); others unchanged.
-    The reference must not modify its inputs. A failing evaluation raises `FlowError`. If the
-    precision allows rounding to a narrower type, a third argument ``rounding: Rounding`` makes the
-    shadow round in that way.
+    Float inputs come as float64 arrays, or as float32 arrays for the shadow (see `single`); other
+    inputs come unchanged. The reference must not modify its inputs. A failing evaluation raises
+    `FlowError`. If the precision allows rounding to a narrower type, a third argument ``rounding:
+    Rounding`` makes the shadow round in that way.
     """
 
     def __call__(self, inputs: Arrays, *, shadow: bool = False) -> Arrays: ...

@@ -1,4 +1,4 @@
-"""Properties that an output must have even if its reference has not: non-negative, finite, ..."""
+"""Properties that an output must have, whatever its reference returns: non-negative, finite, ..."""
 
 from __future__ import annotations
 

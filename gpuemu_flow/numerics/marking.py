@@ -46,7 +46,7 @@ class _Marking(_Casting, Doubting):
 
 
 class _Stepping(Doubting):
-    """Moves all values that one operation rounds by the same factor, and nothing else.
+    """Changes all values that one chosen operation rounds by the same factor, and nothing else.
 
     A value that several results share, such as a scale, then moves for all of them.
     """

@@ -318,7 +318,7 @@ class _Session:
         return True
 
     def _overflowing_draw(self) -> None:
-        """Add results of a shadow whose sums overflow if they can in some order of their terms."""
+        """Add results of a shadow whose sums overflow if they would in some order of terms."""
         if largest_magnitude(self._inputs64) < FAR:
             return
         values = self._evaluate(overflowing(as_float32(self._inputs64)), shadow=True)

@@ -116,7 +116,7 @@ def flushing(inputs: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def _wide(value: Any) -> Any:
-    """Return a float32 value, or the dtype itself, in float64."""
+    """Widen a float32 array or scalar, or the dtype float32 itself, to float64."""
     if value is np.float32 or (isinstance(value, np.dtype) and value == np.float32):
         return np.float64
     return value.astype(np.float64) if getattr(value, "dtype", None) == np.float32 else value
@@ -171,9 +171,9 @@ def noisy64(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[An
 
     Notes
     -----
-    As `noisy`, for references whose outputs are float64. A rounding is recognised by the same
-    operation on numpy's long doubles. Where these are no wider than float64, as on ARM, nothing is
-    moved but matrix products.
+    This is `noisy` for references whose outputs are float64. It recognises a rounding by repeating
+    the operation on numpy's long doubles. Where these are no wider than float64, as on ARM, only
+    matrix products are moved.
     """
     kind = type("_Noisy64", (_Noisy64,), {"rng": rng, "unit": unit})
     return {

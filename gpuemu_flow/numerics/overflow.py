@@ -1,4 +1,4 @@
-"""Arithmetic whose sums overflow wherever they may in another order of their terms.
+"""Arithmetic whose sums overflow if they would in any order of their terms.
 
 Float32 ends at 3.4e38, and parts of a sum may overflow where the whole sum does not. The order of
 additions then decides between a number, an infinity and, where parts of both signs overflow, NaN.
@@ -33,7 +33,7 @@ _DIGITS = 2.0**-50
 
 
 class _Overflowing(Single):
-    """A float32 array; sums and products of it overflow where some order of their terms does."""
+    """A float32 array whose sums and products overflow if they would in some order of terms."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -69,7 +69,7 @@ class _Overflowing(Single):
 
 
 def overflowing(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Wrap the inputs' float32 arrays so that each sum overflows that may in some order.
+    """Wrap the inputs' float32 arrays so that a sum overflows if it would in some order of terms.
 
     Notes
     -----

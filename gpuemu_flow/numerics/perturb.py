@@ -44,7 +44,7 @@ class Perturbation:
     inputs64 : mapping of str to ndarray
         Floats as float64; see `widen`.
     seed : int
-        The case's seed; every draw has its own stream below it.
+        The case's seed, from which each draw derives a random stream.
     unit : float
         Largest relative change, one rounding.
 
@@ -72,7 +72,7 @@ class Perturbation:
         return map_floats(self._inputs, change)
 
     def keyed(self, draw: int) -> Arrays:
-        """Change values as `independent` does with one unit, but equal values alike in all inputs.
+        """Change values by up to one unit, all equal values of all inputs by the same factor.
 
         Ties stay ties and a difference of equal values stays zero, as they do under rounding.
         """

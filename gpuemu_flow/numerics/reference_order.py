@@ -15,7 +15,7 @@ def dtypes_to_try(*, widened: bool, single: bool = False) -> tuple[str | None, .
     Parameters
     ----------
     widened : bool
-        False: the reference gets its inputs in their own dtypes only.
+        If False, the reference gets its inputs only in their own dtypes.
     single : bool
         True for inputs that were altered in float64 to measure a tolerance: float32 is tried after
         float64, and the inputs' own dtypes, to which they must be rounded, last.

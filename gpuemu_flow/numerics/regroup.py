@@ -17,12 +17,12 @@ from gpuemu_flow.numerics.single import Single, operands_in_float32, wrapped
 
 
 class _Regrouped(Single):
-    """A float32 array that remembers the operands of its sum or difference until changed.
+    """A float32 array that, until it is changed, remembers the two arrays it was computed from.
 
     Attributes
     ----------
     terms : (ndarray, ndarray) or None
-        The array's value is the first minus the second.
+        The array is the first minus the second; None if it is no sum or difference, or has changed.
     """
 
     terms: tuple[NDArray[Any], NDArray[Any]] | None = None
@@ -42,7 +42,7 @@ class _Regrouped(Single):
         super().__setitem__(key, value)
 
     def _sum(self, ufunc: np.ufunc, left: Any, right: Any) -> Any:
-        """Compute a sum or difference of two arrays, regrouped if one is itself a sum."""
+        """Compute a sum or difference of two arrays, regrouped if one of them is itself a sum."""
         minus = ufunc is np.subtract
         one, other = operands_in_float32(ufunc, "__call__", (left, right))
         plain = ufunc(one, other)

@@ -201,7 +201,8 @@ class SeededRng(ArrayDraws):
     def normal_f64(self, n: int) -> NDArray[np.float64]:
         """Return `n` standard normal values, float64; takes an even number of words.
 
-        Slow (about half a microsecond a value): the last bit is the C library's, not numpy's.
+        It is slow, about half a microsecond per value: the last bit is that of the C library's
+        functions, not of numpy's.
         """
         from gpuemu_flow.numerics.rng_normal import normals_f64  # noqa: PLC0415 - it loads numpy
 

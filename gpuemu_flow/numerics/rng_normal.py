@@ -108,7 +108,7 @@ def _cosine(angle: Doubles) -> Doubles:
 def _signed_sine(angle: Doubles, half_turns: Doubles, sign: Doubles) -> Doubles:
     """Return ``sign * sin(angle - half_turns * pi)`` for a difference in [-pi/2, pi/2].
 
-    Own series rather than numpy's float64 sine, which branches on the quadrant of each value.
+    It uses its own series, because numpy's float64 sine branches on the quadrant of each value.
     """
     scratch = half_turns * _PI_HIGH
     x = angle - scratch

@@ -62,8 +62,8 @@ def shadow_source(source: str, wrap: str = "") -> str | None:
     source : str
         Python source.
     wrap : str
-        ``operands``: besides, operands of matrix products pass through `operand.rounded`;
-        ``steps``: so do the results of arithmetic and of calls; see `products`.
+        ``operands``: operands of matrix products also pass through `operand.rounded`; ``steps``:
+        the results of arithmetic and of calls do, too; see `products`.
 
     Returns
     -------

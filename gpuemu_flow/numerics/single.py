@@ -143,7 +143,7 @@ def narrowed(value: Any, *, weak: bool = True) -> Any:
 
 
 def _as_float(value: Any) -> Any:
-    """Convert integers that would widen float32 operands to floats, as `narrowed` does."""
+    """Convert integers to floats, as `narrowed` does, because they would widen float32 operands."""
     if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "iu":
         return value
     return value.item() if isinstance(value, np.generic) else value.astype(np.float32)
@@ -156,7 +156,7 @@ def _takes_float32_alone(ufunc: np.ufunc) -> bool:
 
 
 def _argument(func: Any, value: Any) -> Any:
-    """Narrow the arrays in an argument of a numpy function, also integers of a product."""
+    """Narrow the arrays in an argument of a numpy function; for a product, integers, too."""
     if type(value) in (list, tuple):
         return type(value)(_argument(func, inner) for inner in value)
     if isinstance(value, Single):
@@ -167,7 +167,7 @@ def _argument(func: Any, value: Any) -> Any:
 
 @contextmanager
 def staying_single() -> Iterator[None]:
-    """Let the functions of `MAKERS`, while inside, make `Single` arrays of what is float32."""
+    """While inside, let the functions of `MAKERS` return `Single` arrays for float32 ones."""
     token = _STAYING.set(True)
     try:
         yield

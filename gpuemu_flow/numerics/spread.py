@@ -107,7 +107,7 @@ class Spread:
         self._fold(self._changed(values) / FACTOR, self._flushed)
 
     def add_beyond(self, values: NDArray[Any]) -> None:
-        """Add a right result of arithmetic beyond float32's range.
+        """Add a right result that differs because values leave float32's range.
 
         Integers that it changes have no verdict.
         """
@@ -288,9 +288,10 @@ class Spread:
     def _accounted(self, unit_roundoff: float, terms: int) -> Float64Array:
         """Return the sum of magnitudes S, limited to what the measured error supports.
 
-        If the computation made rounding errors of that size, moving the terms of a sum by a
-        rounding each must show: S / E is at most about the root of their number. An evaluation at
-        |x| that is merely large, as ``1 / (relu(-x) + eps)`` is, has no such effect.
+        If the computation had rounding errors as large as S implies, E would show them, since each
+        term of a sum was moved by a rounding: S / E is at most about the root of the number of
+        terms. An evaluation at |x| that is merely large, as ``1 / (relu(-x) + eps)`` is, has no
+        such effect.
         """
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         sizes = np.abs(self._reference)
