@@ -266,7 +266,7 @@ HEADINGS = ("op", "dtype", "judged", "unjudged", "classes", "layouts", "strategi
 
 
 def table(rows: Iterable[Row]) -> list[list[str]]:
-    """Return the table as text cells, headings first; all kinds of pairs are added up."""
+    """Return the table as text cells, headings first; one column adds up all pairs of aspects."""
     lines = [list(HEADINGS)]
     for row in rows:
         pairs = [row.seen[" × ".join(pair)] for pair in PAIRS]

@@ -171,7 +171,7 @@ def _trigger(failing: Facts, passing: Facts) -> TriggeringFeature | None:
 
 
 def _pairs(holders: dict[Condition, set[int]]) -> dict[Conditions, int]:
-    """Count passing cases with both conditions of each pair that is stricter than its members."""
+    """For each pair that is stricter than its members, count the passing cases that meet both."""
     ranked = sorted(holders, key=lambda c: (len(holders[c]), _rank((c,))))
     pairs: dict[Conditions, int] = {}
     for place, first in enumerate(ranked[:MOST_PAIRED]):
@@ -223,7 +223,7 @@ def _parted(failing: Facts, passing: Facts) -> Iterator[tuple[TriggeringFeature 
 
 
 def _largest_part(failing: Facts, rest: list[int], passing: Facts) -> list[int] | None:
-    """Return those failing cases, but not all, that the best single condition explains."""
+    """Return the part of the failing cases that the best single condition explains, or None."""
     with_it = Counter(condition for i in rest for condition in failing[i])
     without = Counter(condition for facts in passing for condition in facts)
     options = [

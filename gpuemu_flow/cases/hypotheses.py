@@ -179,7 +179,7 @@ def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -
 
 
 def most_divided(found: Sequence[Hypothesis], pool: Sequence[CaseFacts]) -> int | None:
-    """Return the case whose verdict would tell most; None if the hypotheses agree on all cases."""
+    """Return the index of the case that would tell most; None if hypotheses agree on all cases."""
     if not found or not pool:
         return None
     total = sum(belief.weight for belief in found)

@@ -75,7 +75,7 @@ def _clipped(values: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _signed(rows: ManyRows, info: np.iinfo[Any], low: int, end: int) -> Array:
-    """Return values of [low, end), moved up to 0 for unsigned types, within the type's range."""
+    """Return values in [low, end), or in [0, end - low) if unsigned, within the type's range."""
     if info.min == 0:
         low, end = 0, end - low
     low, end = max(low, int(info.min)), min(end, int(info.max) + 1)

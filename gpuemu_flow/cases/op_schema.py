@@ -56,7 +56,7 @@ class DerivedDim:
     Attributes
     ----------
     name : str
-        Name of the dim, or the text of the expression where an axis has the expression itself.
+        Name of the dim; for an axis that is declared by an expression, the text of the expression.
     expression : str
     """
 

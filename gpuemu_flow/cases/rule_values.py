@@ -29,7 +29,7 @@ ADVERSARIAL = ("special", "extremes", "sparse")
 def setting_of(
     spec: InputSpec, rng: SeededRng, sizes: Mapping[str, int], shapes: Mapping[str, Shape]
 ) -> Setting:
-    """Return the setting in which an input's values are drawn, its bounds computed.
+    """Return the setting for drawing an input's values, with computed bounds.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def fit_to_rule(values: Array, setting: Setting, others: Mapping[str, Array]) ->
 
 
 def _in_dtype(values: Array, dtype: str) -> Array:
-    """Convert exact values to the dtype; limit floats that are too large to its largest."""
+    """Convert exact values to the dtype; clip floats beyond its range to its largest."""
     target = numpy_dtype(dtype)
     if values.dtype == target:
         return np.ascontiguousarray(values)

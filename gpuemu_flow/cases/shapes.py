@@ -21,11 +21,11 @@ Classes (the values of ``Case.shape_class``; stable names)
 ``random``          any size of the range, small and large ones alike; long runs only
 ==================  ==============================================================================
 
-A class concerns one dim, the focus, which changes from case to case. Each other dim takes a size of
-the class that it has been used with least often, so that an effect of one dim is not blamed on
-another; where tensors would grow large, it takes a small size. A dim with a list of candidates
-takes only these, and is in a class if a candidate is. Where a range allows no size of a class
-because it has multiples only, the class applies to the number of multiples.
+A class concerns one dim, the focus, which changes from case to case. Each other dim takes a size
+from the class that it has had least often, so that an effect of one dim is not blamed on another;
+where tensors would grow large, it takes a small size. A dim with a list of candidates takes only
+these, and is in a class if a candidate is. Where a range allows no size of a class because it has
+multiples only, the class applies to the number of multiples.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ class Axis:
     Attributes
     ----------
     name : str
-        The schema's, or ``axis <n>``.
+        Name of the schema's dim, or ``axis <n>``.
     members : tuple of (str, int)
-        Input and axis.
+        Pairs of an input and one of its axes.
     dim : Dim or None
         Sizes that the schema allows; None = 1 and above.
     """

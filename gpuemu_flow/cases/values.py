@@ -54,7 +54,7 @@ def draw(
     strategy : str
         One of `STRATEGIES`.
     rng : SeededRng
-        The input's generator, fresh.
+        The input's generator, not used before.
     shape : tuple of int
     dtype : str
         Canonical name.

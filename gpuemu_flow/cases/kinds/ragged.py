@@ -47,7 +47,7 @@ def _offsets(setting: Setting) -> Array:
 def _with_small(
     lengths: Ints, setting: Setting, least: int, most: int, *, summed: bool = False
 ) -> Ints:
-    """Return rows of lengths in which up to half of those above 0 are `SMALL`.
+    """Replace up to half of the lengths above 0 by values of `SMALL`.
 
     Random draws seldom give such lengths. The first of `SMALL` to be used varies by case.
 
