@@ -62,7 +62,7 @@ class KernelPolicy:
     explicit: frozenset[str] = frozenset()
 
     def limit_severity(self, name: str) -> str:
-        """Return the severity of exceeding a limit: an error when the user has set it."""
+        """Return the severity of exceeding a limit: "error" if the user set it, else "warning"."""
         return "error" if name in self.explicit else "warning"
 
     def to_json(self) -> dict[str, Any]:

@@ -56,8 +56,8 @@ class MachineCode:
     tool : str
         Disassembler and version, ``nvdisasm 13.0.88``.
     functions : mapping of str to mapping of str to int
-        Function to opcode to count, padding left out. Code that the compiler inlined into a
-        kernel's section counts as the kernel's.
+        By function, the count of each opcode, without padding. Code that the compiler inlined into
+        a kernel's section counts as the kernel's.
     """
 
     tool: str

@@ -112,7 +112,7 @@ class _Propagation:
 
 
 def _thread_sources(analysis: KernelAnalysis) -> set[int]:
-    """Select instructions that read the thread index, and atomics, since their results differ."""
+    """Select instructions that give threads different values: the thread index, and atomics."""
     found = set(analysis.select("atom"))
     function, instructions = analysis.function, analysis.body.instructions
     text = function.module.source.text

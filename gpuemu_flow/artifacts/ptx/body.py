@@ -118,7 +118,7 @@ def _skip(function: Function, body: Body, position: int) -> int:
 
 
 class _State:
-    """State of reading the rarer statements of a body: all but instructions."""
+    """State of reading those statements of a body that are not instructions."""
 
     def __init__(self, body: Body) -> None:
         self._body = body

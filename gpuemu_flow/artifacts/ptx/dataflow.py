@@ -50,7 +50,7 @@ class Dataflow:
         return any(symbol in table for table in self._tables)
 
     def mentioned_among(self, symbols: Mapping[str, object]) -> set[str]:
-        """Return the symbols that an instruction names, in time linear in the smaller set."""
+        """Return the symbols that any instruction names, in time linear in the smaller set."""
         return set().union(*(symbols.keys() & table.keys() for table in self._tables))
 
 
