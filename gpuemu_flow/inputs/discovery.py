@@ -469,7 +469,7 @@ def _listing(entries: frozenset[str] | None) -> str:
 
 
 def _source_of(path: str) -> str:
-    """Return the source from which compiled code was made, if it exists."""
+    """Return the source of compiled code if it exists, else the path itself."""
     match = _PYC.fullmatch(path) if path.endswith(".pyc") else None
     if match is None:
         return path

@@ -86,7 +86,7 @@ class Distributions:
         ----------
         path : str
         looked : Looked, optional
-            Shared by calls for which each folder and RECORD file may be looked at once.
+            Cache that calls share, so that each folder and RECORD file is read only once.
         """
         looked = Looked() if looked is None else looked
         folder, slash, _ = path.rpartition("/")

@@ -14,7 +14,7 @@ class FileClock:
     """Reads the clock by which the file system dates changes, which differs from all other clocks.
 
     One unlinked file is touched at each reading. Making and deleting a file at each reading would
-    cost more, the more files were deleted in the last seconds.
+    be slow after many files were deleted.
 
     Parameters
     ----------

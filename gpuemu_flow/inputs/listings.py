@@ -1,4 +1,4 @@
-"""List folders without files that tools leave there, and describe the entries."""
+"""List and describe the entries of folders, except files that tools leave there."""
 
 from __future__ import annotations
 

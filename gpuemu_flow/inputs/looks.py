@@ -1,4 +1,4 @@
-"""Cache the latest look at each set of inputs; split sets, so that they can share looks."""
+"""Cache the latest state seen (a look) of each set of inputs; split sets to share looks."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class ObservedSets:
         return {task for task, key in self.task_sets.items() if key in hit}
 
     def _blocks(self, keys: Iterable[str]) -> Collection[_Numbers]:
-        """Return the blocks of numbers of facts that make up some sets, each block once."""
+        """Return, without repetition, the blocks of fact numbers that make up some sets."""
         return {
             id(b): b for blocks in map(self._members.__getitem__, keys) for b in blocks
         }.values()

@@ -116,7 +116,7 @@ def look_of(path: str, *, size: bool = False) -> str:
     ----------
     path : str
     size : bool
-        Include a file's size.
+        True to include a file's size.
     """
     try:
         s = os.stat(path)  # noqa: PTH116
