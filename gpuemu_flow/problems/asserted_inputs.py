@@ -71,7 +71,7 @@ class StatementReader:
     ----------
     sizes : KnownSizes
     dtypes : mapping of str to str
-        Names that mean a dtype: `FOLLOWS`, or a dtype.
+        By name, the dtype that it stands for, or `FOLLOWS`.
     fixed : set of str
         Names of constants that are to stay as they are.
     taken : set of str

@@ -133,7 +133,7 @@ def _parameter(name: str, nodes: list[ast.expr], expander: Expander) -> Paramete
 
 
 def _local_sizes(node: ast.FunctionDef) -> dict[str, int]:
-    """Return the integers, by name, of single assignments in a test that contain a large one."""
+    """Return the integers, by name, that a test assigns once in a statement with a large one."""
     found: dict[str, int] = {}
     stored = [
         one.id

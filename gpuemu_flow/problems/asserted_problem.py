@@ -305,7 +305,7 @@ def _demand_bound(names: AbstractSet[str], parameters: Parameters, module: Modul
 
 
 def _skips(test: Test, needed: AbstractSet[str]) -> tuple[str, ...]:
-    """Return notes on conditions under which the test is skipped, which are not kept."""
+    """Return notes on the test's skip conditions, which the op does not take over."""
     found = []
     for node in walk_all(test.node.body):
         if isinstance(node, ast.If) and names_read(node.test) & needed:

@@ -58,7 +58,7 @@ class Slicer:
     buffers : set of str
         Names that calls may write into.
     graph : mapping of int to (set of str)
-        The names that a backward pass reaches, by the identity of its statement.
+        The names that a backward pass reaches, by ``id()`` of its statement.
     """
 
     wanted: set[str]
@@ -168,7 +168,7 @@ class Slicer:
 
 
 def backward_graph(body: Sequence[ast.stmt]) -> dict[int, set[str]]:
-    """Return the names that each backward pass reaches, by the identity of its statement."""
+    """Return the names that each backward pass reaches, by ``id()`` of its statement."""
     known: dict[str, set[str]] = {}
     found: dict[int, set[str]] = {}
     for node in walk_all(body):
@@ -220,7 +220,7 @@ class ModuleText:
     tree: ast.Module
 
     def closure(self, names: AbstractSet[str]) -> tuple[list[ast.stmt], set[str]]:
-        """Return the statements on which names depend, in order, and all names that these read."""
+        """Return the statements on which names depend, and all names that the statements read."""
         wanted, kept = set(names), set()
         changed = True
         while changed:

@@ -282,7 +282,7 @@ def _scalar_values(definition: Definition, name: str, one: TensorDefinition) -> 
 
 
 def _files(definition: Definition, taken: ImportedProblem, told: AxisRules) -> dict[str, bytes]:
-    """Return the files of a problem by path in its own folder."""
+    """Return the files of a problem by their paths in the problem's folder."""
     return {
         "reference.py": _COLLECTION.with_reference(taken.source.source, "the reference"),
         "problem.json": json_file(_described(definition, taken, told)),

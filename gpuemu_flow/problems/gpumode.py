@@ -239,7 +239,7 @@ def _notes(task: Task, about: ProblemFacts) -> tuple[str, ...]:
 
 
 def _files(task: Task, content: Mapping[str, Json]) -> dict[str, bytes]:
-    """Return the files of a problem by path in its own folder."""
+    """Return the files of a problem by their paths in the problem's folder."""
     source = task.source
     original = repr(source.path.name)
     return {

@@ -67,9 +67,9 @@ class Collection:
     suffix : str
         Suffix of a candidate's file.
     triton_if : tuple of str
-        Words of candidates that need Triton's interpreter.
+        Words in a candidate that show that it needs Triton's interpreter.
     skip_if : tuple of str
-        Words of candidates that cannot run here.
+        Words in a candidate that show that it cannot run here.
     """
 
     name: str
@@ -102,7 +102,7 @@ class ImportAttempt:
         Where the problem was found; shown if it cannot be taken.
     take : callable
         Tries the problem's code in the workers that it is given. Returns the problem, and its files
-        by path in its own folder. Raises `ProbeError`.
+        by their paths in the problem's folder. Raises `ProbeError`.
     """
 
     name: str
@@ -177,7 +177,7 @@ def _paths(candidates: Iterable[CandidateProgram]) -> Iterator[Path]:
 def _op_table(
     taken: ImportedProblem, collection: Collection, folder: str, files: Iterable[str]
 ) -> OpTemplate:
-    """Return an op's table; `files` are those of its problem, by path in its own folder."""
+    """Return an op's table; `files` are paths of its problem's files in the problem's folder."""
     return OpTemplate(
         problem=taken.source.name,
         op=f"{folder}/op.py",

@@ -129,7 +129,7 @@ class ProblemFacts:
     init : tuple of JSON
     arguments : tuple of Argument
     globals : mapping of str to JSON
-        Names of the file whose values differ from its own.
+        Globals whose values differ from those in the file, since constants were changed.
     outputs : tuple of ReferenceOutput
         Empty unless the model was run.
     free : frozenset of str
@@ -161,7 +161,7 @@ class ImportedProblem:
     ----------
     source : ProblemSource
     about : ProblemFacts
-        Facts about it with the sizes that the workspace begins from.
+        Facts about the problem with the sizes that the workspace begins with.
     dims : mapping of str to (tuple of int)
         Sizes that vary, by the name of a constant.
     axes : tuple of tuple of (int or str)

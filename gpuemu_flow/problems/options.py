@@ -39,7 +39,7 @@ class Options:
 
 
 def halved(value: Json, cap: int) -> Json:
-    """Halve a size until it is at most `cap` (0: no cap); return values that are no size as is."""
+    """Halve a size until it is at most `cap` (0: no cap); return other values unchanged."""
     while cap and type(value) is int and value > cap:
         value //= 2
     return value

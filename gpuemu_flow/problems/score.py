@@ -23,7 +23,7 @@ class Score:
     Attributes
     ----------
     problem, candidate : str
-        The op's name, split at its last ``/``; without one the candidate has no name.
+        The op's name, split at its last ``/``; without a ``/``, the candidate has no name.
     correct : bool or None
         None where nothing was judged.
     cases, passed : int

@@ -21,10 +21,10 @@ class OpTemplate:
     op : str
         The file with the function ``load``, which is given a candidate's file.
     candidates : str
-        Glob of their files.
+        Glob of the candidates' files.
     reference : str
     triton_if, skip_if : tuple of str
-        Words of candidates that need Triton's interpreter, or cannot run here.
+        Words in a candidate that show that it needs Triton's interpreter, or cannot run here.
     taken : ImportedProblem
         The problem.
     shared : tuple of str

@@ -1,4 +1,4 @@
-"""Run the statements of a test that a comparison needs, with tensors that are given to them.
+"""Run the statements of a test that a comparison needs, on the tensors of a case.
 
 Written by ``gpuemu-flow import pytest``; needs numpy, and torch or JAX where the test does.
 """

@@ -24,8 +24,8 @@ def loaded(name: str, path: Path, *, listed: bool = False) -> ModuleType:
     Parameters
     ----------
     listed : bool
-        Enter the module in ``sys.modules`` first, as dataclasses and imports between a
-        candidate's own files need.
+        True to enter the module in ``sys.modules`` first, which dataclasses and imports between a
+        candidate's files need.
     """
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None  # noqa: S101 - the path ends in .py

@@ -93,7 +93,7 @@ def verdict(answer: Any) -> list[str]:
 
 
 def made_inputs(function: Any, arguments: Mapping[str, Any], seed: int) -> Any:
-    """Call `generate_input` with a test's arguments and a seed of ours."""
+    """Call `generate_input` with a test's arguments and the given seed."""
     seed_all(seed)
     given = dict(arguments)
     if "seed" in inspect.signature(function).parameters:
@@ -123,7 +123,7 @@ def _filled(part: Any, described: Described, given: Mapping[str, Any]) -> Any:
 
 
 def _argument(name: str, described: Described, given: Mapping[str, Any]) -> Any:
-    """Return an argument of the test, read off the axis that has its size."""
+    """Return an argument of the test: the size of its axis, or its fixed value if it has none."""
     found = described["axes"].get(name)
     if found is None:
         return described["calls"][0][name]
