@@ -32,7 +32,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def require(package: str, extra: str) -> Any:
-    """Return an installed package, imported.
+    """Import and return an installed package.
 
     Raises
     ------
@@ -194,7 +194,7 @@ class FrameworkAdapter(ABC):
     def pullback(
         self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
-        """Return the outputs of a function, and a function from their cotangents to its gradients.
+        """Return a function's outputs, and a function that turns their cotangents into gradients.
 
         Parameters
         ----------

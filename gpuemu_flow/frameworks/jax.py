@@ -84,7 +84,7 @@ def fuzz_jax_op(
     Parameters
     ----------
     client : Client or None
-        None: judge by `ref_fn`, without a daemon.
+        None to judge by `ref_fn`, without a daemon.
     run_op, op_fn : callable
         A function of arrays by name, or of one dict of them.
     ref_fn : callable, optional

@@ -63,7 +63,7 @@ def validate_model(
     device : str
         Device that the copies run on.
     dtype : str, optional
-        Dtype to which the model is converted for the time of the body.
+        Dtype to which the model is converted while the body runs.
     atol, rtol : float, optional
         Replace the tolerance measured on the copy or, for outputs narrower than float32, the
         documented one.

@@ -80,7 +80,7 @@ class TensorFlowAdapter(FrameworkAdapter):
     def pullback(
         self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
-        """Return outputs and the function of their gradients; see `FrameworkAdapter.pullback`."""
+        """Return the outputs, and a function for gradients; see `FrameworkAdapter.pullback`."""
         tf = self.module
         tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
         with tf.GradientTape(persistent=True) as tape:

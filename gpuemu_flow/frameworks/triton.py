@@ -172,7 +172,7 @@ class TritonOp:
         Raises
         ------
         ValidationError
-            Unless `raise_on_failure` is false.
+            The output did not pass, and `raise_on_failure` is true.
         """
         before = {name: array.copy() for name, array in _ADAPTER.arrays(inputs).items()}
         tensors = {n: v if isinstance(v, PLAIN) else _tensor(v) for n, v in named(inputs).items()}
