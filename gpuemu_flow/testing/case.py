@@ -216,7 +216,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
                 raise self.error
 
     def _judged(self, output: Any) -> CheckResult:
-        """Judge the value that a test passed to `check`: an error unless it is an output."""
+        """Judge the value that a test passed to `check`; a value that is no output is an error."""
         __tracebackhide__ = True
         from gpuemu_flow.client.errors import ClientError  # noqa: PLC0415
         from gpuemu_flow.runners.api import OpError  # noqa: PLC0415
