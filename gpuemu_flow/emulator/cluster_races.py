@@ -86,7 +86,7 @@ class ClusterRaces(LoggedRaces):
         self._collected[clusters] = 0
 
     def cluster_pass(self, chosen: Array) -> None:
-        """Join the clocks of threads that waited with those that their cluster arrived with."""
+        """Join the clocks of threads that waited with those that their cluster had on arrival."""
         warps = self._warps_of(chosen)[:, :, None]
         known = np.maximum(self._clock, self._published[:, None, :])
         self._clock = np.where(warps, known, self._clock)

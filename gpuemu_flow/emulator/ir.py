@@ -144,7 +144,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class KernelParameter:
-    """A kernel parameter and its place in the parameter block."""
+    """A kernel parameter and its offset and size in the parameter block."""
 
     name: str
     type: str

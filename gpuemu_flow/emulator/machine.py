@@ -174,7 +174,7 @@ class _Schedule:
                 return
 
     def _another(self, block: int) -> int:
-        """Return the basic block whose group runs in place of a waiting one, each in turn."""
+        """Return the basic block whose group runs instead of a waiting group; blocks take turns."""
         others = sorted(
             b
             for b, group in self._groups.items()

@@ -147,7 +147,7 @@ class _Flow:
         return reach
 
     def _through(self, step: Step, passes: _Passed, reach: _Reach) -> None:
-        """Add the results of a step to the registers that depend on the value, if they do."""
+        """Add the results of a step, if they depend on the value, to the registers that do."""
         base, space = step.opcode.base, step.opcode.space
         defined, used = passes
         if base == "ld" and reach.hidden and space in _HIDDEN:

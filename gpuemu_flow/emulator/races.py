@@ -33,7 +33,7 @@ _INDEPENDENT = 70
 
 
 def _sm(program: KernelProgram) -> int:
-    """Return the number of a program's target, or 1000 if the target has none."""
+    """Return the number in a program's target, 90 for ``sm_90``; 1000 if there is none."""
     digits = "".join(c for c in program.module.target.partition("_")[2] if c.isdigit())
     return int(digits) if digits else 1000
 

@@ -49,7 +49,7 @@ class SparseForm:
     selector : int
         Chooses the lanes that hold the metadata.
     ordered : bool
-        True if the indices of a group must rise.
+        True if the indices of a group must be ascending.
     """
 
     whole: MatrixForm

@@ -167,7 +167,7 @@ class TensorMap:
 
     @property
     def filling(self) -> bytes:
-        """Return the value that an element outside of the tensor reads as."""
+        """Return the bytes that a copy reads for an element outside of the tensor."""
         if not self.fill:
             return bytes(self.item)
         word = {"f16": "7fff", "bf16": "7fff", "f32": "7fffffff"}.get(self.type_name)

@@ -42,7 +42,7 @@ def flush(x: Array) -> Array:
 
 
 def canonical(x: Array) -> Array:
-    """Give NaN results the one pattern that the ISA names."""
+    """Replace each NaN by the one bit pattern that the ISA defines for NaN results."""
     if x.size and np.isnan(np.minimum.reduce(x, axis=None)):
         return np.where(np.isnan(x), _NANS[x.dtype], x)
     return x
