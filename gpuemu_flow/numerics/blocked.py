@@ -269,7 +269,8 @@ def compare_floats(
     fmt : FloatLimits or None
         Format of the output, for ulp; None = no ulp statistics.
     stop_at_failure : bool
-        Return after the first block with a failing element; the statistics are then partial.
+        True to return after the first block with a failing element; the statistics are then
+        partial.
 
     Returns
     -------

@@ -42,7 +42,7 @@ class Policy:
     shape_preserved_input : str or None
         The table form of ``shape_preserved``: the first output has the shape of this input.
     gradients : frozenset of str
-        Outputs that are gradients, of which no invariant is demanded.
+        Outputs that are gradients; no invariant is checked on them.
     """
 
     nan_policy: str = "match"

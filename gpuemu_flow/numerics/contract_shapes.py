@@ -81,7 +81,7 @@ def declared_dtype(contract: OutputContract, inputs: Arrays) -> str | None:
 
 
 def declared_dtypes(contracts: Iterable[OutputContract], inputs: Arrays) -> dict[str, str]:
-    """Return the demanded dtype of each output that has one."""
+    """Return, by output, the dtypes that the configuration demands."""
     found = {contract.name: declared_dtype(contract, inputs) for contract in contracts}
     return {name: dtype for name, dtype in found.items() if dtype is not None}
 

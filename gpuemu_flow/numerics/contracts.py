@@ -248,7 +248,7 @@ class CaseContracts:
             Index in the compared form. It has one entry, a flat position, if the output has a mask
             or `shape` is given.
         shape : tuple of int, optional
-            Shape in which the flat position counts, for an output without a mask.
+            Shape to which the flat position refers, for an output without a mask.
         """
         mask = self._mask(name)
         if index is None:
@@ -279,13 +279,13 @@ class CaseContracts:
     def with_properties(
         self, name: str, raw: Array, view: Array, exempt: NDArray[np.bool_] | None
     ) -> tuple[Array, NDArray[np.bool_] | None]:
-        """Return the array on which the invariants of an output are checked, and the exempt part.
+        """Return the array on which invariants are checked, and a mask of its exempt elements.
 
         Parameters
         ----------
         name : str
         raw, view : ndarray
-            The output itself, and as it is compared.
+            The output itself, and the output as it is compared.
         exempt : ndarray of bool or None
             Elements of the view that are exempt from invariants.
         """

@@ -35,7 +35,7 @@ _INDEX_NAMES = {-1: "column", -2: "row"}
 
 
 def moves(evidence: Evidence) -> list[Finding]:
-    """Yield findings of right values at wrong places; none if the reference is too uniform."""
+    """Find right values at wrong places; return nothing if the reference is too uniform."""
     points = evidence.finite
     if evidence.total < 4 or not len(points):
         return []

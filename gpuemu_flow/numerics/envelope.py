@@ -304,7 +304,7 @@ def _rounds_in_sight(evaluations: Evaluations, inputs: Arrays, unit: float = FIN
 
 
 def _small_integers(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Return the inputs with each float replaced by the integer nearest to four times it."""
+    """Return the inputs with each float x replaced by the integer nearest to 4 x."""
     return {
         name: np.rint(4.0 * to_float64(array)).astype(np.float32)
         if dtype_name(array.dtype) in FLOAT_LIMITS

@@ -62,7 +62,7 @@ class Evaluations:
 
     @property
     def own_format(self) -> FloatLimits | None:
-        """Return the coarsest float format among dtypes used in place of float64, else None."""
+        """Return the coarsest float format used instead of float64; None if float64 is accepted."""
         if self.takes_float64:
             return None
         if SINGLE in self._kinds:

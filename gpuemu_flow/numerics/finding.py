@@ -42,7 +42,7 @@ class Finding:
     sentence : str
         The statement for people; starts in lower case and has no full stop.
     numbers : mapping of str to JSON
-        The same as data: indices, factors, shares.
+        The statement as data: indices, factors, shares.
     likelihood : float
         Between 0 and 1: how much of the failure it explains, and how unlikely it is by chance.
     """

@@ -67,8 +67,8 @@ _moving: _Moving | None = None
 class MovedCotangents:
     """The reference, differentiated with cotangents moved by one rounding, to measure a tolerance.
 
-    Where equal cotangents cancel, the reference may give an exact 0, and a right op a rounding
-    error of the cancelled terms. Perturbed inputs do not show this error.
+    Where equal cotangents cancel, the reference may return exactly 0, while a right op returns a
+    rounding error of the cancelled terms. Perturbed inputs do not show this error.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def cotangent(
         The output's name.
     shape : tuple of int
     mask : mapping or None
-        The test of the elements that count, as `numerics.contract.Mask`; others get 0.
+        The fields of the `numerics.contract.Mask` of the elements that count; other elements get 0.
     inputs : mapping of str to ndarray
         Inputs of the call, for the mask.
     """
@@ -216,8 +216,9 @@ class Kinks:
     def _without_derivative(self, before: Array, given: Array) -> BoolArray | bool:
         """Mark gradients that may be NaN because inputs are not finite.
 
-        These are the reference's NaN, and, if an input holds NaN, the op's too: the maximum of a
-        row with a NaN has no derivative, so one op gives NaN for the row, another 1 for the NaN.
+        These are the elements that are NaN in the reference and, if an input holds NaN, those that
+        are NaN in the op. The maximum of a row with a NaN has no derivative, so that one op may
+        give NaN for the row, and another 1 for the NaN.
         """
         wide = [_as_wide(array) for array in self._inputs.values() if array.dtype.kind != "b"]
         if all(np.isfinite(array).all() for array in wide):
@@ -247,7 +248,7 @@ class Kinks:
         return self._nudges
 
     def _nudged(self, inputs64: Arrays, pair: int, sign: float) -> Arrays:
-        """Move every finite float by about a rounding; zeros by one of the median magnitude."""
+        """Move every finite float by about one rounding, and 0 by that of the median magnitude."""
         rng = SeededRng(self._seed).derive(f"gradients/{pair}")
 
         def change(values: Float64Array) -> Float64Array:

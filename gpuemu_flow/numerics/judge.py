@@ -142,7 +142,7 @@ def judge(
         Values widened without rounding.
     bound : Bound
     where : slice or ndarray of intp
-        Their flat positions in the output, for bounds that differ by element.
+        Flat positions of these elements in the output, for bounds that differ by element.
     rules : Rules
 
     Notes

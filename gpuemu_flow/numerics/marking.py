@@ -71,7 +71,7 @@ class _Stepping(Doubting):
 
 
 class _Inverting(_Casting):
-    """Divides by multiplying with the reciprocal if that overflows, as for a subnormal scale."""
+    """Multiplies by the reciprocal instead of dividing, where the reciprocal overflows."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -116,5 +116,5 @@ def stepping(inputs: Arrays, turn: int, change: float) -> tuple[dict[str, NDArra
 
 
 def inverting(inputs: Arrays, stand_in: int) -> dict[str, NDArray[Any]]:
-    """Return float32 arrays that divide by multiplying with the reciprocal if that overflows."""
+    """Return float32 arrays that multiply by the reciprocal instead of dividing if it overflows."""
     return wrapped(inputs, _Inverting, stand_in=stand_in)

@@ -1,9 +1,10 @@
 """Arithmetic with each rounding perturbed at random, to find the effect of another order.
 
 Perturbed inputs do not show errors of intermediate results: where equal results cancel, the
-reference may give an exact zero, and a right op, which adds in another order, a rounding error of
-the cancelled terms. Moving each result by its rounding shows this error (Vignes, "A stochastic
-arithmetic for reliable scientific computation", 1993; Parker, "Monte Carlo Arithmetic", 1997).
+reference may return exactly 0, while a right op, which adds in another order, returns a rounding
+error of the cancelled terms. Moving each result by its rounding shows this error (Vignes, "A
+stochastic arithmetic for reliable scientific computation", 1993; Parker, "Monte Carlo Arithmetic",
+1997).
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]
 
 
 class Doubting(_Noisy):
-    """A `_Noisy` array that also perturbs quotients which reciprocals would round differently."""
+    """A `_Noisy` array that also perturbs quotients that use of a reciprocal would change."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -189,7 +190,7 @@ def _bare64(value: Any) -> Any:
 def _in_long_double(
     ufunc: np.ufunc, method: str, operands: list[Any], options: dict[str, Any]
 ) -> Any:
-    """Return the result in long double; None where the operation has none."""
+    """Return the result in long double; None if the operation does not support that."""
     wide = [
         value.astype(np.longdouble) if getattr(value, "dtype", None) == np.float64 else value
         for value in operands

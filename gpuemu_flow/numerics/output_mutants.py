@@ -224,7 +224,7 @@ class MutationScore:
     Attributes
     ----------
     killed : dict of str to (int, int)
-        Per killed mutant, the number of cases that killed it, and of all that it applied to.
+        Per killed mutant, the number of cases that killed it, and the number to which it applied.
     survivors : tuple of Survivor
     not_applicable : tuple of str
         Mutants that changed nothing on any case; they do not count.

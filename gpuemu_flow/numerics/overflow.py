@@ -1,4 +1,4 @@
-"""Arithmetic whose sums overflow if they would in any order of their terms.
+"""Arithmetic whose sums overflow if they would in some order of their terms.
 
 Float32 ends at 3.4e38, and parts of a sum may overflow where the whole sum does not. The order of
 additions then decides between a number, an infinity and, where parts of both signs overflow, NaN.

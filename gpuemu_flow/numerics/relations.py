@@ -12,7 +12,7 @@ kind                actual is
 ``power``           a root, square, reciprocal, logarithm, exponential or magnitude of expected
 ``clamped``         expected with negative (or positive) elements as 0
 ``transposed``      expected with two axes swapped
-``reshaped``        the elements of expected in the order that they have with axes exchanged
+``reshaped``        the elements of expected in the order that swapping axes gives
 ``shifted``         the expected element one place before or behind
 ``reversed``        expected from the other end of an axis
 ``repeated``        the first tile of expected, over and over
@@ -95,7 +95,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class ObservedCase:
-    """One failing (or passing) case, as floats.
+    """One case, failing or passing, with its values as floats.
 
     Attributes
     ----------

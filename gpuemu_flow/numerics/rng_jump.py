@@ -99,7 +99,7 @@ def basis_words(count: int) -> Words:
 
 
 def step_through(words: Words) -> None:
-    """Fill the rows behind the first two, each column with the words that follow its state.
+    """Fill the rows after the first two: each column gets the words that follow its state.
 
     Two rows are computed at a time, as only the last term of a word depends on the word before it.
     """

@@ -48,14 +48,14 @@ _STRING_LITERAL = re.compile(r"""[rRuU]?(?P<quote>'|")(?P<text>[^'"\\\n]*)(?P=qu
 def shadow_source(source: str, wrap: str = "") -> str | None:
     """Return the source with float64 arithmetic turned into float32, all lines in place.
 
-    Replaced are: ``float64`` as a name, an attribute (``np.float64``, ``torch.float64``) or an
-    imported name, and ``complex128`` likewise; ``np.double`` and ``torch.double``; ``x.double()``,
-    by ``x.float()``; the string ``"float64"`` wherever it stands alone; and, where a dtype is
-    expected (``dtype=``, ``astype(...)``, ``np.dtype(...)``, ``np.zeros(n, ...)`` and their like),
-    the strings ``"double"``, ``"f8"``, ``"d"`` with an optional byte order, and the builtin
-    ``float``. Calls of numpy's functions that make float64 unless told otherwise (``np.zeros(n)``,
-    ``np.asarray(x)``, ...) become calls of those in `single`. Comments, docstrings, formatting and
-    line numbers stay.
+    These are replaced: ``float64`` as a name, an attribute (``np.float64``, ``torch.float64``) or
+    an imported name, and ``complex128`` likewise; ``np.double`` and ``torch.double``;
+    ``x.double()``, by ``x.float()``; the string ``"float64"`` wherever it stands alone; and, where
+    a dtype is expected (``dtype=``, ``astype(...)``, ``np.dtype(...)``, ``np.zeros(n, ...)`` and
+    their like), the strings ``"double"``, ``"f8"``, ``"d"`` with an optional byte order, and the
+    builtin ``float``. Calls of numpy's functions that make float64 unless told otherwise
+    (``np.zeros(n)``, ``np.asarray(x)``, ...) become calls of those in `single`. Comments,
+    docstrings, formatting and line numbers stay.
 
     Parameters
     ----------

@@ -209,7 +209,7 @@ class Spread:
         terms : int
             Largest number of terms of a sum.
         usual : float
-            The largest |x|, or 1. The part of S up to it needs no other evidence, since an
+            The largest |x|, or 1. An S up to this size needs no other evidence, since an
             intermediate result may well be as large.
         weak : bool
             True if S is at least the smaller of `usual` and the largest result.
@@ -266,7 +266,7 @@ class Spread:
         return ElementBound(allowed, self.unstable if self.unstable.any() else None)
 
     def _excuse(self, error: Float64Array, judged: BoolArray, without: ElementBound) -> Excuse:
-        """Derive the condition that excuses an op from errors drawn with rounded operands.
+        """Derive, from errors drawn with rounded operands, the condition that excuses an op.
 
         The variance is the mean over an element's binade, plus the variance of rounding the output,
         plus the square of `error`.

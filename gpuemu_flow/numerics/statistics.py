@@ -127,7 +127,7 @@ class Totals:
     ) -> None:
         """Include the largest errors of judged elements, without counting them.
 
-        `start` is the flat position of the first element, or an array with those of all elements.
+        `start` is the flat position of the first element, or an array of the positions of all.
         """
         if actual.size == 0:
             return
