@@ -41,7 +41,7 @@ MOST_PASSING = 2000
 
 @dataclass(frozen=True)
 class TriggeringFeature:
-    """A feature that tells failing cases from passing ones.
+    """A feature that distinguishes failing cases from passing ones.
 
     Attributes
     ----------

@@ -85,7 +85,7 @@ def hypotheses(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> list[Hypoth
     ----------
     facts : sequence of CaseFacts
     fails : sequence of bool
-        Tells of each of these cases whether it failed.
+        For each of these cases, True if it failed.
     """
     failed = np.asarray(fails, bool)
     options: dict[tuple[Predicate, ...], NDArray[np.bool_]] = {}

@@ -104,7 +104,7 @@ class OpSchema:
     outputs : tuple of TensorDef
         Empty when the schema does not say.
     fixed_shapes : tuple of shape
-        Whole shapes. A case with one gives it to every input. They are used in addition to the
+        Whole shapes. A case takes one of them for every input. They are used in addition to the
         shapes from the dims, or alone if there are no dims.
     derived : tuple of DerivedDim
         Each dim comes after those that it needs.

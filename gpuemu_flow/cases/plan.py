@@ -269,7 +269,7 @@ class Absences:
         Parameters
         ----------
         spec : InputSpec
-            The input as it is if it is not None.
+            The input, as it is in a case in which it is not None.
         turn : int
             The number of the case.
         alone : bool

@@ -69,7 +69,7 @@ PRIMES = (131, 67, 257, 37, 521, 1031, 19, 23, 2053, 4099, 8209)
 
 
 def is_prime(n: int) -> bool:
-    """Test `n` (below 3.3e24) for being prime, by Miller and Rabin with the first 13 primes.
+    """Tell whether `n` (below 3.3e24) is prime, by the Miller-Rabin test with the first 13 primes.
 
     Source: Sorenson and Webster, "Strong pseudoprimes to twelve prime bases", 2015.
     """
@@ -465,7 +465,7 @@ class ShapePlanner:
     def _ranked(
         self, i: int, options: tuple[int, ...], taken: set[int], salt: int | None
     ) -> list[int]:
-        """Rank the sizes of a dim, first those unlike other dims' sizes and rarely used."""
+        """Order the sizes of a dim: rarely used ones first, then those unlike other dims' sizes."""
         if len(options) < 2:
             return list(options)
         if salt is not None:

@@ -180,7 +180,7 @@ def _wide(rows: ManyRows, form: _Format) -> Array:
 
 
 def _onto_halves(values: Array, rows: ManyRows, bound: float) -> None:
-    """Round half of the rows to half steps of an int8 quantiser of each row.
+    """In half of the rows, round the values to half steps of the int8 quantiser of that row.
 
     The largest value of such a row is 127 steps, so that its scale is a power of two and a half
     step is exact: the direction in which it is rounded shows. The steps have several sizes, since
@@ -266,7 +266,7 @@ def _extremes(rows: ManyRows, form: _Format) -> Array:
 
 
 def _put_beyond_root(values: Array, rows: ManyRows, low: int, end: int) -> None:
-    """Put 2 to a power of [low, end) at a random place of about every second tensor."""
+    """Put 2 to a random power in [low, end) at a random place of about every second tensor."""
     rngs = rows.rngs.derive("beyond root")
     coins, places = rngs.gen_range(0, 2), rngs.gen_range(0, rows.count)
     powers = rngs.gen_range(low, end)
