@@ -61,10 +61,10 @@ class CubinKernel:
     Attributes
     ----------
     name : str
-        Mangled.
+        Mangled name.
     is_entry : bool
     registers : int
-        Per thread.
+        Registers per thread.
     stack_bytes, frame_bytes : int
         Stack per thread: of the whole call tree (0 with recursion), and of the function alone.
     shared_bytes : int

@@ -38,7 +38,7 @@ _NEVER_NEW = ("f64", "generic")
 
 @dataclass(frozen=True)
 class MetricChange:
-    """One figure before and after; ``percent`` is None when there was nothing before."""
+    """One figure before and after; ``percent`` is None if one is unknown, or the old one is 0."""
 
     metric: str
     old: float | None

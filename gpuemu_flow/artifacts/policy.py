@@ -16,7 +16,7 @@ class KernelPolicy:
     Attributes
     ----------
     max_registers : int
-        Per thread.
+        Registers per thread.
     max_spills : int
         Spill instructions, loads and stores together.
     max_spill_bytes : int or None

@@ -44,7 +44,7 @@ class KernelUsage:
         Stack of the whole call tree, per thread.
     spill_store_bytes, spill_load_bytes : int
     shared_bytes : int
-        Static, per block, without the part that the system reserves.
+        Static shared memory per block, without the part that the system reserves.
     """
 
     name: str
