@@ -61,7 +61,7 @@ class Discovery:
     environ : mapping
         Variables that programs inherit.
     ignored : iterable of Path
-        Folders that are the tool's own: the cache.
+        Folders whose files are no inputs: the cache of this tool.
     staging : Path, optional
         Folder for the file of a `FileClock`.
     """
@@ -336,7 +336,7 @@ class Discovery:
         return sorted(found)
 
     def _moved_by(self, names: Discovered, since: int, unchanged: Unchanged) -> list[str]:
-        """Return the inputs that were written to since a time, given a state that is still true."""
+        """Return the inputs that were written to since a time; `unchanged` is the present state."""
         times, link_times = unchanged.times(), unchanged.link_times()
         exist = unchanged.existing()
         found = [name for name in names.files if times.get(self.path(name), -1) >= since]
@@ -419,7 +419,7 @@ def _place(name: str) -> tuple[int, str]:
 
 
 def grouped(names: Discovered) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield the inputs of a set as parts of keys name them: kind, name, and members of that kind.
+    """Yield the kind, the name and the members of each input of a set, as parts of keys.
 
     A name has several members only if one package is installed in several places.
     """

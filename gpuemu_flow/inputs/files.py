@@ -45,7 +45,7 @@ def _stamp(status: os.stat_result) -> Stamp:
 
 
 def is_settled(stamp: Stamp, now: int) -> bool:
-    """Tell whether a stamp seen at a time in ns will differ after any later change."""
+    """Tell whether a stamp, seen at the time `now` in ns, will differ after any later change."""
     return now - max(stamp[:2]) > _SETTLED_NS
 
 

@@ -24,7 +24,7 @@ MOST_NAMES = 8
 
 @dataclass
 class Needed:
-    """Facts besides file contents that must be unchanged for all sets to be current.
+    """What must be unchanged, besides the contents of files, for all sets to be current.
 
     Attributes
     ----------

@@ -71,10 +71,10 @@ def is_of_a_session(name: str) -> bool:
 def variable_digest(environ: "Mapping[str, str]", name: str) -> str:
     """Return a digest of the value of a variable, or of several that a pattern names.
 
-    ``OMP_*`` names the variables with this beginning, and ``*`` all but those of sessions. Both
-    mean only variables that reach every program; a second star, as in names from the configuration,
-    lifts this limit. The digest of a variable that is not set is `UNSET`. The value itself, which
-    may be a secret, is never stored.
+    ``OMP_*`` names the variables with this beginning, and ``*`` all variables except those of
+    sessions. Only variables that reach every program count, unless there is a second star, as in
+    names from the configuration. The digest of a variable that is not set is `UNSET`. The value
+    itself, which may be a secret, is never stored.
     """
     begin, star, _ = name.partition(ALL_VARIABLES)
     if star:
@@ -177,8 +177,8 @@ def render(
     variables : mapping of str to str
         `variable_digest` of the environment variables that programs read.
     looks : mapping of absolute path to str
-        `look_of` each path that programs asked for, with its size where that is known, and of each
-        path that the configuration expects.
+        `look_of` for each path that programs looked at (with its size if that is known), and for
+        each path that the configuration expects.
     own : mapping of absolute path to stamp
         Folders of the cache, none of which may be a link.
     workers : bool
