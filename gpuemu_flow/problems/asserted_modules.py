@@ -20,13 +20,13 @@ _RESERVED = ("adapters", "asserted")
 
 @dataclass
 class LocalModules:
-    """The modules beside one file of tests, which are no installed packages.
+    """The modules beside one file of tests that are not installed packages.
 
     Attributes
     ----------
     file : Path
     root : Path
-        The folder that was given. Modules are looked for in it, and in the folders above the file
+        The folder that is imported. Modules are looked for in it, and in the folders above the file
         that belong to the project.
     found : dict of str to bytes
         Files by their path in the workspace.
@@ -65,7 +65,7 @@ class LocalModules:
         return text
 
     def mention(self, text: str, word: str) -> bool:
-        """Tell whether a word occurs in a program or in a package beside it that it imports."""
+        """Tell whether a word occurs in a program, or in a local module that it imports."""
         sought = re.compile(rb"\b" + word.encode() + rb"\b")
         if sought.search(text.encode()):
             return True

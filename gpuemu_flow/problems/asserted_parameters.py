@@ -1,4 +1,4 @@
-"""Sort a test's parameters: sizes, dtypes, scalars, implementations or a choice."""
+"""Classify a test's parameters: sizes, dtypes, scalars, implementations or a choice."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _parameter(name: str, nodes: list[ast.expr], expander: Expander) -> Paramete
 
 
 def _local_sizes(node: ast.FunctionDef) -> dict[str, int]:
-    """Return the integers, by name, that a test assigns once in a statement with a large one."""
+    """Return the integers, by name, from assignments of large integers to names set once."""
     found: dict[str, int] = {}
     stored = [
         one.id

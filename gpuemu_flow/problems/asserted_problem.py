@@ -422,7 +422,7 @@ def _input(made: MadeTensor, parameters: Parameters, dims: AbstractSet[str]) -> 
 
 
 def _end(value: Json, parameters: Parameters, dims: AbstractSet[str]) -> Json:
-    """Return a bound of a range, evaluated at the smallest sizes unless it names only dims."""
+    """Return a bound of a range, evaluated at the smallest sizes if names in it are no dims."""
     if not isinstance(value, str):
         return value
     tree = ast.parse(value, mode="eval")

@@ -105,7 +105,7 @@ class _Ops:
     taken: list[ImportedProblem] = field(default_factory=list)
 
     def add(self, line: int, table: Mapping[str, Json]) -> None:
-        """Add one op, or add the reason why it cannot be taken to `left`."""
+        """Add one op; if it cannot be taken, add the reason to `left`."""
         name = str(table.get("name", ""))
         where = f"{self.config}:{line}: {name or 'an op'}"
         try:

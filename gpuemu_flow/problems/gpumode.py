@@ -158,7 +158,7 @@ def _ask(prober: Prober, arguments: Mapping[str, Json], *, check: bool = False) 
 
 
 def _wanted(tests: Sequence[Mapping[str, Json]], name: str, options: Options) -> tuple[int, ...]:
-    """Return an argument's sizes in the tests, and more odd sizes if the tests have odd ones."""
+    """Return an argument's sizes in the tests, and further odd sizes if the tests have odd ones."""
     theirs = [test[name] for test in tests if type(test.get(name)) is int]
     sizes = {halved(value, _CAPS[0]) if options.small else value for value in theirs}
     if any(value % 2 for value in theirs if value > 1):

@@ -69,7 +69,8 @@ class Argument:
     dtype : str
     floating : bool
     low, high : float or None
-        The least and the largest value seen; of integers drawn by ``randint``, its bounds.
+        The least and the largest value seen; for integers drawn by ``randint``, the bounds of the
+        draw.
     kind : str
         Kind of the values, as `docs/inputs.md` names it.
     part : str

@@ -129,7 +129,7 @@ def vary(
     Parameters
     ----------
     wanted : mapping of str to (tuple of int), optional
-        The sizes to try of each constant; by default 1, odd sizes, and some near the constant.
+        The sizes to try for each constant; by default 1, odd sizes, and some near the constant.
     """
     axes: list[list[int | str]] = [list(shape) for shape in about.shapes]
     dims: dict[str, tuple[int, ...]] = {}

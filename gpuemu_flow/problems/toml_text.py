@@ -56,7 +56,7 @@ def workspace_text(
     ops : sequence of OpTemplate
     cases : int
     hidden : sequence of str
-        Paths of files that no candidate may read: the problems' own, with their references, and
+        Paths of files that no candidate may read: those of the problems, including references, and
         those that candidates were copied from.
     apart : sequence of str
         Globs of candidates' files: no candidate may read another one's file.

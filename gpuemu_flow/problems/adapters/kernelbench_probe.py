@@ -173,7 +173,7 @@ def describe(value: Any, name: str, drawn: DrawnBounds) -> dict[str, Any]:
 
 
 def structure(value: Any) -> tuple[str, str]:
-    """Return the kind of an argument's values, and the triangle that all non-zero ones are in."""
+    """Return the kind of an argument's values, and the triangle that holds all non-zero ones."""
     if value.dim() >= 1 and value.shape[-1] > 1 and bool((value >= 0).all()):
         sums = value.sum(-1)
         if bool(((sums - 1).abs() < 1e-4).all()):

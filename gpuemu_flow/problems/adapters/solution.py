@@ -25,7 +25,7 @@ class SolutionError(Exception):
 
 @dataclass(frozen=True)
 class Solution:
-    """A solution as its file has it.
+    """The content of a solution's file.
 
     Attributes
     ----------
