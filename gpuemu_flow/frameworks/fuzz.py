@@ -28,7 +28,7 @@ CASES: Mapping[str, Any] = {
 
 
 class FuzzOutcome(Mapping[str, Any]):
-    """The result of fuzzing with a framework's own checks; each value is attribute and key.
+    """The result of fuzzing with a framework's own checks; values can be read by attribute or key.
 
     ``total``, ``passed``, ``failed``, ``inconclusive``, ``seed``; ``unjudged``, the share of all
     output elements without a verdict, and ``reason``, an explanation if the whole is inconclusive;

@@ -42,7 +42,7 @@ _context = plain_context(ADAPTER)
 def validate_jax(*args: Any, **kwargs: Any) -> Any:
     """Validate the output of an op; arguments as in `pytorch.validate_pytorch`.
 
-    Python scalars among the inputs (``"axis": -1``) travel as 0-d tensors. With
+    Python scalars among the inputs (``"axis": -1``) are sent as 0-d tensors. With
     ``check_backward=True`` the gradients put into ``context["grad_inputs"]`` are judged, too.
     """
     return dispatch(_context, _fill, args, kwargs)

@@ -61,7 +61,7 @@ class JAXAdapter(FrameworkAdapter):
     def compute_gradient(
         self, function: Callable[..., Any], inputs: Inputs, argnums: Any = None
     ) -> Any:
-        """Return the gradients of the summed outputs: by name, or a list for a sequence of inputs.
+        """Return gradients of the summed outputs: a mapping for inputs by name, else a list.
 
         Parameters
         ----------

@@ -72,7 +72,7 @@ class TensorFlowAdapter(FrameworkAdapter):
         return tf.Variable(tensor) if requires else tf.convert_to_tensor(tensor)
 
     def compute_gradient(self, tape: Any, output: Any, inputs: Inputs) -> Any:
-        """Return the gradients on a tape: by name, or a list for a sequence of inputs."""
+        """Return gradients by a tape: a mapping for inputs by name, else a list."""
         values = named(inputs)
         found = tape.gradient(output, list(values.values()))
         return dict(zip(values, found, strict=True)) if isinstance(inputs, Mapping) else found
