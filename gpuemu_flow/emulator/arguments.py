@@ -125,7 +125,7 @@ def _read_file(name: str, path: str) -> Array:
         reason = error.strerror or str(error)
         raise bad_argument(f"{name}: {path} cannot be read: {reason}") from None
     except (ValueError, EOFError):
-        # Not in numpy's words: of an array of objects they advise to unpickle the file.
+        # numpy's own message would advise to unpickle a file that holds an array of objects.
         text = f"{name}: {path} is no .npy file of numbers, but damaged, pickled or another kind"
         raise bad_argument(text, _SAVED) from None
     if not isinstance(data, np.ndarray) or data.dtype.kind not in _KINDS or data.dtype.names:

@@ -18,7 +18,7 @@ Dimensions = tuple[int, int, int]
 
 ALONE: Dimensions = (1, 1, 1)
 MAX_CLUSTER = 16
-"""Most blocks of a cluster: 8 by the programming guide, 16 if a kernel allows a larger one."""
+"""Largest number of blocks of a cluster; above 8, a kernel must allow it on a GPU."""
 
 RANK_AT = 24
 OFFSET = (1 << RANK_AT) - 1

@@ -101,7 +101,7 @@ def _short(text: str) -> str:
 
 _SPACES = ("global", "shared", "local", "const", "param")
 _WHOLE = ("order", "trap", *DOUBTS)
-"""Checks whose words say all."""
+"""Checks whose messages are complete without the instruction."""
 
 
 def show_index(index: tuple[int, int, int]) -> str:

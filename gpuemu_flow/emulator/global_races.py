@@ -67,7 +67,7 @@ class GlobalRaces:
         self._written = BlockTrace(cells)
         # Two readers of each cell: a later writer is a different block than at least one of them.
         self._reads = [BlockTrace(cells) for _ in range(2)]
-        # Accesses that atomics and others of their kind may meet at any time.
+        # Strong accesses, which may meet atomics and other strong accesses at any time.
         self._strong_written = BlockTrace(cells)
         self._strong_reads = [BlockTrace(cells) for _ in range(2)]
         self._met_strong = False

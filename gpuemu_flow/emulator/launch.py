@@ -177,7 +177,7 @@ class Kernel:
         order : sequence of int or None
             Linear block numbers in the order in which they run; None for ascending.
         warps_reversed : bool
-            Let the last warp of a block act before the others; always runs with numpy.
+            True to let the last warp of a block act before the others; always runs with numpy.
         backend : str
             ``numpy``; ``c``, with numpy where C cannot run (the result's note gives the reason);
             or ``auto``: C for large launches if there is a compiler and both give the same bits.

@@ -83,7 +83,7 @@ class Mbarriers(Asynchronous):
             lanes = np.flatnonzero(active)
             other = np.zeros(self.full.size, bool)
             other[lanes[there != lanes // self.width]] = True
-            if other.any():  # the blocks that wait there see what these have written
+            if other.any():  # blocks that wait see what these threads wrote
                 self.global_races.signal(self, other.reshape(self.full.shape), releases=True)
         old = self.atomic(space, form, address, (wide, nbytes), mask, step)
         many = active & (mbarrier.pending(old) < wide)

@@ -12,7 +12,7 @@ from gpuemu_flow.emulator.launch import choose_entry, read_entries
 from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_SITES = 4
-"""Most places at which one kind of bug is planted in a kernel; they are spread over it."""
+"""Largest number of places where one kind of bug is planted; they are spread over the kernel."""
 
 _COMPARED = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt"}
 _INTEGERS = frozenset({"s16", "u16", "s32", "u32", "s64", "u64"})

@@ -22,7 +22,7 @@ ORDERS_NOTHING = "; a volatile or relaxed access orders nothing, so the value de
 """Words added to a finding about two strong accesses."""
 
 RELEASES = frozenset({"release", "acq_rel"})
-"""Modifiers of accesses that hand on what their thread did before."""
+"""Modifiers of accesses that publish what their thread did before."""
 
 _ALWAYS = frozenset({"acquire", "mmio"})
 _ATOMICS = frozenset({"atom", "red"})
@@ -147,7 +147,7 @@ class _Flow:
         return reach
 
     def _through(self, step: Step, passes: _Passed, reach: _Reach) -> None:
-        """Add the results of a step, if they depend on the value, to the registers that do."""
+        """Add a step's results to the dependent registers, if the step depends on the value."""
         base, space = step.opcode.base, step.opcode.space
         defined, used = passes
         if base == "ld" and reach.hidden and space in _HIDDEN:

@@ -13,7 +13,7 @@ from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.emulator.wgmma import WarpGroups
 
 MAX_PRINTED = 1 << 20
-"""Most characters that are kept of the output of one launch."""
+"""Largest number of characters that are kept of the output of one launch."""
 
 MAX_TEXT = 4096
 _DIRECTIVE = re.compile(

@@ -19,7 +19,7 @@ from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.quick_dataclass import dataclass
 
 MOST_LANES = 1 << 22
-"""Most lanes of logged accesses; beyond it, each access of an interval is checked when made."""
+"""Limit on lanes of logged accesses; beyond it, each access of an interval is checked when made."""
 
 
 @dataclass

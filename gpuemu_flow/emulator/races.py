@@ -62,7 +62,7 @@ class SharedRaces:
         self._size = cells
         self._written = _Trace(cells)
         self._reads = (_Trace(cells), _Trace(cells))
-        # Accesses that atomics and others of their kind may meet at any time.
+        # Strong accesses, which may meet atomics and other strong accesses at any time.
         self._strong: tuple[_Trace, tuple[_Trace, _Trace]] | None = None
         self._made_flags: FlagOrder | None = None
 

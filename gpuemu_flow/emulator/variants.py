@@ -19,7 +19,7 @@ from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_SINGLE = 12
-"""Most instructions that are tried one by one; if there are more, only all together are tried."""
+"""Largest number of instructions tried one by one; more are only tried all together."""
 
 DRAWS = 4
 """Number of executions with perturbed results of approximate instructions: all rounded up, all

@@ -25,7 +25,7 @@ FLAGS = (
 )  # fmt: skip
 COMPILE_SECONDS = 120
 KEPT_LIBRARIES = 200
-"""Most libraries that the cache holds; the least recently used are removed first."""
+"""Largest number of libraries that the cache holds; the least recently used are removed first."""
 
 _FEATURES = (("fma", "-mfma"), ("f16c", "-mf16c"), ("popcnt", "-mpopcnt"), ("bmi2", "-mbmi2"))
 _DIGEST = 32

@@ -15,7 +15,7 @@ from gpuemu_flow.emulator.state import KernelLaunch
 from gpuemu_flow.emulator.types import WARP, Array
 
 CHUNK = 1 << 15
-"""Most blocks that one call of C runs, so that an interrupt is noticed between calls."""
+"""Largest number of blocks per call of C, so that an interrupt is noticed between calls."""
 
 _PAD = 64
 

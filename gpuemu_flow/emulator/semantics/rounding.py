@@ -41,7 +41,7 @@ def to_odd(value: Array, error: Array) -> Array:
         return value
     away = (error > 0) == (value > 0)
     stepped = np.where(away, bits + _ONE, bits - _ONE)
-    crossing = value == 0  # the exact value is tiny: nothing here is that small
+    crossing = value == 0  # the exact value would be smaller than any that occurs
     return np.where(wrong & ~crossing, stepped, bits).view(np.float64)
 
 
