@@ -310,7 +310,7 @@ class _FloatComparison:
         if positions is None:
             return BlockedOutcome(self._totals, self._judge_all())
         prover = make_prover(self._bound, self._actual, self._expected)
-        every = -(-count // FULL_EXTREMES)  # of so many blocks, one is searched for extremes
+        every = -(-count // FULL_EXTREMES)  # one of this many blocks is searched for extremes
         size = BLOCK_BYTES // 8 if prover is None else prover.block
         for start, block_a, block_e in paired_blocks(self._actual, self._expected, size):
             extremes = start // size % every == 0

@@ -351,7 +351,7 @@ def _holds(claim: Claim, seen: Sequence[LabelledUnits]) -> bool:
     if any(
         fits is False and each.chosen and each.passed for fits, each in zip(told, seen, strict=True)
     ):
-        return False  # what was chosen to fail does not
+        return False  # a case that was chosen to fail has passed
     showing = sum(_shows(claim, each) for each in seen)
     if 2 * told.count(True) < showing or told.count(False) > max(1, len(told) // 8):
         return False

@@ -17,7 +17,7 @@ GRADIENT_PREFIX = "d/d"
 PARAMETERS = "self"
 """Stands for all parameters of a module among the inputs whose gradients are wanted.
 
-One of them is written as the module itself writes it: ``self.weight``.
+A single parameter is written as ``self.weight``.
 """
 
 

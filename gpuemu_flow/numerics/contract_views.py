@@ -21,7 +21,7 @@ Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 
 MOST_PAIRED = 2048
-"""Most rows of floats that are paired by distance; more are sorted and then paired in order."""
+"""Largest number of rows of floats paired by distance; more are sorted and paired in order."""
 
 
 def mask_of(mask: Mask, inputs: Arrays, shape: tuple[int, ...]) -> NDArray[np.bool_]:
@@ -223,7 +223,7 @@ def distances(values: Array, expected: Array) -> Array:
         size = np.abs(wanted)
         gap = np.abs(wide - wanted)
         infinite = np.isinf(wide)
-        far = np.where(np.isnan(wide) & ~infinite, np.nan, -np.inf)  # from what is not finite
+        far = np.where(np.isnan(wide) & ~infinite, np.nan, -np.inf)  # from a non-finite value
         unlike = np.where(np.isfinite(size), size + gap, far)
         result = np.where(wide == wanted, size, unlike)
         result = np.where(infinite & np.isinf(wanted), np.inf, result)

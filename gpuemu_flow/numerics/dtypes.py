@@ -16,7 +16,7 @@ from gpuemu_flow.types import COMPLEX, DTYPES, canonical_dtype
 ML_DTYPES_NAMES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 _FLOAT64 = np.dtype(np.float64)
 _REMEMBERED = 256
-"""Dtypes whose names are remembered: each case asks for a dozen."""
+"""Number of dtypes whose names are cached: each case asks for a dozen."""
 _KIND_LETTERS = {"float": "f", "int": "i", "uint": "u", "bool": "b"}
 _NAMES_BY_KIND = {
     (_KIND_LETTERS[d.kind], d.itemsize): d.name

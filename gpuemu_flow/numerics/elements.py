@@ -22,10 +22,10 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 ELEMENT, ROW = "element", "row"
 SEVERELY = (8.0, 100.0)
-"""Multiples of a wrong element's least error above which it is severely and most severely wrong."""
+"""Multiples of the least error of a wrong element, above which it is severely wrong, by degree."""
 
 CLEARLY = 5.0
-"""Multiple of a right element's largest error above which one is wrong; between, it is neither."""
+"""Multiple of the largest relative error of right elements, above which an element is wrong."""
 
 ROW_ROUNDING = 0.5
 DOUBTFUL = 1e-2

@@ -227,7 +227,7 @@ class Kinks:
         return unknown | np.isnan(given) if any(np.isnan(a).any() for a in wide) else unknown
 
     def _usual(self, name: str) -> float:
-        """Estimate the size of the terms that a gradient sums, from its elements and from y / x."""
+        """Estimate the size of the terms that a gradient sums, from it and from output / input."""
         outputs = [array for n, array in self._expected.items() if not is_gradient(n)]
         values = self._inputs.get(input_of(name))
         largest = 0.0 if values is None else _largest(values)

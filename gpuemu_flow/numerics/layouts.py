@@ -32,11 +32,11 @@ from gpuemu_flow.types import Shape
 
 Array = NDArray[Any]
 
-ALIGNMENT = 64  # bytes; of every layout but `offset`, and of the guard zones' size
+ALIGNMENT = 64  # bytes; for the start of every layout but `offset`, and the size of guard zones
 ELEMENT_STEP = 2  # `strided`: distance of neighbours in a row, in elements
 ROW_GAP = 3  # `strided`: further elements after each row, matrix, ...; odd, so that pitches are odd
 GUARD_BYTES = 4096
-LONGEST_ROW = 1 << 16  # bytes of one row that a guard zone is extended by at most
+LONGEST_ROW = 1 << 16  # largest number of bytes by which a row extends a guard zone
 
 # Little-endian bit patterns. Each float's is a quiet NaN that no arithmetic produces.
 SENTINELS: dict[str, bytes] = {

@@ -27,8 +27,7 @@ from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.spread import HEADROOM, Spread
 
 GROWN = 2
-"""Number of evaluations of the twin on magnitudes that have grown, besides the one on |x|
-itself."""
+"""Number of evaluations on magnitudes that have grown, besides the one on |x| itself."""
 
 FEW_BITS = 2.0**-140
 """Magnitude below which a float32 has at most nine bits: a product with 1.5 is rounded much."""
@@ -51,7 +50,7 @@ NOISY = 4
 makes three times as many."""
 
 STEPPED = 8
-"""Number of the first rounding operations of which each is moved up and down by itself."""
+"""Number of rounding operations, from the first on, that are moved up and down one at a time."""
 
 ROUNDED = 5
 """Number of draws in which intermediate results are rounded at random."""

@@ -46,7 +46,7 @@ class _Noisy(Single):
             exact = call(*map(_wide, plain), **{k: _wide(v) for k, v in options.items()})
             summed = ufunc in (np.add, np.subtract) and method != "__call__"
             if summed and not np.array_equal(result, exact, equal_nan=True):
-                # In another order each partial sum is rounded otherwise.
+                # In another order, each partial sum is rounded differently.
                 result = call(self._moved(plain[0]), *plain[1:], **options)
             result = self._moved(result, exact)
         return self._into(out, result, "unsafe")

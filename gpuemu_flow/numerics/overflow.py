@@ -48,7 +48,7 @@ class _Overflowing(Single):
         call = getattr(ufunc, method)
         result = call(*plain, **options)
         if getattr(result, "dtype", None) == np.float32:
-            options.pop("dtype", None)  # of the result: what it may be is computed in float64
+            options.pop("dtype", None)  # `_overflowed` computes in float64
             terms, places = (plain[:1], plain[1:]) if sums else (plain, [])
             result = _overflowed(result, lambda *a: call(*a, *places, **options), terms)
         return self._into(out, result, "unsafe")

@@ -86,7 +86,7 @@ def _operands(node: ast.AST) -> Iterator[ast.expr]:
             given = node.args[-2:]
         elif name in _OPERANDS:
             if isinstance(node.func, ast.Attribute):
-                yield node.func.value  # x.dot(y): a module that stands there is no array, and stays
+                yield node.func.value  # x.dot(y), where x may be a module: modules are not wrapped
             given = node.args[slice(*_OPERANDS[name])]
         else:
             return

@@ -251,7 +251,7 @@ def _overread(
 
     sentence = f"actual counts one element beyond the end of {dim}: the first of the next row"
     yield Relation("overread", dim, "1", sentence), make
-    if not inside:  # a mean that divides by what it should have counted
+    if not inside:  # a mean may still divide by the right number
         size = seen.dims[dim]
         yield (
             Relation("overread", dim, "1, not divided by", sentence),

@@ -14,7 +14,7 @@ from gpuemu_flow.numerics.relations_inputs import CUT_TILES, Ask
 from gpuemu_flow.quick_dataclass import dataclass
 
 FILLED = 0.5
-"""Share of a place that has to be wrong for the place to be what is wrong."""
+"""Share of the elements of a place that must be wrong if the bug is that place."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ NIBBLES = STATE_BITS // 4
 SCALAR_LIMIT = 24  # up to it, stepping in Python beats the fixed cost of a look-up
 PREFIX = 1024  # words that one look-up yields
 GROUP_LANES = 500  # lanes placed by one look-up
-PRODUCT_COLUMNS = 256  # of a product at a time, so that its tables stay in the cache
+PRODUCT_COLUMNS = 256  # computed at a time, so that the tables stay in the cache
 
 SHIFT_23, SHIFT_17, SHIFT_26 = (np.array(s, dtype=np.uint64) for s in (23, 17, 26))
 

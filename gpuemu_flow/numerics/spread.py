@@ -40,7 +40,7 @@ It does not grow with the length of sums: each operand is rounded once, and the 
 as the op."""
 
 ACCOUNTED = 16.0
-"""Largest factor by which the magnitudes may exceed the measured error's share; see `Spread`."""
+"""Factor by which S may exceed what the measured error supports; see `Spread._accounted`."""
 
 
 class Spread:

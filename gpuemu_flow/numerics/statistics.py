@@ -67,10 +67,10 @@ class Totals:
 
     count: int = 0
     judged: int = 0
-    finite: int = 0  # judged by a finite expected value
+    finite: int = 0  # judged, with a finite expected value
     nan: int = 0  # expected to be NaN, and right
     failing: int = 0
-    failing_values: int = 0  # output not NaN, and not right but for a strict policy
+    failing_values: int = 0  # failing, but neither as NaN nor by a strict policy alone
     failing_nan: int = 0
     failing_inf: int = 0
     first_nan: int | None = None
