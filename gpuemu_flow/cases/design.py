@@ -55,7 +55,7 @@ class Combination(NamedTuple):
     target: int | None
 
 
-Feature = tuple[str, str | int | None, str]  # what kind of pair or single, and its members
+Feature = tuple[str, str | int | None, str]  # kind of pair or single feature, and its members
 
 
 class Designer:

@@ -36,7 +36,7 @@ MOST_PAIRED = 24
 """Number of conditions with the fewest exceptions that are paired with all others."""
 
 MOST_PASSING = 2000
-"""Most passing cases that are compared."""
+"""Largest number of passing cases that are compared."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _pairs(holders: dict[Condition, set[int]]) -> dict[Conditions, int]:
 
 
 def _preferred(options: dict[Conditions, int], slack: int) -> Conditions | None:
-    """Choose, among options with nearly the fewest exceptions, one of the likeliest kind."""
+    """Choose one of the likeliest kind among options with nearly the fewest exceptions."""
     if not options:
         return None
     enough = min(options.values()) + slack

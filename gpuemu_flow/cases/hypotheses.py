@@ -49,8 +49,8 @@ class Hypothesis:
     chance : float
         The p-value of Fisher's exact test, corrected for the number of conditions; at most 1.
     tried : int
-        Factor of the correction: the number of single conditions that differ on the cases, plus
-        that of all possible bounds; for a pair, the number of pairs of these.
+        The number of conditions by which the correction multiplies: all single conditions that
+        differ on the cases, and all possible bounds; for a pair, the number of pairs of these.
     """
 
     predicates: tuple[Predicate, ...]

@@ -17,7 +17,7 @@ from gpuemu_flow.types import DTYPES, Case
 
 MOST_ROWS = 4096
 MOST_COLUMNS = 4096
-"""Most rows, and most elements of a row, that are measured."""
+"""Largest numbers of rows, and of elements of a row, that are measured."""
 
 
 def facts_of(case: Case) -> CaseFacts:

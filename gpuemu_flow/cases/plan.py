@@ -37,7 +37,7 @@ from gpuemu_flow.types import (
 from gpuemu_flow.value_rules import ABSENT, RAGGED, SCALAR, Bound, strategies_of
 
 DESIGNED = 24
-ENDED = 2  # cases of an input and range, the first ones, that have its ends for certain
+ENDED = 2  # first cases with a range of an input in which its ends surely occur
 ABSENT_EVERY = 3  # an optional input is None in one of so many cases
 BLOCK = 8  # the designed set is ordered by size inside blocks of this many cases
 
@@ -175,7 +175,7 @@ def _with_ends(
     if ended[found] >= ENDED or kind == "bool" or 0 in spec.shape:
         return spec
     if rule is not None and (rule.kind or rule.concerns_whole):
-        return spec  # its strategies see to that
+        return spec  # its strategies draw the ends
     bounds = (spec.low, spec.high, *((rule.low, rule.high) if rule else ()))
     bounded = any(bound is not None for bound in bounds)
     free = kind != "float" and tensor.strategy is None and not (rule and rule.values)
@@ -306,7 +306,7 @@ def inputs_of(
     """
     strategy, layout, target = combination.strategy, combination.layout, combination.target
     if strategy == companion and layout == "contiguous":
-        target = None  # the other inputs would be no different
+        target = None  # the other inputs would be drawn in the same way
     ragged = any(tensor.rule and tensor.rule.kind in RAGGED for tensor in schema.inputs)
     inputs = []
     for position, (tensor, shape) in enumerate(zip(schema.inputs, sizes.shapes, strict=True)):

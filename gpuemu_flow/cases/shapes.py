@@ -55,15 +55,15 @@ LARGE = 2**20
 HUGE = 2**24
 LISTED = 2**30
 
-MOST_PAIRS = 32  # of dims that are made equal
-TRIED = 16  # sizes of a dim, before its least one is taken
-MIXED = 2  # sizes of each class that a dim which a case is not about takes
+MOST_PAIRS = 32  # pairs of dims that are made equal
+TRIED = 16  # sizes of a dim that are tried before its smallest one is taken
+MIXED = 2  # sizes of each class that a dim takes while another one is the focus
 FEW = 8  # a range of no more sizes than this is the list of them
 SAME_SIZES = (33, 17, 7, 64, 127, 5, 4, 3, 2)
 SMALL_SIZES = (3, 2, 5, 8, 12, 20, 33)
 TAIL_SIZES = (3, 5, 7, 9, 11, 13, 15)
 POWERS = (64, 16, 128, 32, 256, 4, 8, 512, 1024, 2048, 4096, 8192, 2)
-FAR = 2**14  # the last of several tiles is met below it, and a case takes no time to speak of
+FAR = 2**14  # has the last of several tiles in most kernels, and still takes little time
 FAR_CLASSES = ("pow2_plus_1", "prime")
 PRIMES = (131, 67, 257, 37, 521, 1031, 19, 23, 2053, 4099, 8209)
 
