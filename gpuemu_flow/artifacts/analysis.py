@@ -15,7 +15,7 @@ from gpuemu_flow.artifacts.ptx.opcode import Opcode
 from gpuemu_flow.artifacts.ptx.operands import split_operands
 
 MAX_FINDINGS = 20
-"""Most findings that one rule reports per kernel; the last one sums up the rest."""
+"""Largest number of findings that one rule reports per kernel; the last one sums up the rest."""
 
 _CALLED = re.compile(r"(?:\([^()]*\)\s*,\s*)?([A-Za-z_$%][\w$%]*)", re.ASCII)
 

@@ -8,7 +8,7 @@ from gpuemu_flow.artifacts.ptx.model import Body, LaunchBounds
 from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_TABLE_BITS = 1_000_000_000
-"""Most blocks times registers live between blocks (125 MB); larger bodies get no estimate."""
+"""Limit on blocks times registers live between blocks (125 MB); larger bodies get no estimate."""
 
 REGISTERS_PER_BLOCK = 65_536
 MAX_REGISTERS_PER_THREAD = 255

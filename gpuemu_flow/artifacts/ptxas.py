@@ -28,7 +28,7 @@ _LAUNCH_BOUNDS = re.compile(
 )
 _UNSUPPORTED_VERSION = re.compile(r"Unsupported \.version")
 MAX_MESSAGES = 50
-"""Most messages of one run that are kept."""
+"""Largest number of messages of one run that are kept."""
 
 
 @dataclass

@@ -16,7 +16,7 @@ ReadSource = Callable[[str], bytes | None]
 _COMMENT = re.compile(rb"(?://|#)[ \t]*gpuemu:[ \t]*allow\b[ \t]*([\w-]*)[ \t]*([^\r\n]*)")
 _COMMENT_LINE = re.compile(rb"\s*(?://|#|/\*|\*)")
 MAX_COMMENTS = 10_000
-"""Most comments that are read per file."""
+"""Largest number of comments that are read per file."""
 
 
 @dataclass(frozen=True)

@@ -299,7 +299,7 @@ def run_tool(
     environment : mapping, optional
         The whole environment of the program.
     max_output : int
-        Most bytes of standard output, and of standard error.
+        Largest number of bytes of standard output, and of standard error.
     cancel : threading.Event, optional
         Stops the program when set.
 

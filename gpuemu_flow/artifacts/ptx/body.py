@@ -12,7 +12,7 @@ MAX_PROBLEMS = 50
 """After so many diagnoses the rest of a body, or of a file, is not read."""
 
 MAX_INSTRUCTIONS = 2_000_000
-"""Most instructions of a function, to bound memory; a published package has up to 60,000."""
+"""Limit on a function's instructions, to bound memory; a published package has up to 60,000."""
 
 MAX_DEPTH = 200
 """Deepest nesting of scopes; inline assembly needs two or three levels."""
