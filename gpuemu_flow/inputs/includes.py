@@ -12,7 +12,7 @@ _INCLUDE = re.compile(
 _FOLDER_OPTIONS = ("-I", "--include-path", "-isystem", "--system-include")
 _FILE_OPTIONS = ("-include", "--pre-include")
 MAX_FILES = 10_000
-"""Most files of one closure, more than any kernel's source includes."""
+"""Largest number of files of one closure, more than any kernel's source includes."""
 
 
 def include_closure(start: Path, flags: Iterable[str], root: Path) -> list[str]:

@@ -19,7 +19,7 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Json
 
 MOST_NAMES = 8
-"""Most names looked for in one folder that are watched one by one."""
+"""Largest number of names looked for in one folder that are watched one by one."""
 
 
 @dataclass

@@ -24,7 +24,7 @@ _VARIABLES = ("GPUEMU_ALLOW_OUTSIDE", "GPUEMU_CONFIG", "HOME", "XDG_CONFIG_HOME"
 
 ALL_VARIABLES = "*"
 ALL_NAMED = "**"
-"""Ends patterns of names that a configuration lets through, after the names' beginning."""
+"""Ending of a pattern that lets through all names with one beginning, in a configuration."""
 VOLATILE = frozenset({
     "_", "COLUMNS", "GPUEMU_KWARGS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SHLVL",
     "TERM", "TERM_SESSION_ID", "WINDOWID",

@@ -75,7 +75,7 @@ class SettledFacts(Generic[T]):
     def _group(self, paths: frozenset[str], facts: tuple[T, ...]) -> None:
         """Keep facts that hold, to be checked together from now on."""
         if not all(path in self._facts for path in paths):
-            return  # a folder that changed meanwhile ended them
+            return  # a folder has changed meanwhile, which ended them
         places = {file for path in paths for file in self._facts[path][1]}
         for path in paths:
             folder = path
@@ -90,7 +90,7 @@ class SettledFacts(Generic[T]):
         """Return the cached fact about a path; None if there is none that is surely valid."""
         kept = self._facts.get(path)
         if kept is None or not self._hold(path, kept[1]) or path not in self._facts:
-            return None  # what has changed since ended all facts, even if it is settled again
+            return None  # a change has ended all facts, even if the path is settled again
         return kept[0]
 
     def keep(self, path: str, fact: T, files: tuple[str, ...] = ()) -> None:
