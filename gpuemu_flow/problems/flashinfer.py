@@ -28,7 +28,7 @@ from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import DTYPES, Json
 
 MOST_ELEMENTS = 1 << 18
-"""Most elements of one input; with more, constant axes are scaled down."""
+"""Largest number of elements of one input; with more, constant axes are scaled down."""
 _CAPS = (256, 128, 64, 32)
 _PLAIN_FLOATS = ("float32", "float16", "bfloat16")
 _INDICES = ("int16", "int32", "int64")

@@ -34,7 +34,7 @@ from gpuemu_flow.types import DTYPES, Json
 
 MOST_VARIANTS = 16
 MOST_ELEMENTS = 1 << 17
-"""Most elements of one input, to stay below 4 MiB; with more, sizes are halved further."""
+"""Limit on elements of one input, to stay below 4 MiB; with more, sizes are halved further."""
 _CAPS = (128, 64, 32, 16)
 _ODD = (1, 7, 33)
 _RUNTIME = ("gpumode.py", "files.py", "stand_in.py", "tensors.py")

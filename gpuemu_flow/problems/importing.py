@@ -21,7 +21,7 @@ from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Json
 
 DATA = (".json", ".npz")
-"""Ends of names of what an import wrote about a problem, for the reference and the candidates."""
+"""Suffixes of the data files that an import writes for a reference and its candidates."""
 APART = ("problems/*/candidates",)
 """Globs of the candidates' files."""
 _OP = """\

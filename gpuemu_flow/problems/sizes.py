@@ -17,9 +17,9 @@ Try = Callable[[Constants], ProblemFacts]
 MOST_TRIES = 120
 _WORDS = ("min", "max", "cdiv")
 SMALL = (32, 24, 40, 16, 48, 20, 28, 12)
-"""Values that constants are scaled to; each constant gets another one if the model runs so."""
+"""Values that constants are scaled to; they get different ones if the model runs with these."""
 MOST_ELEMENTS = 1 << 14
-"""Most elements of one input; with more, sizes are scaled further."""
+"""Largest number of elements of one input; with more, sizes are scaled further."""
 
 
 @dataclass

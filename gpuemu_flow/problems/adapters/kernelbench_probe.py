@@ -18,7 +18,7 @@ from adapters.tensors import seed_all
 
 FILE = "reference.py"
 LARGEST = 1 << 26
-"""Most elements of an input with which a model is tried."""
+"""Largest number of elements of an input with which a model is tried."""
 
 
 def _answer(request: ProbeRequest) -> Any:
