@@ -36,7 +36,7 @@ class PyTorchAdapter(FrameworkAdapter):
     def from_numpy(self, array: Array, like: Any = None) -> Any:
         """Copy an array to a tensor; see `FrameworkAdapter.from_numpy`."""
         torch = self.module
-        # A copy of its own, for torch warns of memory that cannot be written to.
+        # A copy of its own, since torch warns of memory that cannot be written to.
         copied = np.array(array, order="K")
         name = dtype_name(copied.dtype)
         if name in ML_DTYPES_NAMES:
