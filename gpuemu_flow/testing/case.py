@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SHOWN_FAILURES = 3
 _BY_WEIGHT = (Verdict.PASSED, Verdict.SKIPPED, Verdict.INCONCLUSIVE)
-"""Verdicts from the lightest on; those that are not here weigh most."""
+"""Verdicts in the order of their weight; any other verdict weighs most."""
 
 
 class GpuemuCase(Mapping[str, "NDArray[Any]"]):
