@@ -1,4 +1,4 @@
-"""Findings of the checks, as data: one per check and place, with a count."""
+"""Findings of the checks, as data: one per check and location, with a count."""
 
 from __future__ import annotations
 

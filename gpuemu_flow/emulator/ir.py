@@ -95,7 +95,7 @@ Operand = (
 
 @dataclass(frozen=True, slots=True)
 class StepLocation:
-    """The place of a step: PTX line, source file and line, and its text for messages."""
+    """The location of a step: PTX line, source file and line, and its text for messages."""
 
     text: str
     ptx_line: int
@@ -219,7 +219,7 @@ class KernelProgram:
     largest_cluster: int = 1
 
     def place(self, step: int) -> StepLocation:
-        """Return the place of a step."""
+        """Return the location of a step."""
         found = self.steps[step]
         source = self.module.source
         file, line = "", 0

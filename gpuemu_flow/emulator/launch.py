@@ -113,7 +113,7 @@ class LaunchResult:
     backend : str
         Back end that ran the launch: ``numpy`` or ``c``.
     note : str
-        Reason why C did not run a launch that asked for C or is large; empty if there is none.
+        Reason why C did not run a launch that requested C or is large; empty if there is none.
     """
 
     buffers: tuple[Array | None, ...]
@@ -139,7 +139,7 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """Return the entry's name as it stands in the PTX."""
+        """Return the entry's name as written in the PTX."""
         return self.program.name
 
     @property

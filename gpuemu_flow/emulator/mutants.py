@@ -47,7 +47,7 @@ class MutantKind:
 
 @dataclass(frozen=True)
 class PtxMutant:
-    """One bug at one place.
+    """One bug, planted at one location of a PTX file.
 
     Attributes
     ----------
@@ -161,7 +161,7 @@ MUTANT_KINDS: tuple[MutantKind, ...] = (
 
 
 def plant_in_ptx(data: bytes, entry: str = "", file: str = "") -> Iterator[PtxMutant]:
-    """Plant each kind of bug at some places of a kernel, one at a time.
+    """Plant each kind of bug at some locations of a kernel, one at a time.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ class Variant:
     label : str
         Description of the difference, with instruction and source location.
     single : bool
-        True if one instruction alone is different.
+        True if only one instruction is different.
     kernel : Kernel
     """
 
@@ -51,7 +51,7 @@ class Variant:
 
 
 def make_variants(kernel: Kernel, checks: Iterable[str]) -> list[Variant]:
-    """Make the variants of a kernel that some checks ask for.
+    """Make the variants of a kernel that some checks need.
 
     Returns
     -------

@@ -39,7 +39,7 @@ class BackendChoice:
     ----------
     compiled : bool
     note : str
-        Reason why C does not run a launch that asked for C or is large; empty if there is none.
+        Reason why C does not run a launch that requested C or is large; empty if there is none.
     """
 
     compiled: bool

@@ -182,7 +182,7 @@ def _is_sound(path: Path) -> bool:
 
 
 def _build(source: str, compiler: CCompiler, target: Path) -> None:
-    """Compile in a temporary folder beside the target, and move the finished library into place."""
+    """Compile in a temporary folder next to the target, then move the library to the target."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder) / "kernel.so"
         command = [compiler.path, *compiler.flags, "-x", "c", "-", "-o", str(made), "-lm"]

@@ -17,8 +17,8 @@ Global memory: which block accessed a cell, and whether several did.
 Stores in one instruction: a cell's mark holds the number of the run of a segment, the thread that
 was first to store to it in that run, and whether that thread changed the value once more. Another
 thread that stores a different value in that run is suspected. After such a change, every other
-thread that stores to the cell in that run is suspected. Strong stores, each alone in its segment,
-are compared only within a warp. In shared memory other stores need no marks: if their values
+thread that stores to the cell in that run is suspected. Strong stores, each in a segment of its
+own, are compared only within a warp. In shared memory other stores need no marks: if their values
 differ, they are suspected anyway.
 """
 
