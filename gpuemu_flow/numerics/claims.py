@@ -1,4 +1,4 @@
-"""Claims about which elements of an output are wrong, by an input's value or by place.
+"""Claims about which elements of an output are wrong, by an input's value or by index.
 
 A claim is learned from all cases seen so far, and predicts the next: no element outside of it is
 wrong, and many elements inside (for a threshold, those next to it) are. Values between the last
@@ -288,7 +288,7 @@ def has_moved(before: Claim, after: Claim) -> bool:
 
 
 def reaches(claim: Claim, shape: tuple[int, ...]) -> bool:
-    """Tell whether an output of a given shape has elements at a claim's place."""
+    """Tell whether an output of a given shape has elements at the indices of a claim."""
     feature = claim.feature
     if not feature.of_place:
         return True

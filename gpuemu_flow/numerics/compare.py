@@ -76,7 +76,7 @@ def check_outputs(
     actual : mapping of str to ndarray
         The op's outputs, with any strides.
     expected : mapping of str to ndarray
-        The reference's outputs; float64 values may stand for a narrower output and are then
+        The reference's outputs; float64 values may represent a narrower output and are then
         compared unrounded.
     tolerance : mapping of dtype name to Tolerance, or Envelope
         Explicit tolerances; a dtype that is missing has the documented default, integers and
@@ -101,8 +101,8 @@ def check_outputs(
     CheckResult
         ``ERROR`` when an output is missing, unexpected, or of another shape or dtype (no value is
         looked at then), ``FAILED`` when an element or invariant fails, ``INCONCLUSIVE`` when too
-        little of an output was compared (see `verdicts.Compared`), else ``PASSED``. Failures
-        stand in the order of the checks: values, NaN, Inf, invariants, the table form of
+        little of an output was compared (see `verdicts.Compared`), else ``PASSED``. Failures are in
+        the order of the checks: values, NaN, Inf, invariants, the table form of
         ``shape_preserved``. The statistics cover all outputs; see `blocked.compare_floats` for
         which of them are sampled in large outputs.
 

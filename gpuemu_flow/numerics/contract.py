@@ -104,7 +104,7 @@ class OutputContract:
     ties : str
         Input into which the output's indices point; indices of equal elements are equally right.
     order : bool
-        True if the elements along `axis` may stand in any order.
+        True if the elements along `axis` may be in any order.
     up_to : str
         One of `VIEWS`, or empty.
     axis : int or None

@@ -144,7 +144,7 @@ class CaseContracts:
 
     @property
     def tolerances(self) -> dict[str, Tolerance]:
-        """Return the tolerances that outputs have of their own."""
+        """Return the tolerances of the outputs that declare one."""
         own = {name: contract.tolerance for name, contract in self._contracts.items()}
         return {
             name: tolerance

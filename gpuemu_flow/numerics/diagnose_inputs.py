@@ -4,7 +4,7 @@
 kind                elements fail
 ==================  ==============================================================================
 ``magnitude``       only where the reference is above, or below, some magnitude
-``input-value``     only where the input at the same place is above, or below, some value
+``input-value``     only where the input at the same index is above, or below, some value
 ``input-row``       only in rows of an input that hold something: NaN, Inf, zeros, large values
 ``growing``         ever more along an axis
 ==================  ==============================================================================
@@ -35,7 +35,7 @@ BINS = 8
 
 
 def conditions(evidence: Evidence) -> list[Finding]:
-    """Find properties that the wrong elements share, other than their place."""
+    """Find properties that the wrong elements share, other than their indices."""
     failing, passing = evidence.failing, evidence.passing
     found: list[Finding] = []
     right = evidence.total - evidence.count

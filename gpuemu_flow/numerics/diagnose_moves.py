@@ -61,7 +61,7 @@ def _thinned(points: Points) -> Points:
 
 
 def _agreement(evidence: Evidence, points: Points, sources: Positions) -> float:
-    """Return the share of points that have the value expected at `sources`, not at their place.
+    """Return the share of points with the value expected at `sources` and not at the point itself.
 
     A point counts only if the value of its source leaves at most a tenth of the point's error,
     since a value close to the one expected at its own place proves nothing about other places.

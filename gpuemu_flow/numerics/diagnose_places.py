@@ -1,4 +1,4 @@
-"""Diagnose by place: rows, columns, tails, tiles, diagonals, everywhere.
+"""Diagnose by location: rows, columns, tails, tiles, diagonals, everywhere.
 
 ==================  ==============================================================================
 kind                what is wrong

@@ -1,8 +1,8 @@
 """Elements of an output as wrong or right units, with features that may distinguish them.
 
 A unit is an element of the output, or a row of an input to which a row (or an element) of the
-output belongs. Features are values of the inputs at the same place, statistics of the row, and the
-unit's place. They are never taken from the outputs, which show the effect of the bug and not the
+output belongs. Features are values of the inputs at the same index, statistics of the row, and the
+unit's index. They are never taken from the outputs, which show the effect of the bug and not the
 condition under which it occurs.
 """
 
@@ -41,7 +41,7 @@ class Feature(NamedTuple):
         `ELEMENT` or `ROW`.
     kind : str
         ``value``, ``magnitude``, ``top``, ``low`` (of an input, or of its row), ``flat`` or
-        ``axis`` (the unit's place).
+        ``axis`` (the unit's index).
     subject : str
         The input, or the number of the axis; empty for the flat index.
     """
@@ -52,7 +52,7 @@ class Feature(NamedTuple):
 
     @property
     def of_place(self) -> bool:
-        """Tell whether the feature is the unit's place."""
+        """Tell whether the feature is an index of the unit."""
         return self.kind in ("flat", "axis")
 
 

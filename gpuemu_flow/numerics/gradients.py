@@ -157,7 +157,7 @@ class Kinks:
 
     There, several values are right: all from 0 to 1 as the derivative of relu at 0, or any share of
     the gradient of a maximum for each of the equal elements. Nothing is evaluated before it is
-    asked for.
+    needed.
 
     Parameters
     ----------

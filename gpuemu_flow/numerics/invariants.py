@@ -23,7 +23,7 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class BrokenInvariant:
-    """The place where an invariant does not hold."""
+    """The first violation of an invariant by an output."""
 
     message: str
     index: Shape | None = None

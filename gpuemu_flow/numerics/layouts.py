@@ -56,7 +56,7 @@ def sentinel(dtype: np.dtype[Any]) -> bytes:
 
 
 def effective_layout(layout: str, shape: Shape) -> str:
-    """Return the layout that a tensor of `shape` really has when `layout` is asked for.
+    """Return the layout that a tensor of `shape` really has if `layout` is requested.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def _row_major(shape: Shape, step: int = 1, gap: int = 0) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Placement:
-    """The place of a tensor's elements in a buffer whose start is aligned to `ALIGNMENT`.
+    """The position of a tensor's elements in a buffer whose start is aligned to `ALIGNMENT`.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ def _aligned(nbytes: int) -> int:
 
 @dataclass(frozen=True)
 class LaidOut:
-    """A tensor in its place, with the buffer that holds it.
+    """A tensor in a layout, with the buffer that holds it.
 
     Attributes
     ----------
@@ -251,7 +251,7 @@ def lay_out_guarded(
 
 
 def fill_placed(values: Array, placement: Placement, buffer: NDArray[np.uint8]) -> LaidOut:
-    """Write values to their place in a buffer and leave the rest of it as it is."""
+    """Write values into a buffer by their placement, and leave its other bytes unchanged."""
     array: Array = np.ndarray(
         placement.shape,
         values.dtype,

@@ -96,8 +96,8 @@ def measure(
 
     E is the largest change of the element over the evaluations, then the largest within the binade
     of |r|; R the same over evaluations that also round values to a narrower type, as `rounding`
-    says. S is the larger of |r| and, unless the result grows exponentially, the reference at |x|,
-    which for sums of products is the sum of the magnitudes (Higham, "Accuracy and Stability of
+    specifies. S is the larger of |r| and, unless the result grows exponentially, the reference at
+    |x|, which for sums of products is the sum of the magnitudes (Higham, "Accuracy and Stability of
     Numerical Algorithms", 2002, 3.1). Such a sum is finite and never shrinks as any |x| grows. The
     reference at |x| need not be such a sum: where 1 - x becomes 1 - |x|, it may have a pole that
     the result is far from. Hence S is the smallest over |x| and over magnitudes that have each

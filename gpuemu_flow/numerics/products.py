@@ -1,4 +1,4 @@
-"""Matrix products in a reference's source: the places that a rounded shadow wraps."""
+"""Find the expressions in a reference's source that a rounded shadow wraps."""
 
 from __future__ import annotations
 

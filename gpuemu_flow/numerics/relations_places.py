@@ -1,4 +1,4 @@
-"""Relations about places in outputs: elements never written, or the only wrong ones."""
+"""Relations about parts of outputs that are never written, or in which all errors lie."""
 
 from __future__ import annotations
 

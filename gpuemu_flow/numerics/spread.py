@@ -156,8 +156,8 @@ class Spread:
 
         The first of `at_magnitudes` is the reference at |x|; in the others each |x| has grown by a
         factor of its own. A sum of magnitudes never shrinks as they grow, so that the value at |x|
-        should be the smallest. Where another value is smaller, |x| lies beside a pole, and S
-        proves nothing. An exponential at |x| is no sum of magnitudes at all.
+        should be the smallest. Where another value is smaller, |x| lies near a pole, and S proves
+        nothing. An exponential at |x| is no sum of magnitudes at all.
         """
         if self.fmt is None:
             return
