@@ -51,7 +51,7 @@ def spread(
     Parameters
     ----------
     schema : JSON
-        As it stands in the file; only tables that map names to inputs have groups.
+        As written in the file; only tables that map names to inputs have groups.
     names : sequence of str
         The op's ``input_names``, or none.
     report : callable

@@ -102,7 +102,7 @@ class OpSchema:
     inputs : tuple of TensorDef
         In the order of the op's ``input_names``.
     outputs : tuple of TensorDef
-        Empty when the schema does not say.
+        Empty if the schema does not define them.
     fixed_shapes : tuple of shape
         Whole shapes. A case takes one of them for every input. They are used in addition to the
         shapes from the dims, or alone if there are no dims.
