@@ -17,7 +17,7 @@ _SPILL_ANNOTATION = "SpillRefill"
 class SassInstruction:
     """One machine instruction: ``LDG.E.128`` and its operands as printed.
 
-    ``spill`` is set where ``nvdisasm -json -annotate`` says that the compiler spilled.
+    ``spill`` is set where ``nvdisasm -json -annotate`` reports that the compiler spilled.
     """
 
     opcode: str

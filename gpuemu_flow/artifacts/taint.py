@@ -19,9 +19,9 @@ def thread_dependent_guards(analysis: KernelAnalysis) -> set[int]:
     """Return the guarded instructions whose predicate depends on the thread index.
 
     Compilers reuse a register for unrelated values, so that for registers with several definitions
-    the answer depends on the place. Values that differ only because of the path that was taken do
-    not count. In bodies that would take much longer than a few passes, the walk ends early with the
-    registers known by then.
+    the answer depends on the instruction. Values that differ only because of the path that was
+    taken do not count. In bodies that would take much longer than a few passes, the walk ends early
+    with the registers known by then.
     """
     return _Propagation(analysis).run()
 

@@ -29,7 +29,7 @@ class KernelView:
     metrics : KernelMetrics
     bounds : LaunchBounds
     place : PtxLocation
-        The place of the kernel itself.
+        The location of the kernel itself.
     has_ptx : bool
         False when only a cubin was given: rules that read PTX had nothing to look at.
     target_options : tuple of str

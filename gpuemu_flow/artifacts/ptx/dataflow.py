@@ -28,7 +28,7 @@ class Dataflow:
     Attributes
     ----------
     defs, uses : list of tuple of int
-        Register numbers; a register may stand in both.
+        Register numbers; a register may be in both.
     names : list of str
         Register name by number (names repeat when scopes shadow them).
     types : list of str

@@ -60,7 +60,7 @@ def violation(
     actual: float | None = None,
     limit: float | None = None,
 ) -> Violation:
-    """Make a violation at a place, by default the kernel's; prefer source lines to PTX lines."""
+    """Make a violation at a location, by default the kernel's; prefer source lines to PTX lines."""
     place = view.place if place is None else place
     in_source = place.source_line > 0 and place.source_file != ""
     return Violation(
