@@ -1,4 +1,4 @@
-"""Cached output of read-only commands, kept beside the plan and printed again if nothing changed.
+"""Cached output of read-only commands, kept next to the plan and printed again if nothing changed.
 
 This module is used before anything heavy is imported, as the plan is. An answer is stored only if
 one plan was valid during the whole command. It is printed again only while that same plan is
@@ -152,7 +152,7 @@ def may_be_cached(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
 
 
 def with_duration(text: str, seconds: float) -> str:
-    """Return an answer; replace the duration in it, if there is one, by the present one."""
+    """Return an answer with its duration, if there is one, replaced by `seconds`."""
     head, mark, tail = text.rpartition(_DURATION)
     if not mark:
         return text

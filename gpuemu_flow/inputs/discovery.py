@@ -188,7 +188,7 @@ class Discovery:
     def _look_at(self, names: Discovered) -> Look:
         """Return the latest look at a set of inputs, if nothing has changed since; else a new one.
 
-        A look costs milliseconds, and is asked for at each request and each group of verdicts.
+        A look costs milliseconds, and is needed at each request and each group of verdicts.
         """
         known = self._looks.get(names)
         if known is None or not known.unchanged.holds(self._environ):

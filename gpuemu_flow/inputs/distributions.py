@@ -1,4 +1,4 @@
-"""The installed distribution of a file, read from the RECORD files beside it."""
+"""The installed distribution of a file, read from the RECORD files next to it."""
 
 from __future__ import annotations
 

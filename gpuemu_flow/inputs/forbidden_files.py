@@ -1,4 +1,4 @@
-"""List the files that an op may not read: its reference with its imports, and this tool's."""
+"""List the files that an op may not read: its reference, the reference's imports, this tool's."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def entries_in(folder: str) -> frozenset[str] | None:
 
 
 def modules_in(folder: str) -> frozenset[str] | None:
-    """List a folder as `entries_in` does, without names that editors make beside sources."""
+    """List a folder as `entries_in` does, without files that editors make next to sources."""
     return _entries(folder, _NO_MODULES)
 
 

@@ -127,7 +127,7 @@ def look_of(path: str, *, size: bool = False) -> str:
 
 
 def identity(environ: "Mapping[str, str]", folder: str) -> str:
-    """Return the facts about the process and the place on which a plan depends, as one text.
+    """Return the facts about the process and the folder on which a plan depends, as one text.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def _summary_if_up_to_date(plan_path: str, data: bytes, environ: "Mapping[str, s
 
 
 def read(plan_path: str) -> bytes:
-    """Read the plan, or an answer beside it, if it is a regular file in a folder that is no link.
+    """Read the plan, or an answer next to it, if it is a regular file in a folder that is no link.
 
     Raises
     ------

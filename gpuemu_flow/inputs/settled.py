@@ -48,7 +48,7 @@ class SettledFacts(Generic[T]):
     def known(self, paths: frozenset[str]) -> tuple[frozenset[str], tuple[T, ...]]:
         """Begin a scan as `look_again` does, and return all cached facts about some paths.
 
-        Paths that were asked for together before are checked as one group.
+        Paths that were requested together before are checked as one group.
 
         Returns
         -------
