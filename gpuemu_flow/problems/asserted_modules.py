@@ -1,4 +1,4 @@
-"""Find the modules beside a test that it imports, by the text of its imports."""
+"""Find the local modules that a test imports, by the text of its imports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RESERVED = ("adapters", "asserted")
 
 @dataclass
 class LocalModules:
-    """The modules beside one file of tests that are not installed packages.
+    """The modules next to one file of tests that are not installed packages.
 
     Attributes
     ----------

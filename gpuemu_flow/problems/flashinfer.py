@@ -224,7 +224,7 @@ def _ranges(prober: Prober, definition: Definition, axes: Axes) -> dict[str, str
 def _dims(
     prober: Prober, definition: Definition, axes: Axes, options: Options
 ) -> dict[str, tuple[int, ...] | str]:
-    """Return the sizes of the variable axes with which the reference runs."""
+    """Return, for each variable axis, the sizes with which the reference runs."""
     found: dict[str, tuple[int, ...] | str] = {}
     base = axes.spread()
     for name in axes.free:

@@ -1,4 +1,4 @@
-"""Find a collection's problems and candidates in files, by their text alone: nothing runs here."""
+"""Find a collection's problems and candidates in the text of files; no code is run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the files that an import wrote beside a problem, and load a candidate's code.
+"""Read the files that an import wrote next to a problem, and load a candidate's code.
 
 Written by ``gpuemu-flow import``; needs nothing of gpuemu-flow.
 """
