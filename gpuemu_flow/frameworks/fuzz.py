@@ -32,8 +32,8 @@ class FuzzOutcome(Mapping[str, Any]):
 
     ``total``, ``passed``, ``failed``, ``inconclusive``, ``seed``; ``unjudged``, the share of all
     output elements without a verdict, and ``reason``, an explanation if the whole is inconclusive;
-    ``forward_failures``, results of outputs that differ from the reference's; and for each check
-    that was asked for, such as ``jit``, its ``jit_failures``. It is true if enough was judged and
+    ``forward_failures``, results of outputs that differ from the reference's; and for each
+    requested check, such as ``jit``, its ``jit_failures``. It is true if enough was judged and
     nothing failed.
     """
 

@@ -32,7 +32,7 @@ class LocalReference:
     Parameters
     ----------
     function : callable or Versions
-        The user's own function, whose source says how it computes.
+        The user's own function, whose source shows how it computes.
     outputs : callable
         Returns the outputs of a version of the function on given inputs, as arrays by name.
     """

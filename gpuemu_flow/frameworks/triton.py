@@ -74,7 +74,7 @@ class TritonOp:
     Parameters
     ----------
     function : callable or str
-        A host function, or ``path.py:function``, which is loaded and can import modules beside it.
+        A host function, or ``path.py:function``, which is loaded and can import modules next to it.
     relative_to : str or Path
         The folder that the path is relative to, or a file in it, such as a test's ``__file__``.
 
