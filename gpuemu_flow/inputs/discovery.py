@@ -61,7 +61,7 @@ class Discovery:
     environ : mapping
         Variables that programs inherit.
     ignored : iterable of Path
-        Folders that are the tool's own: the cache.
+        Folders whose files are no inputs: the cache of this tool.
     staging : Path, optional
         Folder for the file of a `FileClock`.
     """
@@ -188,7 +188,7 @@ class Discovery:
     def _look_at(self, names: Discovered) -> Look:
         """Return the latest look at a set of inputs, if nothing has changed since; else a new one.
 
-        A look costs milliseconds, and is asked for at each request and each group of verdicts.
+        A look costs milliseconds, and is needed at each request and each group of verdicts.
         """
         known = self._looks.get(names)
         if known is None or not known.unchanged.holds(self._environ):
@@ -336,7 +336,7 @@ class Discovery:
         return sorted(found)
 
     def _moved_by(self, names: Discovered, since: int, unchanged: Unchanged) -> list[str]:
-        """Return the inputs that were written to since a time, given a state that is still true."""
+        """Return the inputs that were written to since a time; `unchanged` is the present state."""
         times, link_times = unchanged.times(), unchanged.link_times()
         exist = unchanged.existing()
         found = [name for name in names.files if times.get(self.path(name), -1) >= since]
@@ -419,7 +419,7 @@ def _place(name: str) -> tuple[int, str]:
 
 
 def grouped(names: Discovered) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield the inputs of a set as parts of keys name them: kind, name, and members of that kind.
+    """Yield the kind, the name and the members of each input of a set, as parts of keys.
 
     A name has several members only if one package is installed in several places.
     """
@@ -469,7 +469,7 @@ def _listing(entries: frozenset[str] | None) -> str:
 
 
 def _source_of(path: str) -> str:
-    """Return the source from which compiled code was made, if it exists."""
+    """Return the source of compiled code if it exists, else the path itself."""
     match = _PYC.fullmatch(path) if path.endswith(".pyc") else None
     if match is None:
         return path

@@ -19,7 +19,7 @@ ABSENT = ""
 NO_TARGETS = "\0"  # no path begins so
 _BLOCK = 1 << 20
 _SETTLED_NS = 2_000_000_000
-"""Age of a file whose stamp tells its content; a younger one's may change within a clock's tick."""
+"""Age above which a file's stamp identifies its content: two changes may share a clock tick."""
 _MOST_KNOWN = 1 << 13
 
 Stamp = tuple[int, int, int, int]
@@ -45,7 +45,7 @@ def _stamp(status: os.stat_result) -> Stamp:
 
 
 def is_settled(stamp: Stamp, now: int) -> bool:
-    """Tell whether a stamp seen at a time in ns will differ after any later change."""
+    """Tell whether a stamp, seen at the time `now` in ns, will differ after any later change."""
     return now - max(stamp[:2]) > _SETTLED_NS
 
 
@@ -127,7 +127,7 @@ class FileTable:
             self._fresh = False
 
     def refresh(self, paths: Iterable[str]) -> set[str]:
-        """Look at every path again, and return those whose content changed."""
+        """Check the stamp of every path again, and return the paths whose content changed."""
         by_folder: dict[str, list[str]] = {}
         for path in paths:
             by_folder.setdefault(path[: path.rfind("/") + 1], []).append(path)
@@ -170,7 +170,7 @@ def _digest_file(path: str, flags: int = 0, limit: float = math.inf) -> str | No
     """Return the sha256 of a regular file of at most `limit` bytes; else None."""
     found = hashlib.sha256()
     try:
-        # A pipe that somebody put there must not be waited for.
+        # Opening a pipe must not block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | flags)
         with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123
             status = os.fstat(descriptor)

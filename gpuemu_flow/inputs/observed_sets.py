@@ -19,17 +19,17 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Json
 
 MOST_NAMES = 8
-"""Names that were looked for in one folder and are watched one by one."""
+"""Largest number of names looked for in one folder that are watched one by one."""
 
 
 @dataclass
 class Needed:
-    """Facts besides file contents that must be unchanged for all sets to be current.
+    """What must be unchanged, besides the contents of files, for all sets to be current.
 
     Attributes
     ----------
     absent : list of str
-        Absolute paths.
+        Absolute paths at which nothing exists.
     folders : dict of str to Stamp
     links, variables, looks : dict of str to str
         Targets of links; digests of variables; kind and mode of paths, see `plan.look_of`.
@@ -54,7 +54,7 @@ class _Fact(NamedTuple):
 
 
 _UNKNOWN = _Fact("", (), "")
-"""Stands in a set whose states are not those of its names: it counts as changed."""
+"""Marks a set whose states do not belong to its names, so that it counts as changed."""
 
 
 class ObservedSets:
@@ -72,8 +72,7 @@ class ObservedSets:
     def __init__(self) -> None:
         self.task_sets: dict[str, str] = {}
         self._facts: dict[_Fact, int] = {}
-        # Of thousands of sets, most facts are in one block that they share, and that is looked
-        # through once.
+        # Thousands of sets share most of their facts in one block, which is searched only once.
         self._members: dict[str, tuple[_Numbers, ...]] = {}
         self._untracked: dict[str, frozenset[str]] = {}
 
@@ -147,7 +146,7 @@ class ObservedSets:
         ----------
         lookup : Discovery
         but : container of str
-            Kinds of inputs, of `KINDS`, that are not looked at.
+            Kinds of inputs, from `KINDS`, that are not compared.
         """
         used = self._used(self._members)
         with lookup.at_once():
@@ -169,7 +168,7 @@ class ObservedSets:
         return {task for task, key in self.task_sets.items() if key in hit}
 
     def _blocks(self, keys: Iterable[str]) -> Collection[_Numbers]:
-        """Return the blocks of numbers of facts that make up some sets, each block once."""
+        """Return, without repetition, the blocks of fact numbers that make up some sets."""
         return {
             id(b): b for blocks in map(self._members.__getitem__, keys) for b in blocks
         }.values()
@@ -183,7 +182,7 @@ class ObservedSets:
         found = Needed()
         names = self.names(self.task_sets)
         missing = {_first_missing(lookup.path(member)) for member in names.missed}
-        # What a link leads to may appear elsewhere.
+        # If a link dangles, the path that it leads to may appear.
         dangling = [path for path in missing if os.path.islink(path)]  # noqa: PTH114 - often
         missing |= {_first_missing(os.path.realpath(path)) for path in dangling}
         beside = Counter(os.path.dirname(path) for path in missing)  # noqa: PTH120

@@ -24,7 +24,7 @@ _VARIABLES = ("GPUEMU_ALLOW_OUTSIDE", "GPUEMU_CONFIG", "HOME", "XDG_CONFIG_HOME"
 
 ALL_VARIABLES = "*"
 ALL_NAMED = "**"
-"""Behind the beginning of names that a configuration lets through."""
+"""Ending of a pattern that lets through all names with one beginning, in a configuration."""
 VOLATILE = frozenset({
     "_", "COLUMNS", "GPUEMU_KWARGS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SHLVL",
     "TERM", "TERM_SESSION_ID", "WINDOWID",
@@ -71,10 +71,10 @@ def is_of_a_session(name: str) -> bool:
 def variable_digest(environ: "Mapping[str, str]", name: str) -> str:
     """Return a digest of the value of a variable, or of several that a pattern names.
 
-    ``OMP_*`` names the variables with this beginning, and ``*`` all but those of sessions. Both
-    mean only variables that reach every program; a second star, as in names from the configuration,
-    lifts this limit. The digest of a variable that is not set is `UNSET`. The value itself, which
-    may be a secret, is never stored.
+    ``OMP_*`` names the variables with this beginning, and ``*`` all variables except those of
+    sessions. Only variables that reach every program count, unless there is a second star, as in
+    names from the configuration. The digest of a variable that is not set is `UNSET`. The value
+    itself, which may be a secret, is never stored.
     """
     begin, star, _ = name.partition(ALL_VARIABLES)
     if star:
@@ -118,7 +118,7 @@ def look_of(path: str, *, size: bool = False) -> str:
     ----------
     path : str
     size : bool
-        Include a file's size.
+        True to include a file's size.
     """
     try:
         s, link = os.lstat(path), ""
@@ -131,7 +131,7 @@ def look_of(path: str, *, size: bool = False) -> str:
 
 
 def identity(environ: "Mapping[str, str]", folder: str) -> str:
-    """Return the facts about the process and the place on which a plan depends, as one text.
+    """Return the facts about the process and the folder on which a plan depends, as one text.
 
     Parameters
     ----------
@@ -181,12 +181,12 @@ def render(
     variables : mapping of str to str
         `variable_digest` of the environment variables that programs read.
     looks : mapping of absolute path to str
-        `look_of` each path that programs asked for, with its size where that is known, and of each
-        path that the configuration expects.
+        `look_of` for each path that programs looked at (with its size if that is known), and for
+        each path that the configuration expects.
     own : mapping of absolute path to stamp
-        Folders of the cache, of which none may be a link.
+        Folders of the cache, none of which may be a link.
     workers : bool
-        Programs run in workers that share a fork server without settings.
+        True if programs run in workers that share a fork server without settings.
 
     Returns
     -------
@@ -236,8 +236,8 @@ def look(plan_path: str, environ: "Mapping[str, str]") -> tuple[str | None, bool
     summary : str or None
         Text to print if the plan is intact and nothing changed.
     works : bool
-        Something of this workspace changed, so that its programs will most likely run, in workers
-        that share a fork server.
+        True if something in this workspace changed, so that its programs will most likely run in
+        workers that share a fork server.
     """
     try:
         data = read(plan_path)
@@ -284,7 +284,7 @@ def _summary_if_up_to_date(plan_path: str, data: bytes, environ: "Mapping[str, s
 
 
 def read(plan_path: str) -> bytes:
-    """Read the plan, or an answer beside it, if it is a regular file in a folder that is no link.
+    """Read the plan, or an answer next to it, if it is a regular file in a folder that is no link.
 
     Raises
     ------

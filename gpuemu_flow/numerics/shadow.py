@@ -41,29 +41,29 @@ _DTYPE_ARGUMENT = {  # where a method or function takes its dtype when it is not
     "full": 2,
 }
 _MAKER = '__import__("gpuemu_flow.numerics.single").numerics.single.MAKERS["{name}"]'
-"""A call that needs no import at the head of the file."""
+"""Expression that needs no import at the top of the file."""
 _STRING_LITERAL = re.compile(r"""[rRuU]?(?P<quote>'|")(?P<text>[^'"\\\n]*)(?P=quote)""")
 
 
 def shadow_source(source: str, wrap: str = "") -> str | None:
     """Return the source with float64 arithmetic turned into float32, all lines in place.
 
-    Replaced are: ``float64`` as a name, an attribute (``np.float64``, ``torch.float64``) or an
-    imported name, and ``complex128`` likewise; ``np.double`` and ``torch.double``; ``x.double()``,
-    by ``x.float()``; the string ``"float64"`` wherever it stands alone; and, where a dtype is
-    expected (``dtype=``, ``astype(...)``, ``np.dtype(...)``, ``np.zeros(n, ...)`` and their like),
-    the strings ``"double"``, ``"f8"``, ``"d"`` with an optional byte order, and the builtin
-    ``float``. Calls of numpy's functions that make float64 unless told otherwise (``np.zeros(n)``,
-    ``np.asarray(x)``, ...) become calls of those in `single`. Comments, docstrings, formatting and
-    line numbers stay.
+    These are replaced: ``float64`` as a name, an attribute (``np.float64``, ``torch.float64``) or
+    an imported name, and ``complex128`` likewise; ``np.double`` and ``torch.double``;
+    ``x.double()``, by ``x.float()``; the string ``"float64"`` wherever it stands alone; and, where
+    a dtype is expected (``dtype=``, ``astype(...)``, ``np.dtype(...)``, ``np.zeros(n, ...)`` and
+    their like), the strings ``"double"``, ``"f8"``, ``"d"`` with an optional byte order, and the
+    builtin ``float``. Calls of numpy's functions that make float64 unless told otherwise
+    (``np.zeros(n)``, ``np.asarray(x)``, ...) become calls of those in `single`. Comments,
+    docstrings, formatting and line numbers stay.
 
     Parameters
     ----------
     source : str
         Python source.
     wrap : str
-        ``operands``: besides, operands of matrix products pass through `operand.rounded`;
-        ``steps``: so do the results of arithmetic and of calls; see `products`.
+        ``operands``: operands of matrix products also pass through `operand.rounded`; ``steps``:
+        the results of arithmetic and of calls do, too; see `products`.
 
     Returns
     -------
@@ -156,7 +156,7 @@ class _Finder:
             called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
             position = _DTYPE_ARGUMENT.get(called)
             if position is not None and position < len(node.args):
-                # Tensor.to and Tensor.type are torch's, whatever they are called on.
+                # The methods ``to`` and ``type`` are taken to be those of torch tensors.
                 if called in ("to", "type") and self._torch:
                     text = f"{min(self._torch)}.float32"
                 yield id(node.args[position]), text
@@ -232,7 +232,8 @@ def _split_lines(source: str) -> list[bytes]:
 
 def _apply(source: str, edits: list[Edit]) -> str:
     lines = _split_lines(source)
-    # From the end, so that places stay; what is put in front of a replaced word comes after it.
+    # From the end, so that earlier positions stay valid; of two edits at one position, an insertion
+    # is made last.
     for edit in sorted(edits, key=lambda e: (e.line, e.start, e.end), reverse=True):
         line = lines[edit.line - 1]
         lines[edit.line - 1] = line[: edit.start] + edit.text.encode() + line[edit.end :]
