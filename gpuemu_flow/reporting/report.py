@@ -167,6 +167,7 @@ def build_report(
             *kernel_problems,
             *_undeclared(graph, outlines, reader),
             *untracked_inputs(workspace, outcome.selected),
+            *dependent_references(workspace, outcome.selected),
             *(problem for result in results for problem in result.weaknesses()),
         ),
         changes=tuple(builder.changes(_diffs(graph, outlines, outcome))),
@@ -256,6 +257,22 @@ def untracked_inputs(workspace: Workspace, tasks: Iterable[str]) -> list[Problem
         )
         for stage, subject, reason in found
     ]
+
+
+def dependent_references(workspace: Workspace, tasks: Iterable[str]) -> list[Problem]:
+    """Return a warning for each reference that imports the file of the op that it is to judge."""
+    chosen, ops = set(tasks), {op.name: op for op in workspace.config.ops}
+    found = {}
+    for name, outline in workspace.graph.outlines.items():
+        if outline.stage != stages.REFERENCE or name not in chosen:
+            continue
+        op = ops[outline.subject]
+        file = op.op.relative if op.op is not None else ""
+        if file and file != op.reference.relative and file in outline.sources:
+            text = f"the reference of {op.name} imports {file}, which is the op"
+            hint = "what the op gets wrong may then be wrong in both: move what both need elsewhere"
+            found[op.name] = Problem("reference-imports-op", text, hint, warning=True)
+    return list(found.values())
 
 
 def _is_unfinished(outcome: RunOutcome, name: str) -> bool:

@@ -78,6 +78,7 @@ STANDING = frozenset(
         "rule-deleted-file",
         "loose-tolerance",
         "constant-reference",
+        "reference-imports-op",
         "causes-cut-short",
         NONFINITE_SLUG,
     )
