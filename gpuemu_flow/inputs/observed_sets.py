@@ -24,7 +24,7 @@ MOST_NAMES = 8
 
 @dataclass
 class Needed:
-    """What must be unchanged, besides the contents of files, for all sets to be current.
+    """The states, besides the contents of files, in which all sets are current.
 
     Attributes
     ----------
