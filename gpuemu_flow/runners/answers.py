@@ -17,8 +17,8 @@ MALFORMED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _PIECE = 1 << 20
-# A program that writes to the socket could answer one request in the form of another, which would
-# lack what the request was for.
+# A program that writes to the socket could answer one type of request as if it were another, and so
+# leave out the fields that were requested.
 _ANSWER = {"case": "outcome", "call": "called", "calls": "called-all", "serve": "served"}
 
 

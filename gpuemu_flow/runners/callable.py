@@ -94,7 +94,7 @@ def _number(returned: Any) -> int:
 
 
 class CallableRunner:
-    """Calls one function in this process; the arrays are passed as they lie in memory."""
+    """Calls one function in this process; arrays are passed without a copy, in any layout."""
 
     def __init__(self, program: Program, function: Callable[..., Any] | None = None) -> None:
         self._program = program
@@ -143,9 +143,9 @@ class CallableRunner:
     def _values(self, returned: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs by name, including the inputs that the program may change.
 
-        A declared output that has the name of such an input, and is not returned, is the content
-        that the call left in the input. A call that returns nothing has changed its outputs in
-        place.
+        If a declared output has the name of such an input and is not returned, its value is the
+        input's content after the call. If the function returns nothing, its outputs are the inputs
+        that it changed in place.
         """
         names, mutates = self._program.output_names, changed_arguments(self._program)
         changed = [name for name in names if name in mutates]

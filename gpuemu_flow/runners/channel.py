@@ -35,7 +35,7 @@ def pack(message: Mapping[str, Json]) -> bytes:
 
 
 def send(sock: socket.socket, message: Mapping[str, Json], fds: Sequence[int] = ()) -> None:
-    """Send one message, with file descriptors beside it.
+    """Send one message together with file descriptors.
 
     Raises
     ------

@@ -52,7 +52,8 @@ class CommandRunner:
         request = encode_request(tensors, {**self._program.kwargs, **rest})
         code = self._called(request, watch)
         if code == -signal.SIGKILL and not self._killed_again:
-            # Perhaps no deed of the program's: the system kills for memory that others took.
+            # This may not be the program's fault: the system may have killed it for other
+            # processes' memory.
             code = self._called(request, watch)
             self._killed_again = code == -signal.SIGKILL
         if code < 0:

@@ -24,14 +24,14 @@ class Conduct:
         self._guard: Guard | None = None
         self._seal: Seal | None = None
         if program is None or not program.forbidden or program.kind == "command" or program.python:
-            return  # what runs in another process shows nothing here
+            return  # a program in another process cannot be watched here
         self._seal = Seal()
         self._guard = Guard(program)
         self._guard.install(self._seal.on_setattr)
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """Exempt our own code from the rules while inside: it writes a file of the cache."""
+        """Suspend the rules in the context, where our own code writes a file of the cache."""
         if self._guard is None:
             yield
         else:
@@ -54,7 +54,8 @@ class Conduct:
         Raises
         ------
         OpError
-            ``op-reads-reference``; ``op-broke-runner`` if functions that `checks` need changed.
+            ``op-reads-reference``; ``op-broke-runner`` if functions that `checks` need were
+            replaced.
         """
         violation = self.violation()
         if violation is not None:

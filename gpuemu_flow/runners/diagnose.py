@@ -1,4 +1,4 @@
-"""Diagnose a program's exception: its meaning, and its place in the user's own code."""
+"""Diagnose a program's exception: its meaning, and its location in the user's code."""
 
 from __future__ import annotations
 

@@ -30,12 +30,12 @@ def server_environment(environ: "Mapping[str, str]", more: "Mapping[str, str]") 
     environ : mapping of str to str
         Environment of this process, part of which reaches every worker.
     more : mapping of str to str
-        Variables that programs are given beside it.
+        Further variables for the programs.
     """
     kept = let_through(environ)
     home = environ.get("HOME", "")
     if home:
-        kept["HOME"] = home  # for what is installed there; a program's is its scratch folder
+        kept["HOME"] = home  # to find packages; a program's HOME is its scratch folder
     threads = dict.fromkeys(THREAD_VARIABLES, "1")
     kept[USER_CACHE] = user_cache_of(environ)
     return {**threads, "PYTHONHASHSEED": "0", **kept, **more}
@@ -50,7 +50,7 @@ def server_command(control: int, framework: str) -> list[str]:
 class EarlyServer:
     """A fork server's process that was started before it was needed.
 
-    It has those methods of `subprocess.Popen` that a server's handle uses.
+    It has the methods of `subprocess.Popen` that `ServerHandle` uses.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ class EarlyServer:
             os.kill(self.pid, number)
 
     def drop(self) -> None:
-        """End the process, which was not needed and has no workers."""
+        """End the process. It must not have been used, and so has no workers."""
         import signal  # noqa: PLC0415
 
         os.close(self.control)
@@ -145,7 +145,7 @@ _started: list[EarlyServer] = []
 
 
 def start(environ: "Mapping[str, str]") -> None:
-    """Start a fork server for programs without settings of their own; call it before any thread."""
+    """Start a fork server for programs with default settings, before any thread is started."""
     if not hasattr(os, "memfd_create") or not os.path.isdir("/proc/self/fd"):  # noqa: PTH112
         return
     try:
@@ -162,6 +162,6 @@ def take(environment: "Mapping[str, str]") -> EarlyServer | None:
 
 
 def drop() -> None:
-    """End the server that was started early and that nobody took."""
+    """End the server that was started early, if nobody took it."""
     while _started:
         _started.pop().drop()

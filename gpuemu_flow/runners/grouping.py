@@ -29,7 +29,7 @@ def _of_members(program: Program, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def joined(program: Program, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments with groups in place of their members, absent ones left out of lists."""
+    """Return the arguments with groups in place of their members; lists omit absent members."""
     if not program.groups:
         return dict(given)
     made: dict[str, Any] = {}

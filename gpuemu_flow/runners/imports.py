@@ -62,8 +62,8 @@ class _FreshLoader(machinery.SourceFileLoader):
     def get_code(self, fullname: str) -> types.CodeType:
         path = self.get_filename(fullname)
         source = self.get_data(path)
-        # A checkout of this package may be the workspace. Its own modules stay as they are: those
-        # that make the shadow would else be needed to load themselves.
+        # A checkout of this package may be the workspace. Its own modules are not transformed,
+        # since those that make the shadow would be needed to load themselves.
         own = _is_below(os.path.realpath(path), _OWN)
         return self.source_to_code(source if own else _transformed(source), path)
 
@@ -73,7 +73,7 @@ _usual_code = machinery.SourceFileLoader.get_code
 
 
 def _code_from_source(loader: Any, fullname: str) -> types.CodeType | None:
-    """Compile a module that is not installed, whichever finder or loader found it."""
+    """Compile a module from its source, whichever finder found it, unless it is installed."""
     path = loader.get_filename(fullname)
     absolute = os.path.abspath(path)  # noqa: PTH100 - hot
     if is_installed(absolute) or _is_below(absolute, _PACKAGE):
@@ -102,7 +102,7 @@ _finders_are_fresh = False
 
 
 def forget_folders() -> None:
-    """Have finders list each folder anew, in all processes forked from this one.
+    """Make import finders list each folder again, in all processes forked from this one.
 
     Call it again if this process has imported anything since.
     """
@@ -150,7 +150,7 @@ def load_module(program: Program) -> types.ModuleType:
     """Import the program's module, from its file or by its dotted name."""
     if not program.path:
         return importlib.import_module(program.module)
-    # Not under the plain stem: that may be the name of an installed package.
+    # The stem alone may be the name of an installed package.
     module = types.ModuleType(f"gpuemu_program_{Path(program.path).stem}")
     module.__file__ = program.path
     sys.modules[module.__name__] = module

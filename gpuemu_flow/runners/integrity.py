@@ -41,7 +41,7 @@ class _Names:
     def replaced(self) -> str:
         try:
             now = self.look_up(self.namespace)
-            if now == self.values:  # by identity first, and functions have no other equality
+            if now == self.values:  # by identity first; functions define no other equality
                 return ""
         except KeyError:
             now = tuple(map(self.namespace.get, self.names))
@@ -95,7 +95,8 @@ class Seal:
         finish_all()
         parts = [_prepared.get(module.__name__) or _Part.of(module) for module in _watchers()]
         self._names = [names for part in parts for names in part.names]
-        # Not one set of all: to build it would write to each function's memory, shared until then.
+        # Not one set of all functions: building it would write to their memory, and so copy shared
+        # pages.
         self._ours = [part.functions for part in parts]
         numpy_names = frozenset().union(*(part.numpy_names for part in parts))
         self._names.append(_Names.of("numpy", vars(np), sorted(numpy_names)))

@@ -35,7 +35,7 @@ def create(name: str, *, fixed: bool = False) -> int:
 
 
 def append_only(fd: int) -> int:
-    """Make every write append to the file, also in processes that share the descriptor."""
+    """Make every write append to the file, also in processes that share `fd`; return `fd`."""
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
     return fd
 

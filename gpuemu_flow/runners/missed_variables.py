@@ -1,4 +1,4 @@
-"""Add a hint if a program may have failed because a variable of the user's was withheld."""
+"""Add a hint if a program may have failed because an environment variable was withheld."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make paths absolute, as a program names them, without following the user's links."""
+"""Make the paths that a program names absolute, without resolving the user's links."""
 
 from __future__ import annotations
 

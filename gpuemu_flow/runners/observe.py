@@ -54,7 +54,7 @@ _STDLIB = (sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib
 
 
 class Observer:
-    """Writer of records in the form of `sightings`; each worker keeps one until it ends.
+    """Writer of records in the format of `sightings`; one exists in each worker until it ends.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Observer:
     def begin(self, program: Program) -> None:
         """Observe this process from now on, before the program's code is read."""
         self._write(b"b" + base_records())
-        # A copy of all names would write to each one's memory, which the fork server shares.
+        # Copying all names would write to their memory, which is shared with the fork server.
         same = len(sys.modules) == len(_base_modules)
         self._modules = _base_modules if same else frozenset(sys.modules)
         self._libraries.changed()
@@ -115,8 +115,8 @@ class Observer:
         }
 
         def hook(event: str, arguments: tuple[Any, ...]) -> None:
-            if event in actions:  # nothing more for the others: `id` alone tells of each call
-                with suppress(Exception):  # what is watched goes on as if it were not
+            if event in actions:  # most events end here: even `id` raises one per call
+                with suppress(Exception):  # the program must not notice an error in here
                     actions[event](*arguments)
 
         sys.addaudithook(hook)
@@ -190,7 +190,7 @@ class Observer:
             record = b"uthe program used more files than are written down"
         try:
             os.write(self._report, framed(record))
-        except OSError:  # the program closed it, as it then has our socket
+        except OSError:  # the program closed it, and then also our socket
             pass
 
     def _note_variables(self, path: str) -> None:
@@ -238,10 +238,10 @@ class Observer:
             return
         self.note(b"f", path)
         if stat.S_ISDIR(mode) and realpath(path) != path:
-            self.note(b"r", path)  # where its links lead decides which folder it is
+            self.note(b"r", path)  # its links decide which folder it is
 
     def _on_enter(self, path: object) -> None:
-        """Record the links on the path of the folder from which relative names start."""
+        """Record the links in the path of a new working folder."""
         if isinstance(path, (str, bytes, os.PathLike)):
             self._note_file(absolute(path))
 
@@ -302,7 +302,7 @@ class Observer:
         self._on_spawn(path, None, env)
 
     def _on_spawn(self, path: object, _words: object = None, env: object = None) -> None:
-        if env is None:  # else who made it was seen to
+        if env is None:  # else reading the variables for it was observed
             self._note_variable("*")
         if self._trace():
             return
@@ -326,7 +326,7 @@ class Observer:
 
     def _list(self, path: object, frame: FrameType, kind: bytes) -> None:
         if frame.f_code.co_filename == _SEARCH or _is_ours(frame):
-            return  # who searches for modules looks for certain names only
+            return  # an import looks only for certain names
         name = path_of(path) if isinstance(path, int) else absolute("." if path is None else path)
         if name is None:
             return
@@ -361,9 +361,9 @@ def _source_of(path: str) -> str:
 
 
 def _is_ours(frame: FrameType | None) -> bool:
-    """Return True if the caller is our own code, also through the standard library's helpers.
+    """Return True if our own code made the call, directly or through the standard library.
 
-    A read of the program's source on its behalf counts as the program's.
+    When our code reads the program's source, the program counts as the reader.
     """
     while frame is not None and frame.f_code.co_filename.endswith(_HELPERS):
         frame = frame.f_back
@@ -374,7 +374,7 @@ def _is_ours(frame: FrameType | None) -> bool:
 
 
 def _origins(names: Iterable[str]) -> Iterable[str]:
-    """Yield the files from which modules were loaded, by the paths that their finders gave."""
+    """Yield the files from which modules were loaded, as their finders named them."""
     for name in names:
         module = sys.modules.get(name)
         origin = getattr(getattr(module, "__spec__", None), "origin", None)
@@ -398,13 +398,14 @@ def base_records(*, anew: bool = False) -> bytes:
     """
     if anew or not _base or (preloaded_searches() and b"\nv*" not in _base[0]):
         _base.clear()  # made before a framework was imported
-        libraries.Loaded()  # whose first is dear
+        libraries.Loaded()  # making the first one is slow
         files = {*_origins(list(sys.modules)), *libraries.mapped(), sys.executable}
         _base_files.update(files)
         _base_modules.clear()
         _base_modules.update(sys.modules)
         kept = sorted(path for path in files if not path.startswith(_PACKAGE))
-        # A framework's machine code reads the environment as it is loaded, which nothing tells of.
+        # A framework's machine code reads the environment while it is loaded, and no event reports
+        # that.
         names = [*variables.AT_START, *([ALL_VARIABLES] if preloaded_searches() else [])]
         records = [f"r{path}" for path in kept] + [f"v{name}" for name in names]
         _base.append(b"\n".join(map(os.fsencode, records)))

@@ -52,12 +52,12 @@ def off_limits(
     ----------
     op, reference : Located
     sources : iterable of Path
-        Absolute paths of the reference's files, also those that it shares with the op, and of the
-        configuration.
+        Absolute paths of the configuration's files and the reference's, including those that it
+        shares with the op.
     alone : iterable of Path
         Absolute paths of modules that are part of the reference and not of the op.
     cache : Path
-        The tool's folder.
+        The cache folder.
     root : Path
         The workspace.
     """

@@ -39,7 +39,7 @@ class OwnChanges:
     def take(self, kind: int, path: str) -> None:
         """Record one change, whose kind is one of `records.CHANGES`."""
         if kind in PAIRS:
-            # Python tells of it, and so does what traces the process.
+            # The change is reported twice, by Python and by the tracer.
             if (kind, path) != self._last:
                 source, _, target = path.partition("//")
                 self._pair(kind, source, f"/{target}")

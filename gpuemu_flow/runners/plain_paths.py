@@ -12,9 +12,9 @@ stat, lstat, readlink = os.stat, os.lstat, os.readlink
 
 
 def _copies() -> dict[str, Any]:
-    """Return the names of ``posixpath``, its functions bound to this copy of them.
+    """Return a copy of ``posixpath``'s namespace; its functions call each other in the copy.
 
-    Functions of ``os`` that are replaced later do not affect the copies.
+    Functions of ``os`` that are replaced later do not affect the copy.
     """
     plain = ModuleType("os")
     vars(plain).update(vars(os))

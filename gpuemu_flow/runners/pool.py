@@ -50,7 +50,7 @@ class Pool:
     Parameters
     ----------
     workers : int
-        Sessions at once, over all threads.
+        Maximum number of simultaneous sessions, over all threads.
     staging : Path
         Existing folder for blob files until they are published.
     env : mapping of str to str, optional
@@ -112,14 +112,14 @@ class Pool:
                     server.close()
                 self._close_idle()
                 server = self._new_server(start)
-            self._servers[start] = server  # as the last: the one that was used last
+            self._servers[start] = server  # moved to the end: most recently used
             return server
 
     def _new_server(self, start: ServerStart) -> ServerHandle:
         return ServerHandle({**self._env, **dict(start.env)}, start.around, start.framework)
 
     def _close_idle(self) -> None:
-        """End the least recently used servers of single ops, of which a run may have thousands."""
+        """End the least recently used servers that serve one op each; a run may start thousands."""
         idle = [s for s, server in self._servers.items() if s.around and server.idle()]
         for start in idle[: max(0, len(idle) - self._most_idle + 1)]:
             self._servers.pop(start).close()
@@ -245,7 +245,7 @@ class Pool:
         self, supervisor: Supervisor, request: Request, checks: Checks, publish: Publish
     ) -> Outcome:
         staged = self._staging / f"{os.getpid()}-{next(self._numbers)}.part"
-        supervisor.kept()  # starts a worker, and imports meanwhile what makes the case
+        supervisor.kept()  # starts a worker, and meanwhile imports what cases need
         from gpuemu_flow.runners.work import CaseToFile  # noqa: PLC0415
 
         try:
@@ -282,17 +282,17 @@ class Pool:
         cancel : threading.Event, optional
             When set, the workers are killed and the remaining cases have no outcome.
         on_observed : callable, optional
-            Called with all that the program was seen to use so far whenever that has grown: before
-            `on_outcome`, and at the end.
+            Called with everything that the program was seen to use so far, whenever that has grown:
+            before `on_outcome`, and at the end.
         kept : KeptWorker, optional
-            Holder of a worker of an earlier run of the same program. The worker is used, and left
-            there for a later run if all cases went well.
+            Holds a worker of an earlier run of the same program. This run uses that worker, and
+            leaves it there for a later run if all cases went well.
 
         Returns
         -------
         list of Outcome
-            One per request, in their order; fewer after a cancellation. After some timeouts in a
-            row the others are given the same error, without being run; see `timeouts`.
+            One per request, in their order; fewer after a cancellation. After several timeouts in a
+            row, the remaining cases get the same error without being run; see `timeouts`.
 
         Raises
         ------
@@ -351,10 +351,10 @@ class Pool:
         on_observed: OnObserved | None = None,
         is_final: Callable[[Json], bool] = lambda _: True,
     ) -> Json:
-        """Run one of this package's own functions in a worker, `program` being its evaluator.
+        """Run one of this package's functions in a worker, with an `Evaluator` of `program`.
 
-        A worker that was kept for the program is used first. A failure there is repeated in a new
-        worker, since the cases that ran before may have caused it.
+        A worker that was kept for the program is tried first. If the function fails there, it is
+        repeated in a new worker, since earlier cases may have caused the failure.
 
         Parameters
         ----------
@@ -364,9 +364,10 @@ class Pool:
             ``gpuemu_flow.module:function``; called as ``function(payload, evaluator)``.
         payload : JSON
         seconds : float
-            After this the worker is killed.
+            Time limit, after which the worker is killed.
         on_observed : callable, optional
-            Called at the end, also after a failure, with all that the program was seen to use.
+            Called at the end, also after a failure, with everything that the program was seen to
+            use.
         is_final : callable
             Tells whether a result from a kept worker counts; if not, a new worker repeats the job.
 
@@ -412,7 +413,7 @@ def _equipped(program: Program) -> Program:
 
 
 def _go_on(supervisor: Supervisor, kept: KeptWorker, sightings: Sightings) -> None:
-    """Have cases run in the worker of earlier cases, if it was kept."""
+    """Make the supervisor run cases in the worker of earlier cases, if it was kept."""
     worker_client = kept.take()
     if worker_client is not None:
         worker_client.worker.follow_with(sightings)

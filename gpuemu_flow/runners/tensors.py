@@ -144,7 +144,7 @@ def name_values(returned: Any, output_names: Sequence[str]) -> dict[str, Any]:
     Raises
     ------
     OpError
-        ``op-output-missing`` when a name has no array or the numbers differ.
+        ``op-output-missing`` if a name has no array, or the number of arrays is wrong.
     """
     names = tuple(output_names) or (DEFAULT_OUTPUT,)
     if isinstance(returned, Mapping):

@@ -44,7 +44,7 @@ class Language:
     def restore(self) -> None:
         """End the launch."""
         for scope in reversed(self._scopes):
-            if scope is not None:  # older interpreters take nothing back
+            if scope is not None:  # older interpreters restore nothing
                 scope.restore()
         self.begin()
 

@@ -124,7 +124,7 @@ class Interpreter:
         with ExitStack() as stack:
             stack.enter_context(_switched_off())
             stack.enter_context(np.errstate(all="ignore"))
-            for part in self._parts:  # each one calls what the ones before it put in place
+            for part in self._parts:  # each calls the replacements of those before it
                 stack.enter_context(patched(part()))
             stack.enter_context(self._driver())
             stack.enter_context(self.device.on())
@@ -196,7 +196,7 @@ class Interpreter:
 
         def bench(tuner: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
             wanted = int(os.environ.get(CONFIGURATION, "0")) % len(tuner.configs)
-            # The fastest one is taken: the wanted one, else the first that is left after pruning.
+            # Triton takes the fastest: the wanted configuration, or if that was pruned, the first.
             return [float(config is not tuner.configs[wanted])] * 3
 
         return [
@@ -287,7 +287,7 @@ def _tensors(value: Any) -> Iterator[Any]:
             yield from _tensors(member)
     elif hasattr(value, "untyped_storage"):
         yield value
-    elif hasattr(value, "base"):  # a descriptor, or a tensor under another element type
+    elif hasattr(value, "base"):  # a descriptor, or a reinterpreted tensor
         yield from _tensors(value.base)
 
 

@@ -26,7 +26,7 @@ def _binds(node: ast.AST) -> bool:
 
 
 def transformer(base: Any) -> Any:
-    """Return the class that rewrites kernels, made from that of the interpreter."""
+    """Return a class that rewrites kernels, derived from the interpreter's class."""
 
     class Transformer(base):  # type: ignore[misc]
         """Rewrites a kernel's source so that its values have the types that a compiler gives."""

@@ -1,8 +1,9 @@
 """Fill new memory with recognisable values, and find outputs that were never written.
 
-New memory of floats holds a signalling NaN, which no arithmetic gives, since every NaN that
-arithmetic makes or passes on is quiet. Memory of integers and float8 holds bytes that a result may
-hold by right, so elements found there are checked again after a second run with other bytes.
+New memory of floats holds a signalling NaN. No arithmetic results in it, since every NaN that
+arithmetic makes or passes on is quiet. New memory of integers and float8 holds bytes that may also
+be a valid result, so elements with these bytes are checked again after a second run with other
+bytes.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _suspects(array: np.ndarray, run: int) -> _Suspects | None:
 
 
 def suspicious(outputs: Outputs) -> bool:
-    """Tell whether an output holds a value that fills new memory in the first run."""
+    """Tell whether any output holds the value that fills new memory in the first run."""
     return any(_suspects(array, 0) is not None for array in outputs.values())
 
 
@@ -87,7 +88,7 @@ def unwritten(first: Outputs, second: Outputs | None) -> list[Failure]:
     Parameters
     ----------
     first, second : mapping of name to array
-        Outputs of equal calls of a first and a second run; None where there was no second one.
+        Outputs of the same call in a first and a second run; None if there was no second run.
     """
     found: list[Failure] = []
     for name, array in first.items():

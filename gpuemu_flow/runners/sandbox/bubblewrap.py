@@ -1,8 +1,8 @@
-"""Namespaces for the workers of one op, by bubblewrap: processes, network, messages and files.
+"""Run an op's workers in namespaces of processes, network, IPC and files, made by bubblewrap.
 
-`bwrap` starts the fork server of an op, or a compiler. Inside, the root folder is read-only; home
-folders, temporary folders and /run are empty but for the workspace, the interpreter and its
-packages; /dev, /proc and shared memory are its own. Each worker then enters Landlock and seccomp.
+`bwrap` starts the fork server of an op, or a compiler. Inside, the root folder is read-only. Home
+folders, temporary folders and /run are empty, except for the workspace, the interpreter and its
+packages. /dev, /proc and shared memory are private. Each worker then enters Landlock and seccomp.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _REASON_CHARACTERS = 200
 
 @cache
 def program() -> str:
-    """Return the path of bubblewrap; empty if it is missing, or others than root can change it."""
+    """Return the path of bubblewrap; empty if it is missing, or not only root can change it."""
     for folder in _FOLDERS:
         path = f"{folder}/{_NAME}"
         try:
@@ -81,8 +81,8 @@ def refusal() -> str:
 def around_server(sandbox: Sandbox, programs: Iterable[str]) -> list[str]:
     """Return the words to put before the command of an op's fork server.
 
-    The server becomes the first process of its namespace: with it all others end, and none of
-    them can stop or kill it.
+    The server becomes the first process of its namespace. When it ends, all others there end, and
+    none of them can stop or kill it.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def around_server(sandbox: Sandbox, programs: Iterable[str]) -> list[str]:
 
 
 def around_tool(sandbox: Sandbox, programs: Iterable[str], folder: str) -> list[str]:
-    """Return the words to put before a compiler's command, which writes `folder`.
+    """Return the words to put before the command of a compiler that writes to `folder`.
 
     All processes that the compiler starts end with it.
     """
@@ -115,7 +115,7 @@ def _words(sandbox: Sandbox, programs: Iterable[str], folders: Iterable[str]) ->
 
 def _base(path: str) -> list[str]:
     words = [path, *_NAMESPACES, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
-    if os.geteuid() == 0:  # others have a user namespace, which gives them no capabilities
+    if os.geteuid() == 0:  # other users get none in their user namespace
         words += ["--cap-drop", "ALL"]
         for name in _KEPT_CAPABILITIES:
             words += ["--cap-add", name]
@@ -125,9 +125,9 @@ def _base(path: str) -> list[str]:
 def _mounts(root: str, needed: Iterable[str], writable: Iterable[str]) -> list[str]:
     """Return the options for everything that differs from a read-only view of the system's files.
 
-    Files are mounted where they are, and the links that lead to them are made again: `bwrap` can
-    mount nothing on a link. Outer folders come first, since a later mount hides earlier ones below
-    it.
+    Files are mounted at their real paths, and the links that lead to them are made again, since
+    `bwrap` cannot mount on a link. Outer folders come first, since a later mount hides earlier ones
+    below it.
     """
     empty = _emptied(root)
     mounts: dict[str, tuple[str, ...]] = {place: (_TMPFS, place) for place in empty}
@@ -152,7 +152,7 @@ def _mounts(root: str, needed: Iterable[str], writable: Iterable[str]) -> list[s
 
 
 def _links(path: str) -> Iterator[tuple[str, str]]:
-    """Yield the links on the way to a file: the place of each, without links, and its target."""
+    """Yield the links on the way to a file: the real path of each link, and its target."""
     place, names = "/", path.split("/")[::-1]
     followed = 0
     while names and followed < _MOST_LINKS:
@@ -175,7 +175,7 @@ def _links(path: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_unseen(path: str, mounts: Mapping[str, tuple[str, ...]]) -> bool:
-    """Tell whether the innermost mount above a path is that of an empty folder."""
+    """Tell whether a path is hidden: the innermost mount above it is an empty folder."""
     above = [place for place in (_DEVICES, *mounts) if _is_below(path, place)]
     return bool(above) and mounts.get(max(above, key=len), (_TMPFS,))[0] == _TMPFS
 
@@ -187,8 +187,8 @@ def _depth(mount: tuple[str, tuple[str, ...]]) -> tuple[int, str]:
 def _emptied(root: str) -> list[str]:
     """Return the folders that are replaced by empty ones.
 
-    A folder is kept if it is the workspace or the interpreter's, or the home folder of another
-    user, since some system users have ``/`` or ``/usr/sbin``.
+    The workspace and the interpreter's folders are kept. So is a home folder that belongs to
+    another user, since that of some system users is ``/`` or ``/usr/sbin``.
     """
     homes = [path for path in (os.environ.get("HOME", ""), own_home()) if _is_own(path)]
     found = {os.path.realpath(p) for p in (*_EMPTIED, *homes, tempfile.gettempdir())}
@@ -219,7 +219,7 @@ def _installation(path: str) -> Iterator[str]:
     Parameters
     ----------
     path : str
-        A name without a slash is looked for in ``PATH``; empty for none.
+        Path of the program. A name without a slash is looked for in ``PATH``; empty for none.
     """
     path = path if "/" in path or not path else shutil.which(path) or ""
     for _ in range(_MOST_LINKS):

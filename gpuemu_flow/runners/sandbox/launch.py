@@ -1,6 +1,6 @@
 """Start a compiler in the sandbox of ops: ``launch.py FOLDER SANDBOX PROGRAM ARGUMENT...``.
 
-Sources are as untrusted as ops: they may make the compiler read any file, or are imported by it.
+Sources are as untrusted as ops: the compiler reads any file that they name, or imports them.
 The compiler writes into FOLDER; SANDBOX is the sandbox as JSON. The file runs as a script, which
 keeps the workspace off the interpreter's path.
 """

@@ -15,7 +15,7 @@ def system_level(*, strict: bool = False) -> str:
     Parameters
     ----------
     strict : bool
-        Name also the parts that only ``strict`` uses: looking for them starts a process.
+        True to name also the parts that only ``strict`` uses; finding them starts a process.
     """
     if sys.platform != "linux":
         return NONE
