@@ -1,4 +1,4 @@
-"""Checks that are made while programs run for a verdict."""
+"""Sets of runner checks to use when programs run for a verdict."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Find references whose outputs differ between evaluations on the same inputs.
 
-A reference that draws random numbers, or that keeps state between calls, gets right ops rejected.
-It is evaluated again only where a case did not pass: elsewhere it was right.
+A reference that draws random numbers, or that keeps state between calls, makes correct ops fail. It
+is evaluated again only if a case did not pass, since otherwise op and reference agree.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def unsteady_output(
 
 
 def blamed(result: CheckResult, found: Failure) -> CheckResult:
-    """Return the result of a case that did not pass as an error of its reference."""
+    """Turn the result of a case that did not pass into an error of its reference."""
     notes = tuple(failure.message for failure in result.failures)
     told = "it draws random numbers or keeps state between calls: no verdict on the op"
     return replace(
@@ -70,9 +70,10 @@ def blamed(result: CheckResult, found: Failure) -> CheckResult:
 
 
 def _once_more(evaluations: Evaluations, inputs: Arrays, expected: Arrays) -> Failure | None:
-    """Return the first output in which one more evaluation differs.
+    """Return the first output in which one more evaluation differs; None if none does.
 
-    The outputs may have been made from float64 inputs, or from inputs of the case's own dtypes.
+    The expected outputs may have been computed from float64 inputs or from inputs of the case's own
+    dtypes, so it is enough if an evaluation of either kind agrees.
     """
     found: Failure | None = None
     for ask, given in ((evaluations.outputs, widen(inputs)), (evaluations.own_outputs, inputs)):
