@@ -1,4 +1,4 @@
-"""The number of cases that an experiment may run, and the time that they may take."""
+"""Limit the number of cases that an experiment runs, and their time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ FEWEST_CASES = 4
 
 
 class Budget:
-    """Number of cases that may still be run, reduced if they take long.
+    """Number of cases that may still be run; it is reduced if cases take long.
 
     Attributes
     ----------
     left, used : int
-        Cases.
+        Numbers of cases.
     cut : bool
         True if the time limit, not the number of cases, has ended the experiment.
     """
@@ -40,7 +40,7 @@ class Budget:
             self.cut = True
             return False
         if self.used == FEWEST_CASES:
-            # The fastest case tells what the op takes: others may have waited for a processor.
+            # The fastest case shows how long the op takes; others may have waited for a processor.
             most = int(min(SECONDS / max(self._fastest, 1e-9), 1e9))
             allowed = max(0, most - FEWEST_CASES)
             self.cut = self.cut or allowed < self.left

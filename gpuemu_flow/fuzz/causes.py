@@ -1,4 +1,4 @@
-"""Causes of the failures of a report, found by an experiment once and stored."""
+"""Find the causes of a report's failures by experiments, and store them."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ Judged = tuple[Case, CheckResult]
 
 
 class _Workers:
-    """The workers of experiments, started when the first of them needs some.
+    """The workers of experiments, started when an experiment first needs them.
 
     Parameters
     ----------
     workspace : Workspace
     pool : Pool, optional
-        Workers to use, which are not closed when the block ends.
+        Workers to use, which are not closed at the end of the context.
     """
 
     def __init__(self, workspace: Workspace, pool: Pool | None = None) -> None:
@@ -84,18 +84,18 @@ class _Workers:
 
 @dataclass
 class ExperimentBudget:
-    """The time and cases left for all experiments of a report, and the ops that they left out.
+    """The time and cases left for all experiments of a report, and the ops left out.
 
     Attributes
     ----------
     cases : int
-        New cases that are left.
+        Number of new cases that may still be run.
     until : float
-        Time, of the monotonic clock, after which no experiment begins.
+        Monotonic time after which no experiment begins.
     announce : callable
         Called with an op's name before its experiment begins.
     left_out, cut : set of str
-        Ops without an experiment, and ops whose experiment the time limit ended.
+        Ops without an experiment, and ops whose experiment was ended by the time limit.
     """
 
     cases: int
@@ -125,7 +125,7 @@ class ExperimentBudget:
 
 
 def family(result: CheckResult) -> str:
-    """Return the family of a failure: ``values`` for wrong values of any kind, else its reason."""
+    """Return the group of a failure: ``values`` for wrong values of any kind, else its reason."""
     from gpuemu_flow.judging.verdicts import reason  # noqa: PLC0415
 
     first = result.failures[0] if result.failures else None
@@ -135,7 +135,7 @@ def family(result: CheckResult) -> str:
 
 
 def cause_budget(workspace: Workspace, *, confirm: bool = True) -> int:
-    """Return the number of new cases per op that may be run to confirm a cause; 0 for none."""
+    """Return the number of new cases per op that may be run to confirm a cause."""
     return workspace.settings.cause_budget if confirm else 0
 
 
@@ -157,7 +157,7 @@ def with_causes(
     budget : int
         New cases per op; 0 makes no experiment.
     known_only : bool
-        Show causes that earlier experiments found, and make no new experiment.
+        True to add only causes that earlier experiments found, without new experiments.
     announce : callable, optional
         Called with an op's name before an experiment on its failures begins.
     pool : Pool, optional
@@ -206,7 +206,7 @@ def causes_of(
     effort: ExperimentBudget | None = None,
     workers: _Workers | None = None,
 ) -> tuple[Cause, ...]:
-    """Return the causes of one op's failures, stated ones first; empty if none is known.
+    """Return the causes of one op's failures, confirmed causes first; empty if none is known.
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ def causes_of(
         here = [case for case, _ in members if case.dtype == dtype][:MOST_FAILING]
         others = [case for case in passing if case.dtype == dtype]
         others = others[:: max(1, len(others) // MOST_PASSING)]
-        # Cases that hang would each take as long as an op may take.
+        # Each case that hangs would take the op's full time limit.
         share = 0 if TIMEOUT in kind else budget // len(families)
         key = _key(subject, kind, share, here, others)
         kept = workspace.cache.actions.get(key)
@@ -263,8 +263,8 @@ def causes_of(
 def _families(failing: Sequence[Judged]) -> dict[str, list[Judged]]:
     """Group the failing cases by kind of failure, without those that need no experiment.
 
-    An error of a function that returns inputs needs no experiment to explain it, and one that hangs
-    would use up an experiment's time. A reference that differs between calls needs none, either.
+    No experiment is needed for errors of functions that return inputs, or for references that
+    differ between calls. A function that hangs would also use up an experiment's time.
     """
     families: dict[str, list[Judged]] = {}
     for case, result in failing:
@@ -352,7 +352,7 @@ class _Judge:
         self._checks = FULL_CHECKS if watched else PLAIN
 
     def run(self, case: Case, inputs: Mapping[str, NDArray[Any]] | None = None) -> Tried:
-        """Judge one case, on inputs of its own or on given ones."""
+        """Judge one case, on its own inputs or on given ones."""
         from gpuemu_flow.fuzz.relation_search import Tried  # noqa: PLC0415
 
         evaluated = (
@@ -375,7 +375,7 @@ class _Judge:
 
 
 class _Reference:
-    """The reference, evaluated on other inputs within limits of calls and time."""
+    """Evaluates the reference on other inputs, within limits of calls and time."""
 
     def __init__(self, evaluator: CaseEvaluator, budget: Budget) -> None:
         self._evaluator = evaluator

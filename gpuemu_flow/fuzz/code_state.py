@@ -1,4 +1,4 @@
-"""The code and configuration that a failure was seen with, and whether they changed since."""
+"""Tell whether code and configuration have changed since a failure was seen."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def has_changed(
 ) -> bool:
     """Tell whether code or configuration may have changed since a failure was recorded.
 
-    Only then does a failure that no longer shows count as mended.
+    Only then does a failure that no longer occurs count as fixed.
 
     Parameters
     ----------
@@ -51,8 +51,8 @@ def has_changed(
     subject : Subject
         The programs that were run again.
     observed : mapping of str to Observation
-        Inputs that the programs were seen to use; a file among them that was written to after the
-        failure was recorded counts as changed code.
+        Inputs that the programs were seen to use. If one of these files was written to after the
+        failure was recorded, this counts as changed code.
     """
     if code_changed(workspace, record):
         return True
@@ -65,10 +65,10 @@ def has_changed(
 
 
 def code_changed(workspace: Workspace, record: FailureRecord) -> bool:
-    """Tell whether the code or configuration known before a run differs from the record's.
+    """Tell whether the code or configuration known before a run differs from that of a record.
 
-    True for a record without such a digest: an earlier version of this package wrote it, and the
-    package is part of the code.
+    True for a record without a digest: an earlier version of this package wrote it, and the package
+    is part of the code.
     """
     provenance = record.provenance if isinstance(record.provenance, Mapping) else {}
     known = provenance.get(CODE)
@@ -76,7 +76,7 @@ def code_changed(workspace: Workspace, record: FailureRecord) -> bool:
 
 
 def _nanoseconds(text: str) -> int:
-    """Return a record's time in ns; 0 if it is malformed."""
+    """Convert a record's time to nanoseconds since the epoch; 0 if it is malformed."""
     try:
         parsed = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:

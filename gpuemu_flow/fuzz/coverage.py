@@ -1,4 +1,4 @@
-"""Coverage of a workspace's ops by runs and fuzzing, and the gaps."""
+"""Measure how runs and fuzzing cover a workspace's ops, and find the gaps."""
 
 from __future__ import annotations
 

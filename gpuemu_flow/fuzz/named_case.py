@@ -37,7 +37,7 @@ _DIMS = re.compile(r"(\d{1,9}(x\d{1,9})*)?")
 
 
 def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
-    """Return the case of an op with this schema that `Case.to_text` wrote.
+    """Return the case of an op with this schema whose `Case.to_text` is `text`.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
 
 
 def _demand_shapes(schema: OpSchema, inputs: Sequence[InputSpec]) -> None:
-    """Raise ``bad-case`` for shapes that no case of the schema has, whatever the sizes of dims."""
+    """Raise ``bad-case`` for shapes that the schema has with no sizes of its dims."""
     if takes_any_rank(schema):
         return
     sizes: dict[str, int] = {}
@@ -112,7 +112,7 @@ def disallowed_sizes(schema: OpSchema, case: Case) -> str:
 
 
 def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...]) -> Case:
-    """Return the case of these inputs; infer its target from the input that differs."""
+    """Return the case with these inputs; its target input is the one that is not plain."""
     special = [i for i in inputs if i.layout != "contiguous"] or [
         i for i in inputs if i.strategy != "normal"
     ]
@@ -137,7 +137,7 @@ def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...
 
 
 def _dims(schema: OpSchema, seen: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return the sizes of all dims; find those that no shape shows by trying."""
+    """Return the sizes of all dims; try sizes for dims that no shape contains."""
     known = {dim.name: seen[dim.name] for dim in schema.dims if dim.name in seen}
     if not (schema.derived or schema.limits):
         return tuple(known.items())
@@ -154,7 +154,7 @@ def _dims(schema: OpSchema, seen: Mapping[str, int]) -> tuple[tuple[str, int], .
 
 
 def cases_of_seed(subject: OpSubject, seed: int) -> list[Case]:
-    """Return the case with a seed, if the workspace's master seed gives one."""
+    """Return the case with this seed among the op's cases, in a list; empty if there is none."""
     cases = iterate_cases(
         subject.schema,
         seed=subject.seed,
@@ -168,13 +168,13 @@ def cases_of_seed(subject: OpSubject, seed: int) -> list[Case]:
 def records_from_words(
     workspace: Workspace, seed: int, op: str, dtype: str | None = None, text: str | None = None
 ) -> list[FailureRecord]:
-    """Make records of the cases with a seed, as if ``run`` had found them here.
+    """Make records of the cases with a seed, as if ``run`` had found these failures.
 
     Raises
     ------
     UsageError
-        ``bad-case``, ``unknown-op``, ``op-skipped``, ``no-such-dtype``; ``unknown-failure`` where
-        no case has the seed.
+        ``bad-case``, ``unknown-op``, ``op-skipped``, ``no-such-dtype``; ``unknown-failure`` if no
+        case has the seed.
     """
     (name,) = select_ops(workspace, [op])
     if text is not None:

@@ -1,4 +1,4 @@
-"""Cases of an op by number, in the order of ``run`` and ``fuzz``, planned as far as needed."""
+"""Return cases of an op by number, in the order of ``run`` and ``fuzz``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Planned:
 
 
 class PlannedCases:
-    """Cases by op, sequence and number. Thread-safe."""
+    """Finds cases by op, sequence and number. Thread-safe."""
 
     def __init__(self) -> None:
         self._planned: OrderedDict[tuple[str, str, CaseSequence], _Planned] = OrderedDict()

@@ -42,7 +42,7 @@ class RemoteRun:
     source : CaseSource
     verdicts : VerdictCache
     lookup : Lookup
-        The inputs' states on this machine: a reply counts only if the worker's are the same.
+        The states of inputs on this machine. A reply counts only if the worker has the same states.
     cancel : threading.Event
     """
 
@@ -67,7 +67,7 @@ class RemoteRun:
         self._ended = False
 
     def judged(self) -> Iterator[Told]:
-        """Yield the place of each case's subject, the verdict, and the outcome if it is new."""
+        """Yield the index of each case's subject, the verdict, and the outcome if it is new."""
         while not self._cancel.is_set():
             self._fill()
             yield from self._in_order()
@@ -77,7 +77,7 @@ class RemoteRun:
                 yield from self._in_order()
             elif self._ended and not any(self._waiting):
                 return
-        for number in sorted(self._ready):  # what was judged counts, though an earlier one was not
+        for number in sorted(self._ready):  # these count even if earlier cases were not judged
             yield self._ready.pop(number)
 
     def _in_order(self) -> Iterator[Told]:
@@ -92,7 +92,7 @@ class RemoteRun:
         return self._drawn - self._told >= window
 
     def _fill(self) -> None:
-        """Send batches until all workers are busy, or too many cases wait for the oldest one."""
+        """Send batches until all workers are busy, or too many results wait for an earlier case."""
         farm, source = self._farm, self._source
         while farm.outstanding < farm.capacity and not self._is_far_ahead and not self._ended:
             item = source.next()
@@ -147,7 +147,7 @@ class RemoteRun:
         Raises
         ------
         UsageError
-            ``cluster-worker-differs``: its inputs are not those of this machine.
+            ``cluster-worker-differs``: the worker's inputs differ from those of this machine.
         """
         if reply.key in self._verified[which]:
             return True

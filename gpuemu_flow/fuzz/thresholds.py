@@ -1,8 +1,8 @@
 """Determine the numbers in a condition on sizes: the multiple, and the threshold.
 
-Cases drawn at random leave several numbers possible: "not a multiple of 16" and "of 8" agree until
-a case of size 24 is run, and a threshold lies anywhere between two sizes that were seen. Here known
-failing cases are run again with one dim of a chosen size.
+After random cases, several numbers are possible: "not a multiple of 16" and "not a multiple of 8"
+agree until a case of size 24 is run, and a threshold may be anywhere between two tested sizes. Here
+known failing cases are run again with a chosen size of one dim.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ is no such case."""
 
 @dataclass
 class _Allowance:
-    """Counts the sizes that are tried."""
+    """The number of sizes that may still be tried."""
 
     left: int = MOST_RUNS
 
@@ -41,7 +41,7 @@ class _Allowance:
 def with_exact_numbers(
     predicates: Sequence[Predicate], known: Sequence[Known], probe: Probe
 ) -> tuple[Predicate, ...]:
-    """Return a condition whose numbers about sizes were found exactly, by new cases.
+    """Return a condition with exact numbers about sizes, which new cases have shown.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def with_exact_numbers(
     Returns
     -------
     tuple of Predicate
-        The exact condition; the given one if a known failing case contradicts the exact one.
+        The exact condition; `predicates` unchanged if a known failing case contradicts it.
     """
     left = _Allowance()
     found = list(predicates)
@@ -82,7 +82,7 @@ def _multiple(
 ) -> Predicate:
     """Return a predicate with its multiple halved as often as new cases support the half.
 
-    The size of such a case is a multiple of the half, and not of the whole.
+    The size in such a case is a multiple of the half, and not of the multiple itself.
     """
     name, step = predicate.subject, int(str(predicate.value))
     as_half = predicate.kind == "multiple"  # how cases with such sizes end if the half is true
@@ -159,8 +159,8 @@ def _threshold(
 def _rounded(size: int) -> int:
     """Round a size down to a multiple of `TILE`, unless it is at most two tiles.
 
-    A bug that does not show in every case shows least often next to its threshold: two cases that
-    pass there prove little, and thresholds of kernels are multiples of tiles.
+    Thresholds of kernels are multiples of tiles. Moreover, a bug that does not affect every case
+    affects the fewest next to its threshold, so two passing cases there prove little.
     """
     return size // TILE * TILE if size > 2 * TILE else size
 

@@ -1,4 +1,4 @@
-"""The verdicts of a fuzz run in the action cache: found before a case is judged, kept after it."""
+"""Find a fuzz run's verdicts in the action cache, and store new ones there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WRITE_SECONDS = 0.25
 
 
 def checks_for(number: int) -> Checks:
-    """Return the checks of a case: all for the first and some later cases, else few."""
+    """Return the checks of a case: all checks for the first and some later cases, else few."""
     full = number < FULLY_CHECKED_FIRST or number % FULLY_CHECKED_EVERY == 0
     return FULL_CHECKS if full else PLAIN
 
@@ -43,7 +43,7 @@ def verdict_key(subject: OpSubject) -> str:
 
 
 def case_key(number: int, case: Case) -> list[Json]:
-    """Return the part of a verdict's key that depends on the case and its place in the run."""
+    """Return the part of a verdict's key that depends on the case and its number in the run."""
     return [checks_for(number) is FULL_CHECKS, case.identity()]
 
 
@@ -57,7 +57,7 @@ class VerdictCache:
         The op in each of its dtypes; a case names its subject by the index in this sequence.
     lookup : Lookup
     force : bool
-        True: nothing is found.
+        True to find no stored verdicts.
 
     Attributes
     ----------
@@ -100,13 +100,13 @@ class VerdictCache:
             self._write((self.inputs[which], key, result.to_json()))
 
     def flush(self) -> None:
-        """Store what is still in memory."""
+        """Store the verdicts that are still in memory."""
         self._write(force=True)
 
     def _write(self, *records: tuple[SeenInputs, list[Json], Json], force: bool = False) -> None:
         """Store verdicts in groups, since one transaction costs more than judging a tiny case.
 
-        Verdicts whose programs, or files that these read, were edited meanwhile are dropped.
+        Verdicts are dropped if a program, or a file that it reads, was edited meanwhile.
         """
         with self._lock:
             self._unwritten += records
