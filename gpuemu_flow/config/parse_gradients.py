@@ -103,7 +103,7 @@ class GradientsParser:
             self._impossible(text, "remove `gradients`")
 
     def _differentiable(self) -> dict[str, tuple[str, ...]]:
-        """Return the inputs of floats: by the op's names, and by the names that the runner uses."""
+        """Map each float argument to the names that the runner uses: a list to its members."""
         tensors = {tensor.name: tensor for tensor in self.schema.inputs}
         found: dict[str, tuple[str, ...]] = {}
         inside = {member for group in self.groups.values() for member in group.members}

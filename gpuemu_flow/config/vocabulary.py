@@ -124,7 +124,7 @@ DOCUMENTED_LAYOUTS = ("contiguous", "strided", "transposed")
 
 
 def _layouts_of_table(table: dict[str, bool]) -> list[str]:
-    """Return the layouts of the documented table, each of which is on unless turned off."""
+    """Return the layouts that a table switches on, and documented ones not switched off."""
     return [n for n in LAYOUTS if table.get(n, n in DOCUMENTED_LAYOUTS)]
 
 
@@ -160,7 +160,7 @@ TOLERANCE = Section(
 
 
 def _absolute_only(number: float) -> Json:
-    """Read a bare number as an absolute tolerance: the documented meaning."""
+    """Convert a bare number to an absolute tolerance, which is its documented meaning."""
     return {"atol": number, "rtol": 0.0}
 
 
