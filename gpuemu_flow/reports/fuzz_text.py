@@ -1,4 +1,4 @@
-"""Fuzz runs as lines for people."""
+"""Format fuzz runs as readable text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 def exit_code(reports: Sequence[FuzzReport]) -> int:
-    """Return 0 if passed, 1 failed, 3 crashed, 4 nothing was validated, 130 interrupted."""
+    """Return 0 if all passed, 1 failed, 3 crashed, 4 nothing was validated, 130 interrupted."""
     if any(report.interrupted for report in reports):
         return 130
     if any(report.failed for report in reports):

@@ -1,4 +1,4 @@
-"""The task graph as a drawing: one row per op and dtype or kernel, one column per stage."""
+"""Draw the task graph: one row per op and dtype or per kernel, and one column per stage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADINGS = (("generate or build", 0), ("op over reference", 1), ("compare or lin
 
 @dataclass(frozen=True)
 class Node:
-    """A task: its place, status and name, and the verdict on its subject."""
+    """A task: its position, status and name, and the verdict on its subject."""
 
     x: float
     y: float
@@ -33,7 +33,7 @@ class Node:
 
 @dataclass(frozen=True)
 class GraphChart:
-    """Nodes, all edges as one path, and for each row its place, label and verdict."""
+    """Nodes, all edges as one SVG path, and the position, label and verdict of each row."""
 
     width: float
     height: float
@@ -54,7 +54,7 @@ def chart(
     Parameters
     ----------
     found : mapping of (str, str) to str, optional
-        ``failed`` or ``error`` by subject and part; rows with either stand first.
+        ``failed`` or ``error`` by subject and dtype or architecture; these rows come first.
     """
     found = found or {}
     wrong = {subject for subject, _ in found}

@@ -1,4 +1,4 @@
-"""A report as Markdown for a comment on a pull request, or the summary of a job."""
+"""Write a report as Markdown, for a comment on a pull request or the summary of a job."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ICONS = {
 
 @dataclass(frozen=True)
 class _Section:
-    """A table or separate blocks; parts that do not fit are counted."""
+    """A section of the report: a table or separate blocks. Parts that do not fit are counted."""
 
     title: str
     head: tuple[str, ...]
@@ -58,7 +58,7 @@ def write(report: Report, _look: ReaderOptions) -> str:
 
 
 def report_to_markdown(report: Report, limit: int = MAX_COMMENT) -> str:
-    """Return the report as Markdown of at most `limit` bytes of UTF-8, the worst first."""
+    """Return the report as Markdown of at most `limit` bytes of UTF-8, worst results first."""
     lines = [MARKER, *_head(report)]
     # Room for the lines that say what was left out, and for the footer.
     room = limit - 1000 - _size(lines)
@@ -83,7 +83,7 @@ def report_to_markdown(report: Report, limit: int = MAX_COMMENT) -> str:
 
 
 def code(text: str, limit: int = MAX_CELL, *, cell: bool = True) -> str:
-    """Format text of unknown origin as a code span, in which nothing is markup.
+    """Format untrusted text as a code span, in which nothing is interpreted as markup.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def _failure_row(failure: CaseFailure, what: str) -> str:
 
 
 def _details(report: Report, failure: CaseFailure) -> str:
-    """Return one failure that can be unfolded, its text in a code block."""
+    """Return one failure as a folded section, with its text in a code block."""
     case, result = failure.case, failure.result
     shapes = " ".join(f"{i.name}{list(i.shape)}" for i in case.inputs)
     lines = [f"{f.kind.value}: {f.message}" for f in result.failures[:3]]

@@ -1,4 +1,4 @@
-"""A report as SARIF 2.1.0: one result per op and kind of failure, at the line of the op's source.
+"""Write a report as SARIF 2.1.0, with one result per op and kind of failure, at the op's line.
 
 Source: OASIS, "Static Analysis Results Interchange Format (SARIF) Version 2.1.0".
 """
@@ -208,7 +208,7 @@ def _text(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def _location(place: FileLine | None, name: str) -> dict[str, Json]:
-    """Make the location of a result; code review services show nothing without a file."""
+    """Make the location of a result; it always has a file, which code review services require."""
     at = place or FileLine("gpuemu.toml")
     found = physical_location(at.file, at.line)
     found["logicalLocations"] = [{"name": _text(name, MAX_NAME), "kind": "function"}]
@@ -216,7 +216,7 @@ def _location(place: FileLine | None, name: str) -> dict[str, Json]:
 
 
 def _fingerprint(results: Iterable[dict[str, Any]]) -> None:
-    """Set each finding's fingerprint from rule, subject, file and a counter, not from its line."""
+    """Set each finding's fingerprint from rule, subject, file and a counter, but not its line."""
     counts: dict[tuple[str, str, str], int] = {}
     for result in results:
         location = result["locations"][0]

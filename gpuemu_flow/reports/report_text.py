@@ -1,4 +1,4 @@
-"""A report as lines for people, and in the form that editors parse from ``test``."""
+"""Format a report as readable text, and as the lines of ``test`` that editors parse."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MAX_FAIL_LINES = 3
 
 
 def write(report: Report, look: ReaderOptions) -> str:
-    """Return the report as lines for people."""
+    """Return the report as readable text."""
     style = Style(look.color)
     return render_report(report, style, warn_threshold=look.warn_threshold) + "\n"
 
@@ -56,7 +56,7 @@ MAX_REASON = 120
 
 
 def headline(report: Report) -> str:
-    """Return the verdict in one line, with the names of everything that has none."""
+    """Return the verdict in one line, with the names of all items without a verdict."""
     said = f"{report.verdict.upper()}: {len(report.missing)} not validated"
     groups = []
     for absence, words in _ABSENT.items():
@@ -127,7 +127,7 @@ def _not_compared(found: BaselineDiff) -> Iterator[str]:
 
 
 def totals_line(report: Report) -> str:
-    """Return the verdict, and cases by verdict."""
+    """Return the overall verdict, and the number of cases by verdict."""
     words = ", ".join(f"{n} {word}" for word, n in counts(report.totals)) or "nothing checked"
     return f"{report.verdict.upper()}: {words}{time_taken(report.run)}"
 
@@ -165,7 +165,7 @@ def _op_lines(result: OpResult, style: Style) -> Iterator[str]:
         message = failure.result.verdict.value if first is None else first.message
         kind = "" if first is None else f" [{first.kind.value}]"
         text = " ".join(printable(message).split())
-        # An error is FAIL here too: it is the only word that editors know.
+        # An error is FAIL here, too, since editors know no other word.
         yield (
             f"{_word(Verdict.FAILED, style)} {name} (seed: {failure.case.seed}): {text}{kind} "
             f"dtype: {failure.case.dtype}"
