@@ -18,12 +18,12 @@ _LOST = "files that are not recorded any more"
 
 @dataclass(frozen=True)
 class ChangedFiles:
-    """Files of a submission's code that changed since it was run.
+    """Files of a submission's code that changed since the code was run.
 
     Attributes
     ----------
     edited, gone : tuple of str
-        Paths as they are stored: relative to the workspace if they lie in it.
+        Stored paths, relative to the workspace if they are in it.
     """
 
     edited: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class ClientCode:
     Parameters
     ----------
     workspace : Workspace
-        The workspace, which records the files that were checked, so that the next run checks them
+        The workspace. It records the files that were checked, so that the next run checks them
         again.
     store : ResultStore
     """

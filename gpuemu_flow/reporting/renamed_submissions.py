@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def new_names(
     workspace: Workspace, subjects: Subjects, stored: Iterable[StoredResult]
 ) -> dict[str, str]:
-    """Map former names of ops to the names that they were given since the last run.
+    """Map former names of ops to their names since a renaming after the last run.
 
-    A removed op is matched to a new one if both judge submissions by the same digest, which covers
-    all of an op but its name. It is matched to none if several fit.
+    A removed op is matched to a new op if both judge submissions with the same digest, which covers
+    everything except the op's name. If several ops match, none is used.
     """
     moved = workspace.moved_names
     if not moved.gone or not moved.new:
@@ -50,7 +50,7 @@ def new_names(
 def take_over_submissions(workspace: Workspace) -> None:
     """Store submissions and recorded failures of renamed ops under the new names.
 
-    Called by a run that holds the lock, before it keeps the new names.
+    A run calls this while it holds the lock, before it stores the new names.
     """
     if not workspace.moved_names.new:
         return

@@ -1,4 +1,4 @@
-"""A report of the last results of a workspace, without running anything."""
+"""Report the last results of a workspace, without running anything."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class ReportQuery:
     Attributes
     ----------
     since_hours : float or None
-        Limits the report to results of the last so many hours.
+        Maximum age in hours of the results in the report; None for no limit.
     lint : bool
         True if the report includes kernels.
     baseline : str or None
         Tag of the baseline to compare with, `NEWEST`, or None for none.
     pictures : bool
-        The drawings of failing cases that `ci` made are shown.
+        True to include the drawings of failing cases that `ci` made.
     """
 
     since_hours: float | None = None
@@ -106,7 +106,7 @@ def _baseline(workspace: Workspace, tag: str | None) -> Baseline | None:
 def _with_gaps(workspace: Workspace, run: RunReport, outdated: set[str]) -> RunReport:
     """Return the run with missing results, and outdated ones that did not fail, as skipped.
 
-    An outdated failure is kept, since it helps to fix the op, with a note that it is outdated.
+    An outdated failure is kept, since it helps to fix the op; a note says that it is outdated.
     """
     old = {
         (spec.subject, spec.dtype)
