@@ -1,4 +1,4 @@
-"""Options that grant rights which a workspace's own file must not give itself."""
+"""Options that grant rights that a workspace's configuration must not grant itself."""
 
 from __future__ import annotations
 

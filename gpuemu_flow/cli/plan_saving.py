@@ -1,4 +1,4 @@
-"""Store the plan by which the next command answers at once, after a run in which all passed."""
+"""Store a plan from which the next command can answer immediately, after all results passed."""
 
 from __future__ import annotations
 
