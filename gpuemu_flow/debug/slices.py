@@ -16,7 +16,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def parse_tensors(text: str) -> list[tuple[str, tuple[Index, ...]]]:
-    """Parse names, each with the slice behind it; no slice is an empty tuple.
+    """Parse names, each followed by a slice or not; without one, the tuple is empty.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def _integer(text: str, part: str) -> int:
 
 
 def check_slice(text: str, indices: tuple[Index, ...], shape: Shape) -> None:
-    """Refuse indices that a shape does not have.
+    """Refuse indices that are outside of a shape.
 
     Raises
     ------
