@@ -158,7 +158,7 @@ def pull(words: tuple[str, ...]) -> None:
 
 
 _NOT_STORED = ("cache-remote-unreachable", "cache-remote-refused", "cache-remote-ungranted")
-"""Warnings of a run after which a push has not stored all."""
+"""Warnings of a run that mean that a push did not store all results."""
 
 for _command in (push, pull):
     add_grants(_command)

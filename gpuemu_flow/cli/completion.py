@@ -83,7 +83,7 @@ def _cut_off(words: object) -> str:
 
 
 def _words(known: KnownNames, begun: str) -> list[str]:
-    """Return the possible words; include tasks only once a stage is typed."""
+    """Return the possible words; tasks are included only if a stage has been typed."""
     return known.tasks if ":" in begun else known.groups
 
 

@@ -17,7 +17,7 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def print_problems(problems: tuple[Problem, ...] | list[Problem]) -> None:
-    """Print problems on standard error, one a line."""
+    """Print problems on standard error, one per line."""
     for problem in problems:
         say(printable(str(problem)), err=True)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("kernelbench", "gpumode", "flashinfer-bench", "gpuemu", "pytest")
 _RUN_AT_IMPORT = FORMATS[:3]
-"""Formats whose problems are PyTorch programs that are asked about their inputs."""
+"""Formats whose problems are PyTorch programs, which are run to find their inputs."""
 _PATH = click.Path(path_type=Path)
 
 

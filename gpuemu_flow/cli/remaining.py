@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _WITH_HISTORY = 0.5
-"""The share of the expected work of which the durations have to be known for an estimate."""
+"""Minimum share of the work with known durations for which an estimate is made."""
 
 
 class Remaining:

@@ -88,7 +88,7 @@ def render(report: Report, name: str, *, color: bool = False, warn_threshold: fl
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a report whole or not at all.
+    """Write a report to a file, either completely or not at all.
 
     Raises
     ------

@@ -37,15 +37,17 @@ BOUNDED = {
     "distributed.admin.system-monitor.log-length": 20,
     "distributed.worker.profile.enabled": False,
 }
-"""dask's settings against logs that grow with a run: by default a process keeps its last thousand
-messages with all that is in them, and a worker the calls that it sampled in as many seconds."""
+"""dask's settings against logs that grow with a run. By default, a process keeps its last thousand
+messages with their whole content, and a worker keeps the calls sampled in the last thousand
+seconds."""
 LOCAL = {
     "distributed.scheduler.allowed-failures": 0,
     "distributed.comm.timeouts.connect": "3s",
 }
-"""dask's settings for workers on this machine: a dead one is no network that is slow."""
+"""dask's settings for workers on this machine, where a silent worker is dead and not merely
+slow."""
 LOCAL_TRIALS = 2
-"""Trials of a case whose worker died; a scheduler makes four of each task by itself."""
+"""Number of trials of a case whose worker died; for a scheduler, dask itself makes four trials."""
 _SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
 
 

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 PER_THREAD = 2
-"""Tasks under way for each thread of a worker: one runs and one waits there."""
+"""Number of tasks sent per thread of a worker: one runs while another waits."""
 LOOK_SECONDS = 2.0
 NO_WORKERS_SECONDS = 600.0
 END_SECONDS = 15.0
 FETCHERS = 8
-"""Answers that are waited for at a time: one may lie on a worker that has just died."""
+"""Number of answers that are fetched in parallel, since one may be on a worker that has just
+died."""
 
 
 D = TypeVar("D")

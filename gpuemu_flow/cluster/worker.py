@@ -32,7 +32,7 @@ from gpuemu_flow.store.discovered import SeenInputs
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 IDLE_SECONDS = 300.0
-"""After this the programs of a run are ended whose coordinator may have been killed."""
+"""Idle time in seconds after which a run's programs are ended, as its coordinator may be dead."""
 MOST_THREADS = 1024
 _REMEMBERED = 1000
 

@@ -17,9 +17,9 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 MAX_EXPANSIONS = 10_000
-"""Ops that one template may stand for."""
+"""Maximum number of ops that one template may make."""
 MAX_WEIGHT = 32 << 20
-"""Characters and values that all ops of one template may hold together."""
+"""Maximum number of characters and values in all ops of one template together."""
 
 KEY = "foreach"
 DTYPE = "dtype"

@@ -15,10 +15,10 @@ from gpuemu_flow.syntax import parse_python
 from gpuemu_flow.types import IN_PROCESS
 
 LARGEST = 4 << 20
-"""Bytes of a file that is looked into."""
+"""Maximum size in bytes of a file to examine."""
 
 _UNTOLD = frozenset(("exec", "eval", "globals", "locals", "vars", "setattr", "__getattr__"))
-"""Names by which a module may come to have others that no syntax tells."""
+"""Names with which a module may define further names that its syntax does not show."""
 
 
 class _Names(NamedTuple):

@@ -34,7 +34,7 @@ class ProgramRef:
         Name of the function, or of the class for a module of PyTorch; empty for a script.
     argv : tuple of str
         Executable and arguments of a command. For a module of PyTorch, the second element describes
-        its construction; for a function of JAX, it says whether XLA compiles the function.
+        its construction; for a function of JAX, it tells whether XLA compiles the function.
     portable_argv : tuple of str
         `argv` with paths of the workspace made relative: the form that belongs in action keys.
     text : str

@@ -21,7 +21,7 @@ from gpuemu_flow.types import DTYPES, Json
 from gpuemu_flow.value_rules import SCALAR
 
 KINDS = ("torch", "jax")
-"""Kinds of programs that a framework differentiates."""
+"""Kinds of programs whose framework can differentiate them."""
 OP_KINDS = (*KINDS, "triton")
 _HINT = (
     '{ kind = "torch", file = "x.py", function = "f" }, or "jax"; `framework = "pytorch"` of the '

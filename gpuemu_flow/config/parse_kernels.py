@@ -1,4 +1,4 @@
-"""Parse ``[[kernels]]``: from checked keys to the model."""
+"""Convert the checked keys of ``[[kernels]]`` to the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parse ``[[ops]]``: from checked keys to the model, with defaults from ``[validation]``."""
+"""Convert the checked keys of ``[[ops]]`` to the model, with defaults from ``[validation]``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parse the plain tables of the file: from checked keys to the model."""
+"""Convert the checked keys of plain tables, such as ``[project]``, to the model."""
 
 from __future__ import annotations
 

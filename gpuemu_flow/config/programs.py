@@ -295,7 +295,7 @@ def _framework_kind(
 
 
 def _class_key(table: Mapping[str, Json], source: str) -> str:
-    """Return the key that names the callable: ``function``, or that of a module's class."""
+    """Return the key that names what to call: ``function``, or the key of a module's class."""
     if table["kind"] == "torch" and "function" not in table:
         if "module_class" in table:
             return "module_class"
@@ -448,7 +448,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "ptx": _LAUNCHED,
     "cuda": (*_LAUNCHED, "kernel", "arch", "flags"),
 }
-"""Keys that each kind reads, besides ``kind``."""
+"""Keys that each kind of program uses, besides ``kind``."""
 
 # A new kind of program is a name in `vocabulary.PROGRAM_KINDS` and a function here.
 KINDS: dict[str, Callable[[Programs, Mapping[str, Json], KeyPath], ProgramRef | None]] = {

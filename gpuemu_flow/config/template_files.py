@@ -13,7 +13,7 @@ from gpuemu_flow.types import Json
 
 MOST_FILES = 10_000
 MOST_LISTED = 100_000
-"""Names of any kind that a folder may hold."""
+"""Maximum number of entries in a folder."""
 KEY = "files"
 _VALUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _WILDCARDS = frozenset("*?[")

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 MOST_EDITS = 2
 SHORT = 5
-"""Words of at most this length are misspelt by one edit only: of two, ``jobs`` is near ``ops``.
+"""Words of at most this length count as misspelt only if they differ by one edit.
 
-A longer one may lack two letters.
+With two edits, ``jobs`` would be near ``ops``. Longer words may differ by two.
 """
 SHORTEST = 3
 

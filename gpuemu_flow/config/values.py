@@ -1,4 +1,4 @@
-"""The types that a key's value can have: each checks a value, and describes itself for the docs."""
+"""The types of the values of keys. Each type checks a value, and describes itself for the docs."""
 
 from __future__ import annotations
 

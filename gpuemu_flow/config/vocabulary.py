@@ -61,7 +61,8 @@ LINT_RULES = (
     "shared-memory-limit",
     "instruction-limit",
 )
-"""Names of the rules in ``artifacts.rules``, which a configuration is read without."""
+"""Names of the rules in ``artifacts.rules``, a package that need not be imported to read a
+configuration."""
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
 TRITON_MODES = ("interpreted", "compiled")
 PROGRAM_KINDS = ("script", "callable", "command", *FRAMEWORK_KINDS, "triton", "ptx", "cuda")

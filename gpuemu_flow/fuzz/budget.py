@@ -6,10 +6,10 @@ import math
 import time
 
 SECONDS = 20.0
-"""Time that an experiment may take; a slow op has fewer cases."""
+"""Time in seconds that an experiment should take; a slow op gets fewer cases."""
 
 MOST_SECONDS = 3 * SECONDS
-"""Time after which an experiment ends, whatever its cases wait for."""
+"""Time in seconds after which an experiment ends in any case."""
 
 FEWEST_CASES = 4
 

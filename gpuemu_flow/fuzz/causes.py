@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 VERSION = 6
 WRONG_VALUES = (FailureKind.TOLERANCE, FailureKind.NAN, FailureKind.INF, FailureKind.INVARIANT)
 RERUNS = 12
-"""Evaluations of the reference on other inputs for each case of the budget."""
+"""Maximum number of evaluations of the reference on other inputs per case of the budget."""
 
 MOST_OPS = 8
-"""Whole budgets that a report's ops may use together."""
+"""Maximum number of whole budgets for all ops of a report together."""
 
 LEAST_SECONDS, MOST_SECONDS, SHARE_OF_RUN = 30.0, 300.0, 0.5
-"""Time after which a report with many failing ops begins no more experiments: half of what the run
-took, but at least and at most so much. One that has begun ends by its own limit."""
+"""Time after which a report with many failing ops begins no more experiments: a share of the run's
+duration, within limits in seconds. A running experiment ends by its own limit."""
 
 MOST_PASSING = 200
 MOST_FAILING = 60
 MOST_ELEMENTS = 1 << 15
-"""Elements of an experiment's largest tensor, unless no failing case is so small."""
+"""Maximum number of elements of an experiment's tensors, unless all failing cases are larger."""
 
 Judged = tuple[Case, CheckResult]
 

@@ -24,32 +24,33 @@ Arrays = Mapping[str, NDArray[Any]]
 Run = Callable[[Case, "Arrays | None"], "Tried | None"]
 
 FAILING, PASSING = 5, 2
-"""Known cases that are run again, of those that were not run yet."""
+"""Numbers of known failing and passing cases to run, of those that were not run here yet."""
 
 ENOUGH, MOST_MISSED = 6, 1
-"""New failing cases that a claim has to foretell, and new cases that may contradict it."""
+"""Number of new failing cases that a claim has to predict, and of new cases that may contradict
+it."""
 
 MOST_TRIED = 24
 SWEEPS = 5
-"""Cases whose values are chosen next to a claim's border."""
+"""Number of cases with values near a claim's border."""
 
 PATIENCE = 20
-"""New cases among which one that is large enough is looked for."""
+"""Number of new cases among which a sufficiently large one is looked for."""
 
 MOST_WRONG_OUTSIDE = 0.1
-"""Share of the rows taken out of a claim that may be wrong nevertheless."""
+"""Maximum share of the rows moved out of a claim that may still be wrong."""
 
 MOST_MOVED = 4
-"""Failing cases whose rows are moved out of a claim."""
+"""Number of failing cases whose rows are moved out of a claim."""
 
 SCALED = 0.1
-"""Share of the error per size inside that is left outside of a border that only hides it."""
+"""Minimum ratio of the relative errors outside and inside of a border that only hides the error."""
 
 _ROUND = (-3.0, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 8.0)
 
 MOST_CLAIMS = 3
 WIDE = 1024
-"""Elements that a case needs for values of all sizes to be tried in it."""
+"""Number of elements that a case needs to try values of all sizes."""
 
 MOST_SIGHTINGS = 40
 MOST_ELEMENTS = 1 << 16

@@ -14,7 +14,7 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 
 CODE = "code"
-"""Key of a record's provenance that holds the digest of the code and configuration."""
+"""Key in a record's provenance of the digest of code and configuration."""
 
 
 def code_key(workspace: Workspace, op: str, dtype: str) -> str:

@@ -33,45 +33,46 @@ from gpuemu_flow.fuzz.thresholds import with_exact_numbers
 from gpuemu_flow.types import Case
 
 POOL = 48
-"""New cases that are drawn for each one that is run."""
+"""Number of new cases that are drawn for each case that is run."""
 
 EXPLORED = 0.35
-"""Share of the budget that goes into telling conditions apart; the rest confirms one."""
+"""Share of the budget for distinguishing conditions; the rest is for confirming one of them."""
 
 FEWEST = 6
-"""New cases inside, and outside, that a condition needs at the least to be stated."""
+"""Minimum number of new cases that meet a condition, and of those that do not, to confirm it."""
 
 MOST_SEEN = 3
 MOST_CHANCE = 0.01
-"""Chance at which a condition is stated: of all cases, corrected for the conditions tried, and of
-the new ones alone, corrected for the conditions that were put to the proof."""
+"""Maximum probability of chance for a confirmed condition: over all cases, corrected for the number
+of conditions, and over the new cases, corrected for the number of conditions that were tested."""
 
 INSIDE_FAILED = 0.85
 RELATED = 0.9
-"""Shares of the new cases inside that fail, and of the failing ones that a relation explains."""
+"""Minimum share of the new cases that meet a condition and fail, and minimum share of the failing
+cases that a relation explains."""
 
 STRATEGIES_MORE = 3
 LARGE = 2
-"""Large failing cases that a relation has to explain before it is stated."""
+"""Number of large failing cases that a relation has to explain to be confirmed."""
 
 QUADRANT = 2
-"""New cases that each of two conditions needs where the other one does not hold."""
+"""Number of new cases that each part of a condition needs without the other part."""
 
 MOST_STRATEGIES = 3
-"""Strategies whose union is stated: more of them together are no cause, but where a bug shows."""
+"""Maximum number of strategies in a cause; more are no cause, but only where a bug is visible."""
 
 MOST_FILLED = 1 << 16
 CHALLENGED = 2
-"""Failing cases whose inputs are filled anew to challenge a condition."""
+"""Number of failing cases whose inputs are filled with new values to challenge a condition."""
 
 MOST_PASSING_INSIDE = 0.3
-"""Share of the fillings inside of a condition that may pass."""
+"""Maximum share of passing cases among those filled so that they meet a condition."""
 
 MOST_UNEXPLAINED = 0.1
-"""Share of the cases with plain values that may pass inside of a condition on sizes."""
+"""Maximum share of passing cases with plain values among those that meet a condition on sizes."""
 
 PATIENCE = 12
-"""Pools that are drawn in search of a case inside, or outside, of a condition."""
+"""Number of pools that are drawn to find a case that meets, or does not meet, a condition."""
 
 
 Try = Callable[[Case, Arrays | None], Tried]

@@ -9,7 +9,7 @@ from gpuemu_flow.fuzz.judged import Judged
 from gpuemu_flow.judging.verdicts import reason
 
 MOST_FAILURES = 1000
-"""Failures of one op that a run keeps, besides the smallest one of each kind."""
+"""Maximum number of failures that a run keeps per op, besides the smallest of each kind."""
 
 
 class FailureSample:
@@ -45,7 +45,7 @@ class FailureSample:
         return (len(same or ()) + 1, why) < self._fullest()
 
     def add(self, judged: Judged) -> None:
-        """Count one more failure, and keep it if `wants` says so. Any order will do."""
+        """Count one more failure, and keep it if it is wanted; failures may come in any order."""
         kind = _kind(judged)
         self._counts[kind] += 1
         if not self.wants(judged):
@@ -64,7 +64,7 @@ class FailureSample:
                 del self._by_reason[fullest]
 
     def _fullest(self) -> tuple[int, str]:
-        """Return the reason with the most cases, after its number of cases."""
+        """Find the reason with the most cases; return the number of its cases, and the reason."""
         return max((len(cases), why) for why, cases in self._by_reason.items())
 
     def kept(self) -> list[Judged]:

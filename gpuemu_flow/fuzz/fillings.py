@@ -24,10 +24,10 @@ Rows = NDArray[np.float64]
 Make = Callable[[Rows, float], Iterator[Rows]]
 
 _FREE_KINDS = ("", "positive")
-"""Kinds of inputs whose elements may be chosen one by one."""
+"""Kinds of inputs whose elements may be chosen independently."""
 
 _EXCHANGED_KINDS = (*_FREE_KINDS, "lengths", "indices")
-"""Kinds of inputs whose elements may take the values of others."""
+"""Kinds of inputs whose elements may get the values of other elements."""
 
 _MARKED: dict[str, Callable[[Rows], NDArray[np.bool_]]] = {
     "zero": lambda rows: rows == 0,
@@ -36,7 +36,7 @@ _MARKED: dict[str, Callable[[Rows], NDArray[np.bool_]]] = {
     "infinite": np.isinf,
     "not_finite": lambda rows: ~np.isfinite(rows),
 }
-"""Marks of an input that are marks of single elements."""
+"""Marks of inputs that are properties of single elements."""
 
 
 def fillings(

@@ -37,7 +37,7 @@ from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.types import Case, CheckResult, FailureKind
 
 HANG_SECONDS = 2.0
-"""While a hang is shrunk, every smaller case that hangs costs no more than this."""
+"""Time limit, in seconds, of each smaller case while a hang is shrunk."""
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,10 @@ from gpuemu_flow.types import (
 from gpuemu_flow.value_rules import ABSENT, strategies_of
 
 LOOKED_AT = 2000
-"""Cases of the workspace's own seed among which one is looked for by its seed alone."""
+"""Number of cases of the workspace's master seed among which a case is looked for by its seed."""
 MAX_ELEMENTS = 1 << 31
 TRIED = 100_000
-"""Sizes of dims that are tried to find those that no shape shows."""
+"""Maximum number of sizes that are tried for dims that no shape contains."""
 _ENDS = re.compile(r"(ends[1-9])?")
 _DIMS = re.compile(r"(\d{1,9}(x\d{1,9})*)?")
 

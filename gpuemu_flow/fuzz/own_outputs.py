@@ -35,7 +35,7 @@ from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind, Json
 Arrays = Mapping[str, NDArray[Any]]
 
 WARM = 4
-"""Ops and dtypes whose programs are kept open at once."""
+"""Maximum number of ops and dtypes whose programs are kept open."""
 
 
 class OwnOutputs:

@@ -14,7 +14,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Case
 
 KEPT = 32
-"""Sequences that are remembered; the others are planned anew."""
+"""Maximum number of remembered sequences; others are planned again."""
 MAX_INDEX = 200_000
 
 

@@ -34,7 +34,7 @@ _WATCHED = (
 
 
 CONFIRMED_BY = 5
-"""Runs in a setting that must agree before it is told what the setting shows."""
+"""Number of runs in a setting that must agree to confirm it."""
 
 DIFFERS = "results differ between equal calls: it fails in some of them only"
 

@@ -19,30 +19,30 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Case
 
 PLAIN = ("normal", "uniform", "integers", "small", "negative", "ties")
-"""Strategies whose values let a relation show: finite, and neither huge nor all alike."""
+"""Strategies whose values can reveal a relation: finite, and neither huge nor all equal."""
 
 FIRST = 3
-"""Known failing cases that relations are looked for in."""
+"""Number of known failing cases in which relations are looked for."""
 
 OF_TILES = ("padded", "cut", "repeated", "unwritten-tiles", "masked-tiles", "tile-edge")
-"""Relations whose formula is a tile: which one it is, other cases have to tell."""
+"""Relations whose formula is a tile size; other cases have to show which size it is."""
 
 RIVALS = {"extra-zero": ("masked", "masked-tiles"), "masked": ("extra-zero",)}
-"""Relations that are told apart by one element of a row only: both may be left in the end."""
+"""Relations that differ in only one element of a row, so that both may remain at the end."""
 
 OF_ENDS = ("unwritten", "place")
 OF_WRITING = (*OF_ENDS, "unwritten-tiles")
 CONTRADICTED = 2
-"""Cases known to pass that speak against a relation: one may hold nothing but zeros."""
+"""Number of passing cases that contradict a relation; a single one may contain only zeros."""
 
 FORGIVEN = 8
-"""One case in so many may contradict a relation: rounding can be larger than the error."""
+"""One case in this many may contradict a relation, since rounding can be larger than the error."""
 
 ENOUGH = 6
-"""New failing cases that a relation has to explain."""
+"""Number of new failing cases that a relation has to explain."""
 
 LEAST, MOST = 12, 1 << 15
-"""Elements that the inputs of such a case have together."""
+"""Minimum and maximum number of elements of such a case's inputs together."""
 
 PREFERRED = (
     "factor", "wrapped", "transposed", "reshaped", "reversed", "offset", "power", "row-term",
@@ -52,12 +52,12 @@ PREFERRED = (
     "mask-shift", "repeated", "repeated-input", "unwritten-tiles", "clamped", "eps", "row-stat",
     "half", "rounded-input", "place",
 )  # fmt: skip
-"""Of relations that fit alike, the plainest one is named."""
+"""Order in which relations that fit equally well are preferred, simplest first."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One new case after its run; `failed` says whether it failed in the examined way."""
+    """One new case after its run; `failed` is true if it failed in the examined way."""
 
     case: Case
     failed: bool | None

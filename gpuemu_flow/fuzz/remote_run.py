@@ -24,10 +24,12 @@ from gpuemu_flow.store.discovered import Lookup
 from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind
 
 TARGET_SECONDS = 0.5
-"""Of a batch: far more than sending it takes, and little to lose with a worker."""
+"""Target duration of a batch: much longer than sending it, but short enough to repeat it if a
+worker is lost."""
 FIRST_BATCH, MOST_BATCH = 8, 256
 AHEAD = 4
-"""Cases that may be judged before an earlier one is, in shares of what is under way."""
+"""Number of cases that may be judged before an earlier case, in multiples of the cases under
+way."""
 _NAMED = 3
 
 Told = tuple[int, Judged, EvaluatedCase | None]

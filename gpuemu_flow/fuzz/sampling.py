@@ -10,7 +10,7 @@ from gpuemu_flow.fuzz.subjects import OpTasks
 from gpuemu_flow.types import Case, InputSpec
 
 TINY = 64
-"""Elements of a case below which its own shapes say too little: softmax of one element is exact."""
+"""Number of elements below which a case shows no traits: softmax of one element is exact."""
 
 
 def planned_samples(tasks: OpTasks) -> list[Case]:
@@ -30,7 +30,7 @@ def stand_for(schema: OpSchema, own: Sequence[Case], case: Case) -> bool:
 
 
 def fits(schema: OpSchema, inputs: Sequence[InputSpec]) -> bool:
-    """Tell whether inputs have the names and ranks of a schema, and dims of one name one size."""
+    """Tell whether inputs have the names and ranks of a schema, and equal sizes of equal dims."""
     if [spec.name for spec in inputs] != [tensor.name for tensor in schema.inputs]:
         return False
     shapes = {spec.shape for spec in inputs}

@@ -14,20 +14,20 @@ from gpuemu_flow.cases.predicates import Predicate
 from gpuemu_flow.quick_dataclass import dataclass
 
 MOST_RUNS = 24
-"""Cases that may be run for one condition."""
+"""Maximum number of cases to run for one condition."""
 
 SIZES = 2
-"""Sizes that have to agree before a multiple is halved."""
+"""Number of sizes that have to agree before a multiple is halved."""
 
 REACH = 12
-"""Multiples about a known size that are looked at for one that can be run."""
+"""Number of multiples around a known size among which one that can be run is looked for."""
 
 TILE = 8
 
 Known = tuple[CaseFacts, bool]
 
 Probe = Callable[[Sequence[Predicate], str, int], bool | None]
-"""Tells whether a case fails that has a dim of some size and meets the predicates; None if there
+"""Tells whether a case fails if it meets the predicates and a dim has a certain size; None if there
 is no such case."""
 
 

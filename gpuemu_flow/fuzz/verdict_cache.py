@@ -21,7 +21,7 @@ FEWEST_WRITTEN, MOST_WRITTEN = 50, 1000
 """Verdicts per transaction of the action cache."""
 
 WRITE_SECONDS = 0.25
-"""Time between transactions with fewer verdicts than the most."""
+"""Minimum time in seconds between transactions with fewer than `MOST_WRITTEN` verdicts."""
 
 
 def checks_for(number: int) -> Checks:

@@ -30,14 +30,14 @@ from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import IN_PROCESS, PRECISIONS, Case, Json, Tolerance
 
 SUBMITTED = "submitted"
-"""Kind of the program that stands for an op whose outputs clients send: no runner knows it."""
+"""Kind of program for ops whose outputs clients send; no runner can run it."""
 
 
 MAX_MADE = 1000
-"""Subjects per op and dtype: each set of kwargs makes one."""
+"""Maximum number of subjects per op and dtype, since each set of kwargs makes one."""
 
 MOST_REMEMBERED = 64
-"""Observations of one program that are recognised: each of its warm workers has its own."""
+"""Number of remembered observations of a program, since each of its warm workers has its own."""
 
 
 @dataclass(frozen=True)

@@ -475,7 +475,7 @@ def open_evaluator(
     *,
     expected_cache: ExpectedStore | None = None,
 ) -> Iterator[CaseEvaluator]:
-    """Open warm sessions for one subject; close them on leaving.
+    """Open warm sessions for one subject in a context; close them at its end.
 
     Parameters
     ----------

@@ -34,15 +34,15 @@ Arrays = Mapping[str, NDArray[Any]]
 
 VERSION = 2
 STORE_LIMIT = 1_000_000_000
-"""Bytes that one `ExpectedStore` writes at most."""
+"""Maximum number of bytes that one `ExpectedStore` writes."""
 
 # Measured on a plain SSD: one small file with its record, and the throughput of sha256 and copy.
 WRITE_SECONDS, WRITE_SECONDS_PER_BYTE = 0.6e-3, 4.3e-9
 READ_SECONDS, READ_SECONDS_PER_BYTE = 0.25e-3, 1.2e-9
 _KEEPS_SOME = "keeps some"
 WORTH = 3.0
-"""Computing outputs again must cost this many times what storing and reading them costs, because
-not every stored output is read again."""
+"""Outputs are stored if computing them costs this many times as much as storing and reading them,
+since not every stored output is read again."""
 
 
 def worth_keeping(seconds: float, nbytes: int) -> bool:

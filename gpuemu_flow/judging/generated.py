@@ -23,7 +23,7 @@ from gpuemu_flow.types import Case, InputSpec, Json
 from gpuemu_flow.value_rules import GENERATE_FAILED_SLUG, NOT_CALLED_SLUG, GeneratedValues
 
 Generators = Mapping[str, Program]
-"""Programs by the text that stands in the schema."""
+"""Programs by the text that names them in the schema."""
 
 SLOW = "reference-timeout"
 LOADING = 10.0

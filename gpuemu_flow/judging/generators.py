@@ -35,7 +35,7 @@ ARGUMENTS = (
     "seed", "rng", "case_seed", "shape", "dtype", "name", "shapes", "dims", "strategy"
 )  # fmt: skip
 MOST_ANSWERED = 16 << 20
-"""Bytes of text in one answer; the rest is asked for again."""
+"""Maximum number of bytes in one answer; the rest is requested again."""
 
 _SIGNATURE = f"arguments that a generator may name: {', '.join(ARGUMENTS)}"
 

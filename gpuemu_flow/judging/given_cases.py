@@ -1,4 +1,4 @@
-"""Write the cases of one message as JSON, in short, since most differ only by their seeds."""
+"""Convert the cases of one message to short JSON, since most differ only by their seeds."""
 
 from __future__ import annotations
 

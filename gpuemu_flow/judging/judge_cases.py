@@ -24,7 +24,7 @@ from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 Arrays = Mapping[str, NDArray[Any]]
 
 FEWEST = 3
-"""Cases from which on comparing them together takes less time than one by one."""
+"""Minimum number of cases for which comparing them together is faster than one by one."""
 
 
 @dataclass(frozen=True)

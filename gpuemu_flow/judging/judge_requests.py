@@ -154,7 +154,7 @@ class Evaluation:
         self._rounding = None if rounding is None else vars(rounding)
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send the request to the worker, as `Work.begin` says."""
+        """Send the request to the worker; see `Work.begin`."""
         message = {
             "method": "evaluate",
             "index": 0,
@@ -165,7 +165,7 @@ class Evaluation:
         return post(worker_client, message, self._setup, self._inputs)
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Wait for the outcome, as `Work.finish` says."""
+        """Wait for the outcome; see `Work.finish`."""
         attempt, answer = worker_client.collect(0)
         if attempt.outcome.ok:
             try:

@@ -13,14 +13,14 @@ from gpuemu_flow.numerics.operand import FLOAT32, INPUT, TENSOR_CORE, rounding_f
 from gpuemu_flow.types import Case, CheckResult, FailureKind, Verdict
 
 FEW = 0.25
-"""Largest share of an output's elements that another precision is tried for: it takes a measurement
-of its own, and an op that is wrong nearly everywhere does not round too early."""
+"""Maximum share of wrong elements for which another precision is tried. Each try takes a separate
+measurement, and an op that is wrong nearly everywhere does not merely round too early."""
 
 FAR = 1e18
-"""Magnitude beyond which a product of two inputs comes near to the end of float32."""
+"""Magnitude beyond which a product of two inputs is near the limit of float32."""
 
 DRAWING_FAR = ("extremes", "special", "large")
-"""Strategies that draw such values. Inputs of a request were not drawn."""
+"""Strategies that draw such large values; inputs of a request are not drawn."""
 
 
 def wider_precisions(precision: str, result: CheckResult, case: Case) -> list[str]:

@@ -22,18 +22,19 @@ from gpuemu_flow.types import CheckResult, Failure, FailureKind, Verdict
 Arrays = Mapping[str, NDArray[Any]]
 
 APART = 1e-3
-"""Relative difference from which on two evaluations count as different: threads that add in another
-order differ by far less."""
+"""Minimum relative difference for which two evaluations count as different. Threads that add in
+another order cause much smaller differences."""
 
 IN_SIGHT = 1e-6
-"""Share of an output's largest magnitude that a difference has to exceed as well: what is left of
-numbers that cancel may differ."""
+"""Minimum difference, as a share of the output's largest magnitude. Results of cancellation may
+differ by less."""
 
 MOSTLY = 0.5
-"""Share of the elements from which on small differences count, too: so many do not cancel."""
+"""Share of differing elements above which small differences count, too, since cancellation does not
+affect so many."""
 
 TIMES = 2
-"""Evaluations that must give the same again: one alone may be wrong in the same way by chance."""
+"""Number of evaluations that must agree; a single one may agree by chance."""
 
 
 def unsteady_output(

@@ -12,10 +12,10 @@ from gpuemu_flow.value_rules import GENERATOR_SLUGS, NOT_CALLED_SLUG
 
 EXCEPTION = "op-exception"
 UNSTEADY = "reference-unsteady"
-"""Reason of a failure of a reference whose outputs differ between equal calls."""
+"""Reason of a failure of a reference whose outputs differ between identical calls."""
 
 UNTRIED = (NOT_RUN_SLUG, NOT_CALLED_SLUG)
-"""Errors of cases that were not tried, because those before them hung."""
+"""Errors of cases that were not tried, because earlier cases hung."""
 _WHO = {
     FailureKind.REFERENCE: "the reference",
     FailureKind.EXECUTION: "the op",

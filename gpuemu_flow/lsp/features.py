@@ -14,7 +14,7 @@ from gpuemu_flow.lsp.running import RunningCommands
 from gpuemu_flow.lsp.server import WATCHED, ConfigServer
 
 MAX_OPS = 2_000
-"""Tables with lenses; more than an editor can show, and few enough to be sent at once."""
+"""Maximum number of tables with lenses: more than an editor can show, but quick to send."""
 
 _COMPLETION_KINDS = {
     "table": types.CompletionItemKind.Module,

@@ -15,7 +15,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 
 LIMIT_S = 6 * 3600.0
 PATIENCE_S = 5.0
-"""Seconds that a command is given to end after each signal."""
+"""Seconds in which a command may end after each signal."""
 
 MAX_OUTPUT = 32 << 20
 MAX_ERRORS = 256 << 10

@@ -11,7 +11,7 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.results import ResultStore, StoredResult
 
 LARGEST = 1 << 30
-"""Bytes: a file of code that has grown beyond them is not read, and counts as changed."""
+"""Maximum size in bytes of a file of code; a larger file is not read, and counts as changed."""
 SHOWN = 3
 _LOST = "files that are not recorded any more"
 

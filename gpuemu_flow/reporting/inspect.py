@@ -31,7 +31,7 @@ _SYSTEM = ("<", "/usr/", "/lib")
 
 
 def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[TaskExplanation]:
-    """Explain why each of the named tasks would run, or say that it is current.
+    """Explain for each of the named tasks why it would run, or that it is current.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def _origins(
 def list_workspace(
     workspace: Workspace, words: Iterable[str], *, with_status: bool
 ) -> WorkspaceListing:
-    """List tasks, groups and skipped ops; with `with_status`, say which tasks are current."""
+    """List tasks, groups and skipped ops; `with_status` adds the state of each task."""
     graph = workspace.graph
     chosen = select(workspace, words)
     stale = workspace.stale(chosen) if with_status else set()

@@ -18,7 +18,7 @@ MAX_BYTES = 512 << 20
 MAX_FILES = 20_000
 _ALIKE = "merge shards of one commit, run with the same words and options"
 _ACTED = ("failed", "ran", "restored", "pending", "current", "")
-"""Actions on a task, the one to be kept first."""
+"""Actions on a task; of the actions in several shards, the first in this order is kept."""
 
 
 def merged_report(paths: Sequence[Path]) -> Report:

@@ -28,7 +28,7 @@ MAX_PICTURES = 20
 MAX_MINIMIZED = 8
 MINIMIZE_RUNS = 300
 SECONDS = 60.0
-"""For all drawings together; what is not drawn by then says so."""
+"""Time limit in seconds for all drawings together; a missing drawing has a note."""
 
 NO_TIME = "there was no time left to draw it"
 

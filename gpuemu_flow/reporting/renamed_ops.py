@@ -9,7 +9,7 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Json
 
 IDENTITY = "identity"
-"""Key of a stored summary: which programs it is about, whatever the op is called."""
+"""Key in a stored summary of the digest that identifies an op's programs, without its name."""
 
 
 def identity_of(op: OpConfig) -> str:

@@ -82,16 +82,16 @@ def heat_map(picture: Picture) -> HeatMap:
 
 
 _HEAT = (416.0, 260.0)
-"""Most pixels of a heat map; tall tensors have flat cells."""
+"""Maximum size of a heat map in pixels; tall tensors get flat cells."""
 _LARGEST_CELL = 24.0
 _GUTTER = 6.0
 _PLOT = (240.0, 170.0)
-"""Width and height of the plot, about."""
+"""Approximate width and height of the plot in pixels."""
 _MOST = (28, 22)
-"""Cells to the right and upward; where there are more half decades, a cell holds several."""
+"""Maximum numbers of cells along x and y; if there are more half decades, a cell covers several."""
 _LARGEST_STEP = 26.0
 _GAPS = (36.0, 18.0)
-"""Least distances between labels, in pixels: horizontal, vertical."""
+"""Minimum distances between labels in pixels: horizontal, vertical."""
 
 
 @dataclass(frozen=True)

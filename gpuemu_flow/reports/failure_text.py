@@ -14,7 +14,7 @@ from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 
 _FIELD = re.compile(r"\b(dtype|shape|max_diff|seed|id):")
 _WIDTHS = (16, 29, 13, 22, 21, 9)
-"""The most characters of each cell: with two blanks between, 120."""
+"""Maximum number of characters of each cell; with two blanks between cells, 120 in total."""
 
 
 def failure_lines(failure: FailureRecord) -> list[str]:

@@ -14,7 +14,7 @@ _COLUMNS = {
 }  # fmt: skip
 _JUDGES = ("compare", "lint")
 _WHOLE = ("diff", "kernel-diff")
-"""Stages of a whole op or kernel: they stand beside all of its rows."""
+"""Stages of a whole op or kernel, which are drawn next to all its rows."""
 _LIFT = {"op": -8.0, "reference": 8.0}
 LEFT, STEP, ROW, TOP = 210.0, 130.0, 36.0, 34.0
 HEADINGS = (("generate or build", 0), ("op over reference", 1), ("compare or lint", 2), ("diff", 3))

@@ -31,9 +31,10 @@ from gpuemu_flow.types import Json, Verdict
 FOLDER = Path(__file__).parent / "html"
 MAX_BESIDES = 30
 BUDGET = 980_000
-"""Bytes from which on a page holds fewer drawings."""
+"""Size of a page in bytes above which it gets fewer drawings."""
 _LIMITS = ((20, 40, 200), (10, 40, 100), (5, 40, 50), (3, 30, 20), (2, 20, 0), (0, 10, 0))
-"""Drawings, failures and other failing cases that are shown, until the page is small enough."""
+"""Maximum numbers of drawings, failures and other failing cases, tried in turn until the page is
+small enough."""
 # Characters that HTML cannot represent, and characters that reverse the direction of text.
 _FORBIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"

@@ -21,7 +21,7 @@ MAX_MESSAGE = 400
 MAX_NAME = 500
 MAX_BODY = 8000
 BODIES_BUDGET = 12_000_000
-"""Characters of all bodies together: some services refuse files above 30 MB."""
+"""Maximum number of characters of all bodies together; some services refuse files above 30 MB."""
 
 # XML 1.0 allows C1 control characters, which terminals execute, and characters that reverse the
 # direction of text.
@@ -51,7 +51,7 @@ def clean(text: str) -> str:
 
 
 def clip(text: str, limit: int) -> str:
-    """Cut text to at most `limit` characters, and say how many are left out."""
+    """Cut text to at most `limit` characters, and append the number of characters left out."""
     if len(text) <= limit:
         return text
     note = f"... [{len(text) - limit} more characters]"

@@ -26,14 +26,15 @@ from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import Verdict
 
 MARKER = "<!-- gpuemu-flow report -->"
-"""First line of every report: a bot finds its own comment by it, and edits it in place."""
+"""First line of every report, by which a bot finds its own comment to edit it."""
 
 MAX_COMMENT = 65_000
-"""Bytes; GitHub refuses comments of 65,536 characters."""
+"""Maximum size in bytes; GitHub refuses comments of 65,536 characters."""
 
 MAX_CELL = 160
 MAX_ROWS, MAX_DETAILS = 100, 20
-"""Of one table in a comment, so that the next one has room; a longer text may have more."""
+"""Limits for one table in a comment, so that the next table has room; longer texts may exceed
+them."""
 
 _RUNS = re.compile("`+")
 _ICONS = {

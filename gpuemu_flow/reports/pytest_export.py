@@ -231,7 +231,7 @@ class _Test:
         return PythonSource(literal(str(root)))
 
     def _path(self, path: str) -> PythonSource:
-        """Return a path of the program, relative to the workspace if it lies there."""
+        """Return a path of the program, relative to the workspace if it is inside."""
         if path and Path(path).is_relative_to(self._program.root):
             relative = Path(path).relative_to(self._program.root).as_posix()
             return PythonSource(f"os.path.join(ROOT, {literal(relative)})")

@@ -19,13 +19,13 @@ from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import FailureKind, Json, Verdict
 
 MAX_RESULTS = 25_000
-"""Per run; GitHub refuses more, and shows 5,000 of them."""
+"""Maximum number of results per run; GitHub refuses more, and shows only 5,000."""
 MAX_TEXT = 700
 MAX_SAID = 300
-"""Characters of what was found, so that the command that reproduces it has room."""
+"""Maximum number of characters of a finding, so that the command to reproduce it has room."""
 MAX_COMMAND = 260
 MAX_NAME = 200
-"""Characters of an op's or a kernel's name, of which configured ones have no more."""
+"""Maximum number of characters of a name; configured names are not longer."""
 MAX_SEEDS = 10
 
 _RULES = {

@@ -31,10 +31,10 @@ _WORDS = {
 }
 MAX_RECORDED = 10
 MAX_NAMES = 40
-"""Ops and kernels without a verdict that the first line names."""
+"""Maximum number of ops and kernels without a verdict that the first line names."""
 _ABSENT = {Absence.CUT_OFF: "cut off by the time limit: ", Absence.UNABLE: "", Absence.OUTDATED: ""}
 MAX_FAIL_LINES = 3
-"""Failing cases of one op and dtype that ``test`` names one by one."""
+"""Maximum number of failing cases per op and dtype that ``test`` lists."""
 
 
 def write(report: Report, look: ReaderOptions) -> str:
@@ -52,7 +52,7 @@ def render_report(report: Report, style: Style, *, warn_threshold: float) -> str
 
 
 MAX_REASON = 120
-"""Characters of a reason that all of several missing verdicts share, so that it is told first."""
+"""Maximum number of characters of a common reason of missing verdicts, which is shown first."""
 
 
 def headline(report: Report) -> str:

@@ -38,11 +38,11 @@ _COLORS = {
 }
 _SEVERITY_COLORS = {"error": "31;1", "warning": "33", "info": "2"}
 MAX_WRITTEN = 12
-"""Lines of what a program wrote that are shown: the last of its streams, the first of printf."""
+"""Maximum number of lines of a program's output: the last of its streams, the first of printf."""
 MOST_UNTRIED = 3
-"""Ops whose ranges let no NaN in that have a line each."""
+"""Maximum number of ops whose ranges exclude NaN that are listed on separate lines."""
 printable = plain_text.printable
-"""For every part of a line that may come from outside."""
+"""Function for every part of a line that may be untrusted text."""
 _NO_DISTANCE = float((1 << 64) - 1)  # the result of `numerics.ulp` for NaN and Inf
 
 
@@ -135,10 +135,10 @@ KERNEL_HEADINGS = (
 )  # fmt: skip
 _LEFT = {"op", "kernel", "arch", "dtype", "verdict", ""}
 WIDTH = 80
-"""Columns that a terminal has for certain."""
+"""Number of columns that every terminal has."""
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _LEAST_NEEDED = ("unjudged", "max rel", "ulp", "time")
-"""Columns left out, from the first on, where the table is wider; JSON has all figures."""
+"""Columns that are left out, in this order, if the table is too wide; JSON has all figures."""
 _KERNELS_LEAST_NEEDED = ("entries", "spills", "errors", "warnings")
 _USUAL = {
     "unjudged": {"0 %", "-", ""},
@@ -147,7 +147,7 @@ _USUAL = {
     "errors": {"0", "-"},
     "warnings": {"0", "-"},
 }
-"""Columns that are left out only where they hold nothing but these."""
+"""Columns that are left out if they contain only these values."""
 
 
 def render_results(results: Sequence[OpResult], style: Style) -> list[str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NEW, MISSING, UNCHANGED, CHANGED = "new", "missing", "unchanged", "changed"
 REGRESSION, IMPROVEMENT = "regression", "improvement"
 GONE = "gone"
-"""In place of a verdict: the op or dtype is not configured any more."""
+"""Value in place of a verdict if the op or dtype is no longer configured."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 
 REPORT_VERSION = 1
 NOTHING_TO_DO = "nothing to do"
-"""Verdict of a report on a set or a shard that holds no task."""
+"""Verdict of a report on a set or a shard that contains no task."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Picture:
 
 
 SHARES = (0.0, 1e-3, 0.01, 0.1, 0.25, 0.5, 1.0, 2.0, 10.0, 100.0, 1000.0)
-"""Upper ends of the histogram's bars; a last bar holds what is beyond, NaN and Inf included."""
+"""Upper ends of the histogram's bars; a last bar counts everything above, including NaN and Inf."""
 
 LEVELS = {
     "0": "exact",

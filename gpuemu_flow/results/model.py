@@ -25,17 +25,17 @@ class Absence(str, Enum):
 
     NONE = ""
     UNABLE = "unable"
-    """There is no tool or program for it, or too little of it was judged."""
+    """There is no tool or program for the item, or too little of it was judged."""
     CUT_OFF = "cut off"
     """The run's time limit came first."""
     LEFT_OUT = "left out"
-    """It was not asked for."""
+    """The item was not requested."""
     OUTDATED = "out of date"
-    """It was looked at, and changed since."""
+    """The item was judged, but has changed since."""
 
 
 MISSED = (Absence.UNABLE, Absence.CUT_OFF, Absence.OUTDATED)
-"""Reasons for which something that was asked for has no verdict as it is now."""
+"""Reasons why a requested item has no verdict on its present state."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ STANDING = frozenset(
         NONFINITE_SLUG,
     )
 )
-"""Warnings that belong to results: each report shows them again, in whatever format."""
+"""Warnings that belong to results, so that each report of these results shows them."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from gpuemu_flow.runners.slots import Slot
 from gpuemu_flow.types import ELEMENT_TYPES, Json, failure_from_json
 
 MALFORMED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
-"""Exceptions that show that an answer has not the agreed form."""
+"""Exceptions that malformed answers cause."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _PIECE = 1 << 20

@@ -1,4 +1,4 @@
-"""The runners' vocabulary: programs, requests and outcomes. Plain data, no numpy."""
+"""Data types of the runners, without numpy: programs, requests and outcomes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.types import Case, Failure, Json, Shape, failure_from_json, failure_to_json
 
 EMULATED = ("ptx", "cuda")
-"""Kinds whose programs are compiled kernels: the emulator runs them."""
+"""Kinds of programs that are compiled kernels, which the emulator runs."""
 
 REFUSALS = frozenset(
     {"emulator-unsupported", "emulator-launch", "emulator-argument", "triton-compiled"}
 )
-"""Slugs of launches that the emulator does not begin; what it refuses once, it refuses again."""
+"""Slugs of launches that the emulator refuses; it would refuse them again."""
 
 MOST_PRINTED = 4_000
 MAX_OUTPUTS = 64
-"""Characters of a kernel's ``printf`` that are kept of one case."""
+"""Maximum number of characters of ``printf`` output that are kept for a case."""
 
 DEFAULT_OUTPUT = "result"
 BYTES_PER_SECOND = 1_000_000
-"""The least that a program is expected to get through, where nobody has set its timeout."""
+"""Minimum speed that is expected of a program whose timeout is not set."""
 _TUPLES = (
     "input_names", "argv", "output_names", "mutates", "forbid", "forbidden", "read_only",
     "optional", "env_names",
@@ -264,7 +264,7 @@ class RunError:
     stderr_tail : str
         The end of the program's output on standard error.
     file : str
-        File where the program failed, relative to the workspace root when it lies inside.
+        File in which the program failed, relative to the workspace if it is inside.
     line : int
         1-based; 0 when unknown.
     exception : str

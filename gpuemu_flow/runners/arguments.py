@@ -1,4 +1,4 @@
-"""Arguments of a program: tensors unchanged, scalars as numbers, None for absent inputs."""
+"""Convert inputs to a program's arguments: tensors, scalars as numbers, None if absent."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class WorkerClient:
         return self._failed(index, error, load_failed=loading, killed=code == -signal.SIGKILL)
 
     def _load(self, index: int) -> Attempt | None:
-        """Load the program once, or return the Attempt that says why it cannot be loaded."""
+        """Load the program if it is not loaded yet; return the failed Attempt if that fails."""
         if self._loaded:
             return None
         if not self._loading:

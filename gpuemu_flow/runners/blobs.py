@@ -172,8 +172,8 @@ def decode(data: Buffer) -> dict[str, np.ndarray]:
     ------
     BlobError
         ``blob-truncated``, ``blob-bad-header``, ``blob-bad-dtype``, ``blob-bad-shape``,
-        ``blob-bad-offsets``, ``blob-bad-values``: the bytes are no blob. Memory is never allocated
-        merely because the header claims a size.
+        ``blob-bad-offsets``, ``blob-bad-values``: the bytes are no valid blob. A size in the header
+        alone never makes this function allocate memory.
     """
     header, view = _header(memoryview(data).cast("B").toreadonly())
     entries = sorted(_entries(header), key=lambda entry: (entry[3], entry[4]))

@@ -1,4 +1,4 @@
-"""Memory of inputs, which is checked for writes, restored and reused."""
+"""Check the memory of inputs for writes, restore it, and reuse it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that are Python functions: their signature decides how they are called."""
+"""Run programs that are Python functions; their signature decides how they are called."""
 
 from __future__ import annotations
 

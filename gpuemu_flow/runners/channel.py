@@ -23,7 +23,7 @@ class ChannelClosedError(Exception):
 
 
 class ChannelJunkError(Exception):
-    """Raised when the peer sent anything but our own frames."""
+    """Raised when the peer sent bytes that are not a valid frame."""
 
 
 def pack(message: Mapping[str, Json]) -> bytes:

@@ -1,4 +1,4 @@
-"""Programs in any language: executables that speak the script protocol, started for each call."""
+"""Run programs in any language: executables for the script protocol, started for each call."""
 
 from __future__ import annotations
 

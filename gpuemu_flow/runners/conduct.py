@@ -1,4 +1,4 @@
-"""The rules that a program in its worker must obey, watched in one place."""
+"""Watch the rules that a program in its worker must obey."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoy calls, which expose an op that remembers results or counts its calls."""
+"""Make decoy calls, which expose an op that remembers results or counts its calls."""
 
 from __future__ import annotations
 

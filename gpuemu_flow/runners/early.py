@@ -1,7 +1,7 @@
-"""Start the fork server at once, before anything is known of the programs that it will run.
+"""Start the fork server before the programs that it will run are known.
 
-The server's interpreter and ours then load their modules at the same time. This module imports next
-to nothing, since the entry point (`front`) uses it.
+The server's interpreter and ours then load their modules at the same time. This module imports
+almost nothing, since the entry point (`front`) uses it.
 """
 
 import os

@@ -12,7 +12,7 @@ RunTogether = Callable[[Sequence[Inputs]], "list[Outputs] | None"]
 _Key = tuple[tuple[str, str, tuple[int, ...], bytes], ...]
 
 MAX_BYTES = 1 << 27
-"""Inputs of cases that are worth being run together."""
+"""Maximum size of the inputs of cases that are run together."""
 
 
 class Beforehand:

@@ -1,7 +1,7 @@
 """The fork server: a single-threaded process with numpy loaded, which forks for each session.
 
 ``python -m gpuemu_flow.runners.forkserver FD [PACKAGE]``: FD is a Unix socket on which the
-coordinator asks for sessions; an installed PACKAGE is imported before, see `preload`. Each request
+coordinator asks for sessions; an installed PACKAGE is imported first, see `preload`. Each request
 carries the session's socket, a lifeline, the status page and the standard error file. Over the
 lifeline (a socket) the server reports the session's process id and later its exit status. When the
 coordinator closes the lifeline or dies, the server kills the session's whole process group. No
@@ -54,9 +54,10 @@ _FOR_JOBS = (
     "gpuemu_flow.numerics.rng_normal",
     "gpuemu_flow.numerics.shadow",
 )
-"""Modules of ours that sessions which judge load sooner or later: once here, not in each of them.
+"""Modules of this package that sessions need for judging.
 
-The first session after an edit calls the op alone, and does not wait for them.
+They are loaded once here instead of in each session, but not for the first session after an edit,
+which only calls the op.
 """
 _FDS_PER_SESSION = 5
 _SHUTDOWN_ROUNDS = 1000

@@ -1,4 +1,4 @@
-"""One call with gradients in any framework: its arguments, and its outputs with the gradients."""
+"""Handle a call with gradients in any framework: prepare arguments, collect the results."""
 
 from __future__ import annotations
 

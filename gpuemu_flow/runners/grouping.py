@@ -1,4 +1,4 @@
-"""Arguments that are made of several inputs: joined for a call, and taken apart after it."""
+"""Join inputs that form one argument for a call, and split them again after it."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ class Guard:
         return realpath(path) in self._files
 
     def stands_in_for(self, module: str) -> bool:
-        """Tell whether a module of that name could be the reference's."""
+        """Tell whether a module name could mean a module of the reference."""
         return module.rpartition(".")[2] in self._names
 
     def _forbidden(self, path: str) -> str:

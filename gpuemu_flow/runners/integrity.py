@@ -1,4 +1,4 @@
-"""Check the integrity of our functions that watch a program in its own process.
+"""Check that a program has not replaced our functions that watch it in its own process.
 
 Values are judged in other processes. Facts that are seen only here (changed inputs, overwritten
 guard zones, calls that differ) are reported by Python code that the program could replace.

@@ -1,4 +1,4 @@
-"""Programs that take JAX's arrays, on the CPU, in the dtypes of the case."""
+"""Run programs that take JAX's arrays, on the CPU, in the dtypes of the case."""
 
 from __future__ import annotations
 

@@ -53,11 +53,11 @@ def shadow_bytes(source: bytes, wrap: str = "") -> bytes:
 
 
 _never_taken: dict[str, types.ModuleType] = {}
-"""Modules that belong to no workspace, as far as they were loaded at `prepare`."""
+"""Modules that were loaded at `prepare` and belong to no workspace."""
 
 
 def prepare() -> None:
-    """Record the modules loaded before any workspace's, for all processes forked from this one.
+    """Record the loaded modules, which belong to no workspace, for processes forked from this one.
 
     Call it in a process that never runs code of a program.
     """

@@ -183,7 +183,7 @@ class Output(io.TextIOWrapper):
 
     @property
     def buffer(self) -> Any:
-        """Return the binary stream, for output after the document that is held."""
+        """Return the binary stream, after writing the document that is held."""
         self.release()
         return super().buffer
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 LOAD_ALLOWANCE = 8 << 30
-"""Bytes of address space that imports may take besides the memory limit."""
+"""Bytes of address space that imports may use in addition to the memory limit."""
 MIN_OUTPUT_LIMIT = 256 << 20
 OUTPUT_PER_INPUT_BYTE = 64
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -102,7 +102,7 @@ def output_limit(input_bytes: int) -> int:
 def limit_file_size(nbytes: int | None) -> None:
     """Limit the size of files that this process writes; None lifts the limit as far as possible.
 
-    Python ignores SIGXFSZ, so that too long a write is an OSError and not a crash.
+    Python ignores SIGXFSZ, so a write beyond the limit raises OSError instead of crashing.
     """
     if nbytes is None:
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]

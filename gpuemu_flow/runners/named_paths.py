@@ -19,7 +19,7 @@ _FILE_PATH = 50  # F_GETPATH of macOS
 
 
 def is_system(path: str) -> bool:
-    """Tell whether a path is a device, or lies below ``/proc`` or ``/sys``."""
+    """Tell whether a path is a device, or is below ``/proc`` or ``/sys``."""
     return path.startswith(SYSTEM) and not path.startswith(_SHARED_MEMORY)
 
 

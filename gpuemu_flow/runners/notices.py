@@ -102,7 +102,7 @@ class Machine:
     audit : int
         Number by which a notice names the processor's architecture.
     seccomp : int
-        The number of the call that asks for notices.
+        The number of the system call that requests notices.
     calls : dict of int to PathCall
     """
 

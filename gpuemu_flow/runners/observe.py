@@ -389,7 +389,7 @@ _base_modules: set[str] = set()
 
 
 def base_records(*, anew: bool = False) -> bytes:
-    """List the files a process had read before it saw any program; computed once, before forks.
+    """List the files that this process read before it had a program; computed before forking.
 
     Parameters
     ----------

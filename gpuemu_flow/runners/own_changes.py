@@ -109,7 +109,7 @@ class OwnChanges:
 
 
 def _upwards(path: str) -> list[str]:
-    """List a path and all folders that it lies in."""
+    """List a path and all folders above it."""
     found = [path]
     while "/" in path[1:]:
         path = path.rpartition("/")[0]

@@ -8,7 +8,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 stat, lstat, readlink = os.stat, os.lstat, os.readlink
-"""As they are before anything is watched."""
+"""The functions before the observer replaces them."""
 
 
 def _copies() -> dict[str, Any]:

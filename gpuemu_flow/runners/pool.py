@@ -37,7 +37,7 @@ LOAD_SECONDS = 120.0
 _SERVER_STARTS = 3
 _SLICE = 0.1
 _MOST_PRELOADED = 4
-"""Fork servers that hold a framework at once, each for programs of another environment."""
+"""Maximum number of fork servers with a framework, each for programs with another environment."""
 
 OnOutcome = Callable[[Outcome], None]
 OnObserved = Callable[[Observation], None]
@@ -336,7 +336,7 @@ class Pool:
         return outcomes
 
     def keep(self, worker_client: WorkerClient | None, unchanged: Callable[[], bool]) -> None:
-        """Keep the worker of a run of cases for a later `call`, as `IdleWorkers.put` says."""
+        """Keep the worker of a run of cases for a later `call`; see `IdleWorkers.put`."""
         if worker_client is not None:
             self._idle.put(worker_client, unchanged)
 

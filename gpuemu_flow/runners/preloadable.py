@@ -14,7 +14,7 @@ from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.imports import is_installed
 
 FRAMEWORKS = ("torch",)
-"""Packages that start no thread when they are imported: a process with threads cannot be forked."""
+"""Packages whose import starts no thread, since a process with threads cannot be forked."""
 
 _PACKAGE = __package__.partition(".")[0]
 _SUFFIXES = tuple(machinery.all_suffixes())

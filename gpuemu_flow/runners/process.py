@@ -263,7 +263,7 @@ class WorkerProcess:
         return self._closed
 
     def close(self, grace: float = 1.0) -> None:
-        """End the process: let it leave by itself if it is idle, else kill it."""
+        """End the process: let it end by itself if it is idle, else kill it."""
         if self._closed:
             return
         self.sock.close()
@@ -344,7 +344,7 @@ class ServerStart:
 
 
 class ServerHandle:
-    """Starts one fork server and asks it for workers. Thread-safe.
+    """Starts one fork server and requests workers from it. Thread-safe.
 
     Parameters
     ----------

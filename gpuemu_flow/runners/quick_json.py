@@ -118,7 +118,7 @@ def dump(obj: Any, fp: Any, **options: Any) -> None:
 
 
 def install() -> None:
-    """Replace the original functions by these, for this process."""
+    """Replace the functions of ``json`` and ``base64`` in this process by those of this module."""
     replacements: tuple[tuple[Any, str, Any], ...] = (
         (json, "loads", loads),
         (json, "load", load),

@@ -35,7 +35,8 @@ def compare_calls(
     Parameters
     ----------
     first, second : mapping of str to ndarray
-        Outputs by name; `first` must not share memory with `second`, which may change meanwhile.
+        Outputs by name. They must not share memory, since `second` may change during the
+        comparison.
     deterministic : bool
         False to allow different values; unwritten elements are still reported.
     counting : mapping of str to ndarray of bool

@@ -57,8 +57,8 @@ class ProgramSession:
         input_dtype : str, optional
             See `Request`. The conversion is done in the worker.
         dtype : str
-            For arrays: the float dtype that is converted to `input_dtype`. For a case, its own
-            dtype is.
+            For arrays: the float dtype that is converted to `input_dtype`. A case has its own
+            dtype.
         index, seed : int
             For arrays: the outcome's index, and the seed of the global random generators.
 

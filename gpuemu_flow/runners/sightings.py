@@ -74,8 +74,8 @@ class Sightings:
         ----------
         fd : int
         scratch : str
-            The worker's own folder, empty at first and removed with the worker. It lies in the
-            folder that all workers of one server share, which is temporary as well.
+            The worker's own folder, which is empty at first and removed with the worker. It is in
+            the folder that all workers of one server share, which is temporary, too.
         """
         self._followed.setdefault(fd, 0)
         if scratch:
@@ -90,7 +90,7 @@ class Sightings:
             del self._followed[fd]
 
     def observation(self) -> Observation:
-        """Return everything reported until now, as the same object while nothing is new."""
+        """Return everything reported so far; while nothing is new, return the same object."""
         for fd in self._followed:
             self._drain(fd)
         if not self._is_made:

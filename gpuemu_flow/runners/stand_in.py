@@ -17,7 +17,7 @@ class Refuser(Protocol):
     """Interface of an object that lists the reference's files and refuses access."""
 
     def stands_in_for(self, module: str) -> bool:
-        """Tell whether a module of that name could be the reference's."""
+        """Tell whether a module name could mean a module of the reference."""
 
     def is_reference(self, path: str) -> bool:
         """Tell whether a file is one of the reference's."""

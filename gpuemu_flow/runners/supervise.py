@@ -201,7 +201,7 @@ class Supervisor:
             self._refused.add(refusal)
 
     def _isolate(self) -> None:
-        """Run each further case in a separate process, unless the configuration forbids that."""
+        """Run each further case in a separate process, unless `isolation` is ``warm``."""
         self.close()
         self._each_alone = self._isolation != "warm"
 

@@ -60,8 +60,8 @@ def _from_dlpack(value: Any, name: str) -> Any:
     Raises
     ------
     OpError
-        ``op-output-dtype``: it lies on a device, or has a dtype that neither numpy nor PyTorch
-        can convert.
+        ``op-output-dtype``: the tensor is on a device, or has a dtype that neither numpy nor
+        PyTorch can convert.
     """
     try:
         return np.from_dlpack(value)

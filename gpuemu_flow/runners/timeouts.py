@@ -9,7 +9,7 @@ from gpuemu_flow.runners.api import Outcome, RunError
 TIMEOUT = "op-timeout"
 NOT_RUN_SLUG = "op-not-run"
 MOST_TIMEOUTS = 3
-"""Timeouts in a row: a loaded machine may cause one or two."""
+"""Number of timeouts in a row after which to give up; a loaded machine may cause one or two."""
 
 
 def gives_up(outcomes: Sequence[Outcome]) -> bool:

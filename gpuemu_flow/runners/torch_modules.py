@@ -1,4 +1,4 @@
-"""Modules of PyTorch as programs: built once for each dtype, with weights that a seed decides.
+"""Build modules of PyTorch that are programs, once for each dtype, with weights from a seed.
 
 Parameters of the op's module and of the reference's that have the same name and shape get the same
 weights, in whatever order they are made: each random weight is drawn again from the seed, its name
@@ -23,18 +23,19 @@ from gpuemu_flow.runners.api import OpError, RunError
 from gpuemu_flow.runners.float_dtype import float_of_call
 
 _STEPS = 255
-"""Weights are multiples of a power of two by integers of 8 bits."""
+"""Weights are a power of two times an integer of 8 bits."""
 _RUNNING = ("running_mean", "running_var")
 _OF_WEIGHTS = ("float64", "float32", "float16", "bfloat16")
 _NARROW = 2
-"""Bytes of an element below which nothing is computed in a dtype, but for inputs."""
+"""Minimum size of an element in bytes for computing in a dtype; narrower dtypes are only for
+inputs."""
 
 
 class ModuleCall(Protocol):
     """A function that calls a module with the inputs of its ``forward``."""
 
     learning: bool
-    """Parameters require gradients in the next calls."""
+    """True if parameters require gradients in the next calls."""
     parameters: dict[str, Any]
     """Parameters of the latest call that required gradients, by name."""
 

@@ -31,7 +31,7 @@ _NO_ARRAYS = (
     'write { kind = "callable", ... } to get numpy arrays'
 )
 _MOST_COPIED = 1 << 26
-"""Bytes of inputs that are copied, so that a call can be repeated."""
+"""Maximum size in bytes of inputs that are copied so that a call can be repeated."""
 
 
 class TorchHost(Protocol):

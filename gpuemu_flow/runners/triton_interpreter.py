@@ -29,10 +29,9 @@ from gpuemu_flow.types import Failure
 
 SWITCH = "TRITON_INTERPRET"
 ORDER = "GPUEMU_TRITON_ORDER"
-"""``sequential`` runs the programs of a grid in their order; else they are shuffled."""
+"""Variable that is ``sequential`` to run the programs of a grid in order, not shuffled."""
 CONFIGURATION = "GPUEMU_TRITON_CONFIG"
-"""Environment variable with the index, from 0, of the configuration that autotuned kernels run
-with."""
+"""Environment variable with the index, from 0, of the configuration for autotuned kernels."""
 _ALIGNMENT = 128
 
 

@@ -14,8 +14,8 @@ from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Failure, FailureKind
 
 ZONE = 1 << 16
-"""Bytes of address space kept free on each side of a tensor, at least: an access that runs over the
-end of one tensor must not land in the next one, where it could not be told from a right one."""
+"""Minimum number of free bytes on each side of a tensor. An access beyond the end of one tensor
+must not fall into another tensor, where it would look valid."""
 
 READ, WRITE = "reads", "writes"
 _KINDS = {READ: FailureKind.OUT_OF_BOUNDS_READ, WRITE: FailureKind.OUT_OF_BOUNDS}
@@ -96,7 +96,7 @@ class Memory:
         pointers : ndarray of uint64
             Addresses.
         mask : ndarray of bool, same shape
-            Accesses that the kernel asks for.
+            Accesses that the kernel requests.
         itemsize : int
             Bytes of each access.
         deed : str

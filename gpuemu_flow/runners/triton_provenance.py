@@ -40,7 +40,7 @@ _FAMILIES = (
     frozenset(("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu",
                "_scaled_dot_product_attention_math", "_scaled_dot_product_efficient_attention")),
 )  # fmt: skip
-"""Names of one computation: who forbids one of them means them all."""
+"""Sets of names of the same computation; forbidding one name forbids the whole set."""
 _MOST_NAMED = 5
 
 

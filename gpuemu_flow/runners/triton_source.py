@@ -8,7 +8,7 @@ from typing import Any
 HELPER = "_gpuemu_values"
 """Name under which a rewritten kernel finds the `Values` of `triton_types`."""
 EXTREMES = {"min": "builtin_min", "max": "builtin_max"}
-"""Functions of Python, and what they are in a kernel."""
+"""Functions of Python, and the functions that replace them in a kernel."""
 
 
 def _helper(method: str, *args: ast.expr, like: ast.AST) -> Any:

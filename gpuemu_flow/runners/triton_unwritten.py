@@ -26,10 +26,11 @@ _FLOATS: dict[str, tuple[int, int]] = {
     "float8_e5m2": (0xFD, 0x7D),
     "float8_e4m3fn": (0xFF, 0x7F),
 }
-"""Words of new memory, in the first run and in the second one."""
+"""Words that fill new memory in the first and in the second run."""
 _BYTES = (0xA5, 0x96)
 _SURE_BYTES = 4
-"""Bytes of a word that, without a second run, are enough to show that it was never written."""
+"""Minimum size of a word in bytes for which, without a second run, its value shows that it was
+never written."""
 Outputs = Mapping[str, np.ndarray]
 
 

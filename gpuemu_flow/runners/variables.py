@@ -30,9 +30,9 @@ AT_START = (
     "PYTHONHASHSEED", "PYTHONHOME", "PYTHONOPTIMIZE", "PYTHONPATH", "PYTHONUTF8", "TZ",
     "VECLIB_MAXIMUM_THREADS",
 )  # fmt: skip
-"""Read by the interpreter and its libraries as they start, which no Python code tells of.
+"""Variables that the interpreter and its libraries read when they start, unseen by Python code.
 
-``OMP_*`` stands for all names that begin so, set or not.
+``OMP_*`` stands for all names with this prefix, set or not.
 """
 _OF_PACKAGES = {
     "_cffi_backend": (ALL_VARIABLES,),  # calls any function that the program names
@@ -44,7 +44,7 @@ _SITE = re.compile(r"/(?:site|dist)-packages/(\w+)")
 _SYSTEM_LIBRARIES = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
 _READERS = (b"\0getenv\0", b"\0secure_getenv\0", b"\0environ\0", b"\0__environ\0")
 FUNCTIONS = frozenset(("getenv", "secure_getenv", "environ", "__environ", "_environ"))
-"""Names in the C library by which the environment is read."""
+"""Names in the C library with which code reads the environment."""
 
 _PASSES_ON = (os.sep + "subprocess.py",)
 _ASKS_FOR_SIZE = (os.sep + "shutil.py", "get_terminal_size")

@@ -55,7 +55,7 @@ class CaseToFile:
         self._checked = CheckedWork(inputs, checks)
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send the case to the worker, as `Work.begin` says."""
+        """Send the case to the worker; see `Work.begin`."""
         case = self._request.case
         if watches(self._checks):
             return self._checked.begin(worker_client)
@@ -182,7 +182,7 @@ class CallInMemory:
         self._message["index"] = self._index = index
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send the case to the worker, as `Work.begin` says."""
+        """Send the case to the worker; see `Work.begin`."""
         if watches(self._checks):
             return self._begin_checked(worker_client)
         shared = self._shared
@@ -203,7 +203,7 @@ class CallInMemory:
         )
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Wait for the outcome, as `Work.finish` says."""
+        """Wait for the outcome; see `Work.finish`."""
         if watches(self._checks):
             return self._finish_checked(worker_client)
         attempt, answer = worker_client.collect(self._index)
@@ -293,7 +293,7 @@ class CallMany:
         )
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Wait for the outcome, as `Work.finish` says."""
+        """Wait for the outcome; see `Work.finish`."""
         index = self._cases[0].index
         attempt, answer = worker_client.collect(index)
         if attempt.outcome.ok:

@@ -60,7 +60,7 @@ _OWN_RUNNERS = {
     "triton": ("triton_runner", "TritonRunner"),
     **dict.fromkeys(EMULATED, ("emulated", "EmulatedRunner")),
 }
-"""Module and class of the runners that only some programs need."""
+"""Module and class of each runner that only some programs need, by kind of program."""
 _SHIM = Path(__file__).with_name("shim.py")
 
 

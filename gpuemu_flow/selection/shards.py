@@ -117,7 +117,7 @@ def remember_split(state: JsonStore, graph: Graph, root: Path, shard: Shard) -> 
 
 
 _JUDGED = (stages.GENERATE, stages.COMPARE)
-"""Stages whose parameters say which cases there are, and how they are judged."""
+"""Stages whose parameters decide the cases and how they are judged."""
 
 
 def settings_digests(graph: Graph, *, drawn: bool) -> dict[str, str]:
@@ -140,7 +140,7 @@ def settings_digests(graph: Graph, *, drawn: bool) -> dict[str, str]:
 
 
 _OF_MACHINE = frozenset(("python", "sandbox", "tools", "unusable", "triton_version", "kind"))
-"""Parameters of tasks that say what a machine has, not what a commit holds."""
+"""Parameters of tasks that depend on the machine and not on the commit."""
 
 
 def code_digests(graph: Graph, files: FileTable, top: Path) -> dict[str, str]:

@@ -59,7 +59,7 @@ class ParsedMessage:
     _cut: dict[str, memoryview] = field(default_factory=dict)
 
     def text(self, value: str) -> str | memoryview:
-        """Return the text of a string value: for a token, the text that it replaces."""
+        """Return the text of a string value; if the value is a token, the text that was cut out."""
         return self._cut.get(value, value)
 
     def part(self, fields: dict[str, Json]) -> ParsedMessage:

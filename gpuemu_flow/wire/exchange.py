@@ -24,7 +24,7 @@ from gpuemu_flow.wire.address import is_private
 from gpuemu_flow.wire.envelope import WireError
 
 FROM_BYTES = 1 << 20
-"""Smaller tensors travel in the message."""
+"""Minimum size in bytes of a tensor that is passed as a file; smaller ones are in the message."""
 LEFT_SECONDS = 300.0
 _NAME = re.compile(r"[0-9a-f]{32}")
 

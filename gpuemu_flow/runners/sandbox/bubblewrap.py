@@ -25,17 +25,17 @@ from gpuemu_flow.runners.sandbox.spec import Sandbox
 
 _NAME = "bwrap"
 _FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin")
-"""Folders of `bwrap`, instead of ``PATH``, which may lead into a workspace."""
+"""Folders in which `bwrap` is looked for. ``PATH`` is not used, as it may lead into a workspace."""
 _NAMESPACES = ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts")
 _KEPT_CAPABILITIES = ("CAP_DAC_OVERRIDE", "CAP_FOWNER")
 _EMPTIED = ("/home", "/root", "/tmp", "/var/tmp", "/run")  # noqa: S108 - none of it is used
 _DEVICES = "/dev"
-"""Replaced as a whole; a workspace or an interpreter may lie in its shared memory."""
+"""Replaced as a whole, although a workspace or an interpreter may be in its shared memory."""
 _TMPFS = "--tmpfs"
 _SYSTEMS = ("/run/current-system", "/run/opengl-driver")
-"""Programs and drivers of a system (NixOS) that lie in an emptied folder."""
+"""Programs and drivers of a system (NixOS) that are in an emptied folder."""
 _OF_USER = ".local"
-"""Beside its programs, a folder of a home folder holds keys and histories."""
+"""Folder in a home folder that contains programs, but also keys and histories."""
 _PROBE_SECONDS = 60.0
 _MOST_LINKS = 40
 _REASON_CHARACTERS = 200

@@ -20,7 +20,7 @@ from pathlib import Path
 from gpuemu_flow.runners.limits import LOAD_ALLOWANCE
 
 MOST_PROCESSES = 4096
-"""Processes and threads of one worker with all that it starts."""
+"""Maximum number of processes and threads of one worker with all that it starts."""
 _CONTROLLERS = {"memory", "pids"}
 _PREFIX = "gpuemu-"
 _ATTEMPTS = 200

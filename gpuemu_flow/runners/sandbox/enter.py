@@ -28,7 +28,7 @@ CACHES = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "TRITON_CACHE_DIR": "triton",
 }
-"""Variables that name a folder in which a framework keeps what it compiles."""
+"""Variables that name the folder in which a framework caches compiled code."""
 BELOW_HOME = {
     "CARGO_HOME": ".cargo",
     "HF_HOME": ".cache/huggingface",
@@ -38,7 +38,7 @@ BELOW_HOME = {
     "RUSTUP_HOME": ".rustup",
     "TORCH_HOME": ".cache/torch",
 }
-"""Variables that say where the user installed something, and where it lies without them."""
+"""Variables that name the folder of a user's installation, and its default in the home folder."""
 COMPILED_BELOW_HOME = {
     "CUDA_CACHE_PATH": ".nv/ComputeCache",
     "CUPY_CACHE_DIR": ".cupy/kernel_cache",
@@ -47,7 +47,7 @@ COMPILED_BELOW_HOME = {
     "PYTORCH_KERNEL_CACHE_PATH": ".cache/torch/kernels",
     "TRITON_CACHE_DIR": ".triton/cache",
 }
-"""Those of `CACHES` that lie in the home folder, which trusted programs go on to use."""
+"""Defaults, in the home folder, of those `CACHES` that trusted programs continue to use."""
 _OF_KERNELS = frozenset(CACHES) - {"MPLCONFIGDIR"}
 _KEPT_CAPABILITIES = (1 << 1) | (1 << 3)  # access to other users' files and modes
 _CAPABILITIES_VERSION = 0x20080522

@@ -111,7 +111,7 @@ class Fence:
         ----------
         off_limits : OffLimits
         path : str
-            The op's own file, which may lie in the cache.
+            The op's own file, which may be in the cache.
         emulated : bool
             The op is a compiled kernel, which our emulator runs.
         own : iterable of str

@@ -26,12 +26,12 @@ _RULE = struct.Struct("<Qi")
 _PATH = 1
 
 READ = _READ_FILE | _EXECUTE
-"""Of files; names in folders are `READ_DIR`."""
+"""Rights to read files; listing folders is `READ_DIR`."""
 WRITE = (
     READ | READ_DIR | _WRITE_FILE | _TRUNCATE | _REFER | _REMOVE_DIR | _REMOVE_FILE
     | _MAKE_DIR | _MAKE_REG | _MAKE_SOCK | _MAKE_FIFO | _MAKE_SYM
 )  # fmt: skip
-"""All but the making of devices."""
+"""All rights except that of making devices."""
 DEVICE = _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
 
 

@@ -33,7 +33,7 @@ OF_USER = (
     ".config/gpuemu", ".Xauthority", ".ICEauthority", ".mutt", ".muttrc",
     ".mysql_history", ".sqlite_history", ".node_repl_history", ".lesshst", ".local/state/bash",
 )  # fmt: skip
-"""Below a home folder."""
+"""Private paths in a home folder."""
 _OF_EDITORS = (
     ".viminfo",
     ".vim/undo",
@@ -58,7 +58,7 @@ _OF_EDITORS = (
     ".local/share/zed",
     ".config/sublime-text",
 )
-"""Below a home folder: what editors keep of files, sessions and tokens."""
+"""Paths in a home folder at which editors keep files, sessions and tokens."""
 
 _OF_SYSTEM = (
     "/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers",
@@ -69,7 +69,7 @@ _OF_SYSTEM = (
     "/var/log", "/lost+found", "/boot",
 )  # fmt: skip
 _VERSION_CONTROL = (".git", ".hg", ".svn", ".jj", ".bzr", ".sl")
-"""Hold the sources of the reference once more."""
+"""Folders that contain copies of the reference's sources."""
 _BACKUP_ENDS = ("~", ".bak", ".orig", ".old", ".save", ".rej", ".swp", ".tmp")
 _MOST_BYTES = 4096
 _FEW = 8

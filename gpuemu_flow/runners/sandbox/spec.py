@@ -9,11 +9,11 @@ from gpuemu_flow.errors import Problem
 from gpuemu_flow.quick_dataclass import dataclass
 
 SCRATCH = "gpuemu-scratch-"
-"""Start of the names of folders below which workers have folders of their own."""
+"""Prefix of the names of the folders that contain the workers' own folders."""
 STRICT = "strict"
-"""The mode that adds namespaces to what `require` demands."""
+"""The mode that demands namespaces in addition to the parts of `require`."""
 OFF = "off"
-"""The level of an op that nothing keeps from anything."""
+"""The level of an op without a sandbox."""
 NONE = "none"
 """The level of a system that has neither Landlock nor seccomp."""
 FAILED = 98
