@@ -77,8 +77,8 @@ def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
 def is_staged(path: Path, outcome: Outcome) -> bool:
     """Tell whether `path` is a plain file with the digest and size that the worker reports.
 
-    The worker's statement of the digest is not enough: by stating the digest of another output, the
-    program could have that output judged in place of its own.
+    The reported digest is not trusted: the program could report the digest of another output, which
+    would then be judged instead of its own.
     """
     if not _DIGEST.match(outcome.blob):
         return False

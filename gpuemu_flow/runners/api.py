@@ -86,13 +86,13 @@ class Program:
     path : str
         Absolute path of the Python file or the executable; empty for a dotted module.
     module, function : str
-        Dotted name of the module (``pkg.mod``), and name of the callable.
+        Dotted name of the module (``pkg.mod``), and name of the function, class or other callable.
     argv : tuple of str
         Extra arguments of a command or script.
     loads : str
         Absolute path of a file; `function` is called with it once, and returns the function to run.
     output_names : tuple of str
-        Empty means a single output called ``result``.
+        Names of the outputs; empty for a single output called ``result``.
     kwargs : mapping
         Keyword arguments. Callables get the typed values, and scripts get strings.
     env : mapping of str to str
@@ -114,7 +114,7 @@ class Program:
     mutates : tuple of str
         Inputs that the program may change.
     require_kernel : bool
-        Kernels of a ``triton`` op have to store every element of its outputs.
+        True if the kernels of a ``triton`` op have to store every element of its outputs.
     forbid : tuple of str
         Functions of libraries that a ``triton`` op must not call.
     deterministic : bool
@@ -122,7 +122,7 @@ class Program:
     masks : mapping of str to JSON
         Masks of outputs, which select the elements to compare; see `numerics.contract.Mask`.
     shadow : bool
-        Run the program's float32 shadow: its source with float64 replaced by float32; see `jobs`.
+        True to run the float32 shadow: the source with float64 replaced by float32; see `jobs`.
     forbidden : tuple of str
         Absolute paths of files and folders that the program's process must not touch; see `guard`.
     read_only : tuple of str
@@ -217,7 +217,7 @@ class Checks:
     Attributes
     ----------
     inputs_unchanged : bool
-        Compare every input's memory before and after the call.
+        Check that the call did not change the memory of the inputs.
     guards : bool
         Put canary bytes around every input buffer, and check them after the call.
     decoy : bool
@@ -301,7 +301,7 @@ class Outcome:
     index : int
         Index of the case.
     ok : bool
-        The program ran and gave well-formed outputs, whatever their values.
+        True if the program gave well-formed outputs, whatever their values.
     blob : str
         sha256 (hex) of the safetensors file that holds the outputs; empty unless `ok`.
     size : int

@@ -28,7 +28,7 @@ class Arena:
     Parameters
     ----------
     fd : int
-        An anonymous file; the arena owns it. -1 once it is closed.
+        Descriptor of an anonymous file, which the arena owns; -1 after `close`.
     """
 
     def __init__(self, fd: int) -> None:
@@ -69,9 +69,10 @@ class Arena:
     def read(self, slots: Mapping[str, Slot]) -> dict[str, np.ndarray]:
         """Return tensors that the other process wrote in C order, read-only.
 
-        They are views if the other process cannot shrink the file, else copies: reading a part of
-        a mapping that the file no longer has is fatal. Raises ValueError if the outputs are larger
-        than `MAX_OUTPUT_BYTES`, since the other process can let the file grow at no cost.
+        The tensors are views if the other process cannot shrink the file. Otherwise they are
+        copies, since reading a mapping beyond the end of its file is fatal. Raises ValueError if
+        the tensors are larger than `MAX_OUTPUT_BYTES`, since the other process can enlarge the file
+        at no cost.
         """
         if sum(_size_of(slot) for slot in slots.values()) > MAX_OUTPUT_BYTES:
             raise ValueError("the outputs are over what an arena holds")

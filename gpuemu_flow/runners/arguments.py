@@ -16,7 +16,7 @@ Inputs = Mapping[str, np.ndarray]
 
 
 def arguments(program: Program, inputs: Inputs) -> dict[str, Any]:
-    """Return the arguments of a call by name, in the order of the inputs."""
+    """Return the arguments of a call by name, in the order of the program's inputs."""
     return joined(program, _single(program, inputs))
 
 

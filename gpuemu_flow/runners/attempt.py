@@ -44,7 +44,7 @@ class Attempt:
     ----------
     outcome : Outcome
     ended : bool
-        The process is gone, or must not be used again.
+        True if the process has ended or must not be used again.
     timed_out, server_died, load_failed : bool
         The reason for a failed attempt; at most one is set.
     killed : bool
@@ -154,12 +154,12 @@ class WorkerClient:
         return Attempt(Outcome(index, ok=False, error=error), ended=True, **why)
 
     def broken(self, index: int) -> Attempt:
-        """Return the failed attempt at a case for which the worker gave an impossible answer."""
+        """Return a failed attempt, for a worker whose answer shows that the program broke it."""
         tail = self.worker.stderr_tail()
         return self._failed(index, RunError("op-broke-runner", INTERFERED, stderr_tail=tail))
 
     def _hinted(self, error: RunError) -> RunError:
-        """Add a hint that names withheld variables, if they may explain an error."""
+        """Return an error, with a hint on withheld environment variables if they may explain it."""
         sightings = self.worker.sightings
         asked = frozenset[str]() if sightings is None else sightings.asked_in_vain()
         return hinted(error, self._program, asked)

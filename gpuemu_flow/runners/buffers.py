@@ -171,7 +171,7 @@ def _modified(name: str, buffer: _Buffer) -> list[Failure]:
 
 
 def changed_input(name: str, before: np.ndarray, after: np.ndarray) -> list[Failure]:
-    """Report the change that a program made to an input it must not modify, if any."""
+    """Report a change to an input that the program must not modify; return [] if there is none."""
     differs = _bits(after) != _bits(before)
     if not differs.any():
         return []

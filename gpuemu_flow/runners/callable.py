@@ -75,7 +75,7 @@ def call_style(function: Callable[..., Any], program: Program) -> str:
 
 
 def names_in_order(parameters: list[inspect.Parameter]) -> list[str]:
-    """Return the parameters' names in order, as a signature shows them."""
+    """Return the names of parameters in order, with ``*`` and ``**`` as in a signature."""
     marks: dict[Any, str] = {
         inspect.Parameter.VAR_POSITIONAL: "*",
         inspect.Parameter.VAR_KEYWORD: "**",
@@ -117,7 +117,7 @@ class CallableRunner:
         Raises
         ------
         OpError
-            The returned value is no output.
+            The returned value cannot be converted to the outputs.
         BaseException
             Whatever the function raises.
         """
@@ -162,5 +162,5 @@ class CallableRunner:
         return name_values(returned, names)
 
     def violations(self) -> Sequence[Failure]:
-        """Return nothing: `InputBuffers` detects changes that a function makes to its inputs."""
+        """Return nothing, since `InputBuffers` detects changes of a function's inputs."""
         return ()

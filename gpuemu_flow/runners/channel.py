@@ -1,4 +1,4 @@
-"""Framed JSON messages of limited size over a Unix socket; a malformed one raises an error."""
+"""Send and receive framed JSON messages of limited size over a Unix socket."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def send(sock: socket.socket, message: Mapping[str, Json], fds: Sequence[int] = 
 
 
 class FrameReader:
-    """Messages from one blocking socket, and the file descriptors that came with them.
+    """Reads messages, and the file descriptors that come with them, from a socket.
 
     Parameters
     ----------
     sock : socket
     max_fds : int
-        Descriptors that one message may carry.
+        Maximum number of descriptors with one message.
     wait : bool
         True if `read` waits for a message.
     """

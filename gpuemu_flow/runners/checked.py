@@ -1,4 +1,4 @@
-"""Run a case with checks: several calls, compared outside of the process that makes them.
+"""Run a case with checks: make several calls, and compare them in another process.
 
 The inputs are in memory that a worker shares with the coordinator. The coordinator keeps copies
 that the worker cannot reach. From the shared memory and the outputs, it detects changes to the
@@ -34,7 +34,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def watches(checks: Checks) -> bool:
-    """Tell whether checks require more than the outputs."""
+    """Tell whether any check needs more than the outputs of one call."""
     return checks.inputs_unchanged or checks.guards or checks.decoy or checks.repeat
 
 
@@ -83,14 +83,14 @@ class CheckedInputs:
 
 @dataclass(frozen=True)
 class _Call:
-    """One call with its outcome and outputs."""
+    """The attempt at one call, and its outputs."""
 
     attempt: Attempt
     outputs: dict[str, np.ndarray]
 
 
 class CheckedCase:
-    """Calls one worker's program for one case.
+    """Makes the calls of one checked case in a worker.
 
     Parameters
     ----------
@@ -258,7 +258,7 @@ class _Laid:
 
 
 class CheckedWork:
-    """A checked case in the two steps of `work.Work`, which can be repeated with another worker.
+    """A checked case as `work.Work`: it has two steps, and can be repeated with another worker.
 
     Parameters
     ----------
@@ -279,7 +279,7 @@ class CheckedWork:
         return failed
 
     def finish(self, worker_client: WorkerClient) -> tuple[Attempt, dict[str, np.ndarray]]:
-        """Make the other calls; see `CheckedCase.finish`."""
+        """Make the remaining calls; see `CheckedCase.finish`."""
         begun, self._begun = self._begun, None
         if begun is None or begun[0] is not worker_client:
             raise RuntimeError("no case was begun with this worker")

@@ -70,7 +70,7 @@ class CommandRunner:
             return self._run(stdin, stdout)
 
     def violations(self) -> Sequence[Failure]:
-        """Return nothing: the actions of another process are not seen."""
+        """Return nothing, since the actions of another process are not observed."""
         return ()
 
     def _run(self, stdin: int, stdout: int) -> int:

@@ -13,7 +13,7 @@ from gpuemu_flow.runners.integrity import Seal
 class Conduct:
     """Watches one program in this process; does nothing if it has no `forbidden` paths.
 
-    Make it before any code of the program runs.
+    Create it before any code of the program runs.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Conduct:
                 yield
 
     def violation(self) -> RunError | None:
-        """Return the reason why this program's results cannot count, if there is one."""
+        """Return the reason why this program's results do not count; None if they count."""
         return self._guard.violation() if self._guard is not None else None
 
     def loaded(self) -> None:

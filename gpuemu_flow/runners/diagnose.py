@@ -102,9 +102,9 @@ def explain(error: BaseException, program: Program, *, doing: str = "", hint: st
     error : BaseException
     program : Program
     doing : str
-        Activity that failed, if it was not the program itself (``loading``).
+        Name of the activity that failed, such as ``loading``; empty for the program's own call.
     hint : str
-        The hint to show where the exception itself suggests none.
+        The hint to show if the exception itself suggests none.
     """
     if isinstance(error, OpError):
         return error.error

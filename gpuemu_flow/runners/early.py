@@ -28,7 +28,7 @@ def server_environment(environ: "Mapping[str, str]", more: "Mapping[str, str]") 
     Parameters
     ----------
     environ : mapping of str to str
-        Environment of this process, part of which reaches every worker.
+        Environment of this process; every worker receives a part of it.
     more : mapping of str to str
         Further variables for the programs.
     """
@@ -155,7 +155,7 @@ def start(environ: "Mapping[str, str]") -> None:
 
 
 def take(environment: "Mapping[str, str]") -> EarlyServer | None:
-    """Hand over the server that was started early, if it has exactly this environment."""
+    """Hand over the server that was started early; None if it has another environment or ended."""
     if _started and _started[0].environment == environment and _started[0].poll() is None:
         return _started.pop()
     return None

@@ -63,7 +63,7 @@ def make_inputs(
     input_dtype : str, optional
         Dtype to which float inputs of the case's dtype are converted; exact for a wider dtype.
     guards : bool
-        Lay unconverted inputs between guard zones.
+        True to put unconverted inputs between guard zones.
     values : mapping of str to ndarray, optional
         Values to use in place of those that the case's seed gives.
     """
@@ -162,7 +162,7 @@ class CaseExecutor:
         return outputs
 
     def execute(self, request: Request, values: Arrays | None = None) -> Executed:
-        """Run one case on inputs generated here, or on given values; see `call`."""
+        """Run one case on inputs that are made here, or on `values`; see `call`."""
         self._watch.preparing()
         arrays = make_inputs(request.case, request.input_dtype, values=values)
         return self.call(arrays, request.case.seed)

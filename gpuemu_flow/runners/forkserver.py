@@ -95,7 +95,7 @@ class ForkServer:
         self._listings, self._open_files = listings.raise_limit()
 
     def run(self) -> NoReturn:
-        """Serve until the coordinator is gone, then end all processes."""
+        """Serve until the coordinator ends, then end all processes."""
         os.set_blocking(self._wakeup, False)
         os.set_blocking(self._wakeup_end, False)
         signal.set_wakeup_fd(self._wakeup_end, warn_on_full_buffer=False)
@@ -149,7 +149,7 @@ class ForkServer:
             self._forget(source)
 
     def _import_for_jobs(self) -> None:
-        """Import, once, the modules of sessions that do more than call a program."""
+        """Import the modules for sessions that do more than call a program, if not done yet."""
         if not self._complete:
             for name in _FOR_JOBS:
                 importlib.import_module(name)

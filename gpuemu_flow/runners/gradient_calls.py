@@ -22,7 +22,7 @@ Inputs = Mapping[str, np.ndarray]
 
 
 class GradientCall:
-    """One call of a program with gradients: the request and the result.
+    """One call of a program with gradients: the wanted gradients, and later the results.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class GradientCall:
         np.random.set_state(numpy)
 
     def took(self, outputs: Mapping[str, Any], gradients: Mapping[str, Any]) -> None:
-        """Store the outputs and gradients of the call."""
+        """Store the outputs and gradients that the call returned."""
         self._outputs, self._gradients = outputs, gradients
 
     def keep(self, plain: Mapping[str, np.ndarray]) -> None:

@@ -14,7 +14,7 @@ _LIST = "list"
 
 
 def argument_names(program: Program) -> tuple[str, ...]:
-    """Return the names of a program's arguments, in their order."""
+    """Return the names of a program's arguments in order; a group counts as one argument."""
     return _of_members(program, program.input_names)
 
 

@@ -78,7 +78,8 @@ class Guard:
         Parameters
         ----------
         on_setattr : callable
-            Called when an attribute of a function or class is set, if Python reports that.
+            Called when an attribute of a function or class is set, if Python raises an event for
+            that.
         """
         checks: dict[str, Callable[..., None]] = {
             "open": self._on_open,

@@ -20,9 +20,9 @@ _OWN = str(Path(__file__).resolve().parents[1])
 
 
 def is_workspace_path(path: str, root: str) -> bool:
-    """Tell whether a path is the user's own code: below the root, and not an installed package.
+    """Tell whether a path is the user's own code: in the workspace, and not installed.
 
-    Packages and Python itself may lie below the root, too.
+    Installed packages and Python itself may also be in the workspace.
     """
     if not _is_below(path, root):
         return False
@@ -30,7 +30,7 @@ def is_workspace_path(path: str, root: str) -> bool:
 
 
 def is_installed(path: str) -> bool:
-    """Tell whether a path lies in an installed package or in Python's own library."""
+    """Tell whether a path is in an installed package or in Python's own library."""
     installed = any(name in path.split(os.sep) for name in _INSTALLED)  # noqa: PTH206 - hot
     return installed or any(_is_below(path, stdlib) for stdlib in _STDLIB)
 
@@ -53,7 +53,7 @@ def _transformed(source: bytes) -> bytes:
 
 
 class _FreshLoader(machinery.SourceFileLoader):
-    """Load a workspace module from its source, never from bytecode.
+    """Loads workspace modules from their source, never from bytecode.
 
     Python considers a bytecode file current if it records the source's size and modification time,
     in whole seconds. After an edit that keeps both, the old code would run under the new key.

@@ -88,7 +88,7 @@ def _watchers() -> list[ModuleType]:
 class Seal:
     """Remembers the runner's functions and the numpy functions that they call.
 
-    Make it before any code of the program runs.
+    Create it before any code of the program runs.
     """
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ _Outputs = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 class JaxGradients:
-    """The arrays of one call whose gradients are wanted.
+    """The arrays of one call with respect to which gradients are computed.
 
     Parameters
     ----------

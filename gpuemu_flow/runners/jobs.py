@@ -178,19 +178,19 @@ class Evaluator:
 
 @dataclass(frozen=True)
 class ServiceContext:
-    """The tools of a service, in a worker that has loaded a program.
+    """The functions and memory that a service uses, in a worker that has loaded a program.
 
     Attributes
     ----------
     run : callable
         Takes inputs and a seed for the global generators, and returns the program's outputs. The
-        limits of a case hold; exceptions of the program are passed on.
+        limits of a case apply, and exceptions of the program are passed on.
     evaluate : Evaluator
         Calls the program, or its float32 shadow, without these limits.
     own : Arena
         Memory shared with the coordinator.
     peer : Arena or None
-        Memory shared with another program's worker.
+        Memory shared with another program's worker; None if there is none.
     """
 
     run: Callable[[dict[str, np.ndarray], int], dict[str, np.ndarray]]
@@ -203,7 +203,7 @@ class WorkerService(Protocol):
     """An object of this package that lives in a worker and answers requests one by one."""
 
     def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Answer one request; any exception explains why there is no answer."""
+        """Answer one request; raise any exception that explains why there is no answer."""
 
     def go_on(self, context: ServiceContext) -> None:
         """Continue the work after the answer has been sent."""
@@ -229,7 +229,7 @@ def run_job(target: str, payload: Json, evaluator: Evaluator) -> Json:
     Raises
     ------
     ValueError
-        When `target` is not a function of this package.
+        `target` is not a function of this package.
     """
     module, name = _ours(target)
     return getattr(importlib.import_module(module), name)(payload, evaluator)

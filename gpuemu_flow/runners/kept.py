@@ -74,7 +74,7 @@ class IdleWorkers:
             old.close()
 
     def take(self, program: Program) -> WorkerClient | None:
-        """Hand out a worker that has loaded the present version of a program, or None; close it."""
+        """Hand out a worker that has loaded this program, or None; the caller must close it."""
         with self._lock:
             place = next((n for n, (c, _) in enumerate(self._idle) if c.program == program), None)
             if place is None:

@@ -64,7 +64,7 @@ class Captured:
 
 
 class ScriptCall:
-    """One call of a script: its request, and the document it dumped.
+    """One call of a script: its request, and the document that it dumped.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ current: ScriptCall | None = None
 
 
 def begin(exchange: ScriptCall | None) -> None:
-    """Set the current exchange; None for none."""
+    """Set the current exchange; None if there is none."""
     global current  # noqa: PLW0603 - the functions that scripts call know no other way to it
     current = exchange
 

@@ -36,7 +36,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when its parent ends, or now if `parent` has ended already."""
+    """Make the system kill this process when its parent ends, or now if `parent` has ended."""
     if _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent:
         os._exit(1)
 
@@ -95,7 +95,7 @@ def no_core_dumps() -> None:
 
 
 def output_limit(input_bytes: int) -> int:
-    """Return the most bytes that a program may write to one file, given its inputs' size."""
+    """Return the maximum number of bytes that a program may write to one file."""
     return max(MIN_OUTPUT_LIMIT, OUTPUT_PER_INPUT_BYTE * input_bytes)
 
 
@@ -129,7 +129,7 @@ def close_all_but(keep: Collection[int]) -> None:
 
 
 def _close_between(keep: Sequence[int]) -> bool:
-    """Close all descriptors but those in a sorted list; return False if the system cannot."""
+    """Close all descriptors except those in a sorted list; return False if the system cannot."""
     try:
         close_range = _libc().close_range
         gaps = zip((-1, *keep), (*keep, 1 << 32), strict=True)

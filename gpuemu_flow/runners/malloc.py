@@ -47,7 +47,7 @@ NO_FILL = 0xFF
 
 
 def perturb(fill: int) -> bool:
-    """Have malloc fill every block with this byte from now on; 0xFF turns it off.
+    """Make malloc fill every block with this byte from now on; 0xFF turns this off.
 
     Small blocks from per-thread caches keep their old contents.
 

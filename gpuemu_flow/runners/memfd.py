@@ -21,8 +21,8 @@ def create(name: str, *, fixed: bool = False) -> int:
     Parameters
     ----------
     fixed : bool
-        On Linux the file can then grow only: a peer that shrinks a shared mapping would kill
-        every process that reads it with SIGBUS.
+        True to forbid shrinking the file (on Linux): if a peer shrank a shared mapping, every
+        process that reads it would be killed by SIGBUS.
     """
     if _LINUX:
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -48,7 +48,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def read_all(fd: int, size: int) -> bytes:
-    """Return at most the first `size` bytes of a file, without moving its position."""
+    """Return the first `size` bytes of a file, or all if there are fewer; keep its position."""
     pieces = []
     offset = 0
     while offset < size and (piece := os.pread(fd, min(size - offset, 1 << 30), offset)):

@@ -20,12 +20,12 @@ _EDGE = re.compile(r"\b")
 
 
 class Mentions:
-    """The ways to name one file.
+    """Finds mentions of one file.
 
     Parameters
     ----------
     path : str
-        Absolute.
+        Absolute path of the file.
     root : str
         The workspace.
     """

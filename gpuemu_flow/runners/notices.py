@@ -156,7 +156,7 @@ def ask(*, looks: bool) -> int:
     Parameters
     ----------
     looks : bool
-        Also request notices of calls that only test whether a file exists.
+        True to request also notices of calls that only test whether a file exists.
 
     Returns
     -------
@@ -242,11 +242,11 @@ class Receiver:
         return Notice(number, thread, MACHINE.calls.get(call, _OTHER), arguments)
 
     def go_on(self, notice: Notice) -> None:
-        """Let the call happen."""
+        """Let the system call continue."""
         self._send(notice, 0, _CONTINUE)
 
     def deny(self, notice: Notice, error: int) -> None:
-        """Let the call fail with this error number, without happening."""
+        """Make the system call fail with this error number, without executing it."""
         self._send(notice, -error, 0)
 
     def _send(self, notice: Notice, error: int, flags: int) -> None:
@@ -254,7 +254,7 @@ class Receiver:
         self._libc.ioctl(self.fd, _SEND, self._answer)
 
     def close(self) -> None:
-        """Close the descriptor: calls from now on fail."""
+        """Close the descriptor; reported system calls fail from now on."""
         os.close(self.fd)
 
 

@@ -1,7 +1,7 @@
 """Record, in a worker, everything that the program reads, looks for, lists and imports.
 
-Python's audit events (PEP 578) tell of every file that is opened, before it happens. A hook cannot
-be taken away again and runs for every event, so it does next to nothing for most of them.
+Python's audit events (PEP 578) report every file before it is opened. A hook cannot be removed and
+runs for every event, so it returns quickly for most events.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Observer:
                 self._note_variables(path)
 
     def note(self, kind: bytes, path: str) -> None:
-        """Record one path, once; our own files and the system's are left out."""
+        """Record one path if it is new; files of this package and the system are left out."""
         record = kind + os.fsencode(path)
         known = path if kind == b"r" else record
         if known in self._known or is_system(path) or path.startswith(_PACKAGE):
@@ -256,7 +256,7 @@ class Observer:
     def _trace(
         self, *, children_only: bool = False, looks: bool = True, quietly: bool = False
     ) -> bool:
-        """Have the fork server trace machine code and other processes; False if it cannot."""
+        """Make the fork server trace machine code and other processes; False if it cannot."""
         failure = self._tracing.begin(children_only=children_only, looks=looks)
         if failure and not quietly:
             text = f"{self._name}: its files cannot be traced on this system ({failure})"

@@ -23,7 +23,7 @@ class Located(Protocol):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Return the absolute paths of all files that the program is known to consist of."""
+        """Return the absolute paths of all files that are known to be part of the program."""
 
 
 class OffLimits(TypedDict):
@@ -88,8 +88,8 @@ def _forbidden(
 ) -> tuple[str, ...]:
     """Return the reference's own files and the cache folder.
 
-    Left out are files that also hold the op, packages that the op is part of, and everything
-    outside of the workspace, such as an interpreter that runs the reference.
+    Files that also contain the op and packages with the op are left out. So is everything outside
+    of the workspace, such as an interpreter that runs the reference.
     """
     own = set(map(_real, op_files))
     found = [

@@ -21,9 +21,10 @@ class OwnChanges:
     Attributes
     ----------
     written : set of str
-        All files that it may have written to.
+        All files to which the program may have written.
     needed : set of str
-        Files that it created and then used. Their earlier absence is an input of the program.
+        Files that the program created and then used. Their earlier absence is an input of the
+        program.
     """
 
     def __init__(self) -> None:
@@ -103,7 +104,7 @@ class OwnChanges:
         return bool(self._folders) and any(f in self._folders for f in _upwards(path))
 
     def use(self, path: str) -> None:
-        """Record that the program uses a file that is its own."""
+        """Record that the program uses a file, which matters if the program created it."""
         if path in self._created:
             self.needed.add(path)
 

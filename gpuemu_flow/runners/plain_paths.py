@@ -12,7 +12,7 @@ stat, lstat, readlink = os.stat, os.lstat, os.readlink
 
 
 def _copies() -> dict[str, Any]:
-    """Return a copy of ``posixpath``'s namespace; its functions call each other in the copy.
+    """Return a copy of ``posixpath``'s namespace, in which the functions call each other.
 
     Functions of ``os`` that are replaced later do not affect the copy.
     """

@@ -1,4 +1,4 @@
-"""The pool: programs run on cases in worker processes, with exactly one outcome per case."""
+"""Run programs on cases in a pool of worker processes, with exactly one outcome per case."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Pool:
     staging : Path
         Existing folder for blob files until they are published.
     env : mapping of str to str, optional
-        Added to the environment of every worker.
+        Variables to add to the environment of every worker.
     load_timeout : float
         Seconds that importing a program may take.
     """
@@ -132,7 +132,7 @@ class Pool:
         server.close()
 
     def _start_for(self, program: Program) -> ServerStart:
-        """Return the settings of the fork server for an equipped program."""
+        """Return the settings of the fork server for a program from `_equipped`."""
         start = ServerStart.of(program)
         if start.framework:
             with self._lock:
@@ -148,7 +148,7 @@ class Pool:
         *,
         calls_only: bool = False,
     ) -> WorkerProcess:
-        """Return a new worker of the shared fork server for an equipped program."""
+        """Return a new worker of the shared fork server for a program from `_equipped`."""
         _check_fence(program)
         start = self._start_for(program)
         complaint = ""
@@ -297,7 +297,7 @@ class Pool:
         Raises
         ------
         RunnerError
-            ``worker-not-started``, ``staging-failed``: no fault of the program.
+            ``worker-not-started`` or ``staging-failed``, which are not the program's fault.
         """
         outcomes: list[Outcome] = []
         sightings = Sightings()
@@ -408,7 +408,7 @@ def _job(
 
 
 def _equipped(program: Program) -> Program:
-    """Add the values of the environment variables that the configuration lets through."""
+    """Return a program with the values of the variables that the configuration lets through."""
     return replace(program, env={**named(os.environ, program.env_names), **program.env})
 
 

@@ -34,7 +34,7 @@ def framework_of(program: Program) -> str:
 
 
 def identity(framework: str) -> str:
-    """Return the file of an installed package, with its time and size; empty if there is none."""
+    """Return the path, time and size of an installed package's file; empty if there is none."""
     for folder in _installed_folders():
         path = f"{folder}/{framework}/__init__.py"
         try:

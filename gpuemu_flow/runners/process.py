@@ -112,12 +112,12 @@ class WorkerProcess:
                 self.report]  # fmt: skip
 
     def handed_over(self) -> None:
-        """Close our copies of the peers' ends, so that their death is noticed."""
+        """Close this process's copies of the peers' ends, so that the end of a peer is noticed."""
         self._child_end.close()
         self._server_end.close()
 
     def follow_with(self, sightings: Sightings) -> None:
-        """Have `sightings` collect the records of files and variables used in the worker."""
+        """Make `sightings` collect the worker's records of used files and variables."""
         self.sightings = sightings
         sightings.follow(self.report, self.scratch)
 

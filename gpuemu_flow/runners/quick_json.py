@@ -40,7 +40,7 @@ def loads(s: Any, **options: Any) -> Json:
 
 
 def load(fp: Any, **options: Any) -> Json:
-    """Parse like ``json.load``; if the request is passed as an object, never build its text."""
+    """Parse like ``json.load``; if the request is passed as an object, its text is never built."""
     exchange = lending.current
     if exchange is not None and exchange.lent and lending.is_input(fp):
         if all(value is None for value in options.values()) and exchange.take():
@@ -87,7 +87,7 @@ def _take_long(value: Json, taken: dict[str, tuple[str, bytes]], token: str, dep
 
 
 def capture(obj: Any) -> lending.Captured | None:
-    """Separate a document from its long base64 strings; None if it has none."""
+    """Separate a document from its long base64 strings; return None if it has none."""
     if type(obj) is not dict:
         return None
     taken: dict[str, tuple[str, bytes]] = {}

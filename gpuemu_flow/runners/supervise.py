@@ -112,7 +112,7 @@ class Supervisor:
         return current
 
     def kept(self) -> WorkerClient | None:
-        """Return the worker in which the next case will run; None if a new one will be started."""
+        """Return the worker for the next case; None if each case gets a separate worker."""
         if self._unloadable is not None or self._each_alone or self._kills_servers:
             return None
         if self._current is None:

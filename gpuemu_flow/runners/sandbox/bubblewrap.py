@@ -43,7 +43,7 @@ _REASON_CHARACTERS = 200
 
 @cache
 def program() -> str:
-    """Return the path of bubblewrap; empty if it is missing, or not only root can change it."""
+    """Return the path of bubblewrap; empty if it is missing or can be changed by users but root."""
     for folder in _FOLDERS:
         path = f"{folder}/{_NAME}"
         try:

@@ -143,7 +143,7 @@ def open_group(memory_limit: int | None) -> ControlGroup:
 
 
 def _clear(around: Path, own: int = 0) -> None:
-    """Remove the groups of ended processes, such as killed runs, and those of the process `own`.
+    """Remove groups that ended processes made, such as killed runs, or that `own` made.
 
     A group that holds processes is never removed: the system refuses it.
     """
