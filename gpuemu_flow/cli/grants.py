@@ -1,4 +1,4 @@
-"""Options that grant rights that a workspace's configuration must not grant itself."""
+"""Options by which the user grants rights that a workspace's configuration cannot grant."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ MOST = 2_000
 
 
 class KnownNames:
-    """The names in the workspace of one configuration; none if it is broken.
+    """The names in the workspace of one configuration; no names if the configuration is broken.
 
     Parameters
     ----------

@@ -96,7 +96,7 @@ def cli(directory: Path | None, file: Path | None) -> None:
 
 
 def _completed(error: click.ClickException) -> click.ClickException:
-    """Return a better error for an option after the command that belongs before it."""
+    """Return a better error for an option that belongs before the command, not after it."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         name, command = error.option_name, error.ctx.command_path.partition(" ")[2]
         for option in cli.params:

@@ -1,4 +1,4 @@
-"""Store a plan from which the next command can answer immediately, after all results passed."""
+"""After all results passed, store a plan from which the next command can answer immediately."""
 
 from __future__ import annotations
 

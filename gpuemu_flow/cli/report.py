@@ -99,7 +99,7 @@ def _merge(shards: tuple[Path, ...], outputs: tuple[Path, ...], output_format: s
 
 
 class _Signer:
-    """Writes signed reports: HTML contains its signature, others have it in a second file."""
+    """Writes signed reports: HTML contains the signature, other formats get a ``.sig`` file."""
 
     def __init__(self, key_file: Path, outputs: tuple[Path, ...], output_format: str) -> None:
         from gpuemu_flow.reports import signature  # noqa: PLC0415

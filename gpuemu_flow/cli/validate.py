@@ -1,7 +1,7 @@
 """Do the work of `run` once its options are known.
 
-This module does not import click, since after an edit, users type ``run`` without words and wait
-for the op's first call.
+This module does not import click, since that would delay the op's first call each time a user types
+``run`` after an edit.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class WatchState:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - ourselves
 
     def _workers(self, workspace: Workspace, options: RunOptions) -> Pool:
-        """Return workers that were started before the next save, since starting takes longest."""
+        """Return workers, which are started before the next save, since starting takes longest."""
         from gpuemu_flow.engine.session import count_jobs  # noqa: PLC0415
         from gpuemu_flow.engine.trust import require_trust  # noqa: PLC0415
         from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415

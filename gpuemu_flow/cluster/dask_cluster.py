@@ -86,7 +86,7 @@ class DaskCluster:
     def open_farm(
         self, workspace: Workspace, op: str, subjects: Sequence[OpSubject], *, alone: bool
     ) -> Iterator[Farm]:
-        """Yield the workers of one op's cases, and end their work at the end of the context."""
+        """Yield the workers for one op's cases, and end their work at the end of the context."""
         setup = self._setup(workspace, op, subjects, alone=alone)
         tasks: ClusterTasks[CaseBatch] = ClusterTasks(
             self._client,

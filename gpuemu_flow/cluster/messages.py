@@ -41,7 +41,7 @@ class RunSetup:
     variables : mapping of str to str
         The coordinator's values of those `NANNY_VARIABLES` that are set.
     force, alone : bool
-        True if no results are taken from caches; true if cases are judged one by one.
+        `force` is true if no results are taken from caches, `alone` if cases are judged one by one.
     """
 
     run: str

@@ -51,7 +51,7 @@ class UnitRequest:
 
 
 class _Runs:
-    """The runs that this process works for, and those that have ended. Thread-safe."""
+    """The runs that this process works for, and the runs that have ended. Thread-safe."""
 
     def __init__(self) -> None:
         self._working: dict[str, set[threading.Event]] = {}

@@ -40,8 +40,8 @@ class ConfigChanges:
     settings : tuple of str
         Texts of the form ``key.of.a.table=value``; later ones take precedence.
     words : tuple of str
-        Words of the command line. If some of them are targets, the options of these targets apply,
-        too, with the lowest priority of all changes.
+        Words of the command line. If a word is a target, the target's options apply, too, with the
+        lowest priority of all changes.
     given : frozenset of str
         Options that the command line sets, so that targets cannot set them.
     """

@@ -30,7 +30,7 @@ Table = Mapping[str, Json]
 
 @dataclass
 class FrameworkKinds:
-    """Sets the kind of functions that have none: a named framework that their file imports.
+    """Sets the kind of a function that has none to a named framework that its file imports.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class FrameworkKinds:
     project : str
         ``project.framework``; empty if it is not set.
     consulted : set of Path
-        Source files whose imports were read; the configuration depends on them.
+        Source files whose imports were read. The configuration depends on these files.
     """
 
     out: Reporter
@@ -47,7 +47,7 @@ class FrameworkKinds:
     _imports: dict[Path, frozenset[str]] = field(default_factory=dict)
 
     def apply(self, table: Table, ref: ProgramRef | None, written: Json) -> ProgramRef | None:
-        """Return a program; if it has no kind, set the named framework that its file imports.
+        """Return a program; if it has no kind, set it to the named framework that its file imports.
 
         Parameters
         ----------
@@ -113,7 +113,7 @@ class FrameworkKinds:
         return [name for name in ([one] if one else several) if name in PACKAGES]
 
     def _imported(self, ref: ProgramRef) -> frozenset[str]:
-        """Return the packages that a program's file imports itself."""
+        """Return the packages that a program's file imports directly."""
         path = ref.path
         if path is None or path.suffix != ".py":
             return frozenset()

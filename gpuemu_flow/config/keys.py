@@ -66,7 +66,7 @@ class Key:
 
     @property
     def counts(self) -> bool:
-        """Tell whether a verdict may claim too much when the key is ignored."""
+        """Tell whether a verdict may claim too much if the key is ignored."""
         return not (isinstance(self.type, Section) and self.type.harmless)
 
     def may_be(self, name: str, written: str, value: Json) -> bool:
@@ -197,7 +197,7 @@ class Section(ValueType):
         return next((key for key in self.keys if _has_key(key.type, written)), None)
 
     def joined(self, key: Key, first: Json, second: Json, path: KeyPath, out: Reporter) -> Json:
-        """Combine the values of a key written under two names: unite lists, report differences."""
+        """Combine two values of a key: join lists; report other values that differ."""
         if isinstance(first, list) and isinstance(second, list):
             return first + [element for element in second if element not in first]
         if first != second:
@@ -287,7 +287,7 @@ def _has_key(kind: ValueType, name: str) -> bool:
 
 
 def _holds_keys_of(kind: ValueType, value: Json) -> bool:
-    """Tell whether a table has only keys of a closed table, and all their values are valid.
+    """Tell whether all keys and values of a table are valid in a given closed table.
 
     A table with only the key ``mode`` does not count, since many tables have this key.
     """
@@ -301,7 +301,7 @@ def _holds_keys_of(kind: ValueType, value: Json) -> bool:
 
 
 def _types_of(kind: ValueType, name: str) -> Iterator[ValueType]:
-    """Yield the types that the key `name` has in tables of type `kind`; none for free values."""
+    """Yield the types that the key `name` has in tables of type `kind`, except free values."""
     if isinstance(kind, Either):
         for option in kind.options:
             yield from _types_of(option, name)

@@ -153,7 +153,7 @@ def _load(
 
 
 def _default_files(home: Path, environ: Mapping[str, str]) -> tuple[Path, Path]:
-    """Return the files of the user's defaults and of the daemon's, which have lower priority."""
+    """Return the files with the defaults of the user and of the daemon."""
     given = environ.get("XDG_CONFIG_HOME", "")
     # By the XDG specification, a relative path is ignored.
     user = Path(given) if given.startswith("/") else home / ".config"
@@ -204,11 +204,11 @@ class _Assembly:
         return self.definer(where).out
 
     def definer(self, where: KeyPath) -> ConfigSource:
-        """Return the source that a key comes from; the project's file if none has it."""
+        """Return the source that defines a key; the project's file if no source does."""
         return definer(self.layers, where, self.sources[0])
 
     def workspace(self, where: KeyPath, source: ConfigSource | None = None) -> WorkspacePaths:
-        """Return the resolver of paths for a source; by default, for the source that defines a key.
+        """Return the resolver of paths for a source; by default, of the source that defines a key.
 
         Paths in an included file are relative to the folder of the project's file, so that a table
         can be moved from one file to another unchanged.

@@ -30,7 +30,7 @@ def _over(low: dict[str, Json], high: dict[str, Json]) -> None:
 
 
 def definer(sources: Sequence[ConfigSource], path: KeyPath, default: ConfigSource) -> ConfigSource:
-    """Return the source that a merged key comes from; `default` if none has it."""
+    """Return the source that defines a merged key; `default` if no source does."""
     for source in sources:
         node: Json = source.tree
         for part in path:

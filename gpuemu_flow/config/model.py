@@ -151,8 +151,8 @@ class SandboxConfig:
     writable, hidden : tuple of Path
         Absolute.
     apart : tuple of str
-        Globs, relative to the workspace, of files and folders of which each op may read only its
-        own.
+        Globs, relative to the workspace. Of the files and folders that match, each op may read only
+        its own.
     """
 
     mode: str = "auto"
@@ -200,7 +200,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Environment:
-    """Settings from environment variables; see `environment` in ``load``.
+    """Settings from environment variables; see `load.environment`.
 
     Attributes
     ----------
@@ -235,12 +235,13 @@ class Config:
     warnings : tuple of Problem
         Problems that do not prevent the use of the configuration.
     rules : tuple of RuleConfig
-        Rules in dependency order: each after the rules that it needs.
+        Rules in dependency order: each rule after the rules that it needs.
     include : tuple of str
         Globs, relative to the root, of further files with ops, kernels and rules, and of the files
         from which templates take their values; see `inputs.globs.glob_files`.
     looked_into : tuple of ConfigFile
-        Files of programs that were searched for words that decide how they run; ops may read them.
+        Files of programs that were searched for words that decide how the programs run. Ops may
+        read these files.
     looked_at : tuple of Path
         Paths whose appearance or disappearance may change the problems of the configuration.
     target_tables : mapping of str to Target

@@ -72,12 +72,12 @@ class KernelConfig:
     source, ptx, cubin : Path or None
         Absolute paths; `ptx` and `cubin` need not exist yet if `build.command` makes them.
     reference : str
-        The value in the file; it has no effect.
+        The value in the configuration file; it has no effect.
     threads_per_block : int or None
     dynamic_shared_memory : int or None
         Bytes per block.
     skip_reason : str
-        Reason why there is nothing to lint; empty if there is something.
+        Reason why the kernel cannot be linted; empty if it can.
     """
 
     name: str

@@ -20,11 +20,11 @@ class ProgramRef:
     Attributes
     ----------
     kind : str
-        ``script``: a Python file of the JSON protocol. ``callable``: a function, in `path` or in
-        `module`. ``command``: an executable of the JSON protocol. ``torch``, ``jax`` and
-        ``numpy``: a callable that takes tensors of the framework. ``triton``: a function in `path`
-        that launches Triton kernels. ``ptx``: a file of PTX; `argv` holds how it is launched.
-        ``cuda``: the same for PTX that a build makes.
+        ``script``: a Python file of the JSON protocol. ``callable``: a function in `path` or in
+        `module`. ``command``: an executable of the JSON protocol. ``torch``, ``jax`` and ``numpy``:
+        a callable that takes tensors of the framework. ``triton``: a function in `path` that
+        launches Triton kernels. ``ptx``: a file of PTX; `argv` holds how it is launched. ``cuda``:
+        the same for PTX that a build makes.
     path : Path or None
         Absolute and resolved file of the program; None for a callable of an installed package
         and for a command found on ``PATH``.
@@ -34,7 +34,7 @@ class ProgramRef:
         Name of the function, or of the class for a module of PyTorch; empty for a script.
     argv : tuple of str
         Executable and arguments of a command. For a module of PyTorch, the second element describes
-        its construction; for a function of JAX, it tells whether XLA compiles the function.
+        how to construct it; for a function of JAX, whether XLA compiles the function.
     portable_argv : tuple of str
         `argv` with paths of the workspace made relative: the form that belongs in action keys.
     text : str
@@ -42,7 +42,7 @@ class ProgramRef:
     relative : str
         `path` relative to the workspace: the form that belongs in action keys.
     files : tuple of Path
-        Files that are known to be part of the program: `path`, and for a command, each argument
+        Files that are known to be part of the program: `path` and, for a command, each argument
         that names a file of the workspace.
     loads : Path or None
         The file with which `function` is called once, to return the function to run.
@@ -53,11 +53,11 @@ class ProgramRef:
     file, line : str, int
         Location in the configuration.
     kernel : str
-        For kind ``cuda``, the kernel whose build makes its PTX.
+        For kind ``cuda``: name of the kernel whose build makes the PTX.
     arch : str
-        For kind ``cuda`` and compiled Triton, the architecture as written, or empty.
+        For kind ``cuda`` and compiled Triton: the architecture as written; empty if not set.
     flags : tuple of str
-        For kind ``cuda``, the flags of nvcc.
+        For kind ``cuda``: the flags of nvcc.
     """
 
     kind: str
@@ -104,9 +104,11 @@ class OpConfig:
     env_names : tuple of str
         Further environment variables of the user that the op receives, as a name or ``BEGINNING*``.
     depends : tuple of str
-        Globs, relative to the workspace root, or absolute if outside of it.
+        Globs of further files that the op reads; relative to the workspace root, or absolute if
+        outside of it.
     shared : tuple of str
-        Globs, written like those of `depends`, of the reference's modules that the op may read.
+        Globs of modules of the reference that the op may read, too; written like those of
+        `depends`.
     timeout : float
         Seconds per case.
     timeout_grows : bool
@@ -127,16 +129,16 @@ class OpConfig:
     cases : int
         Cases per dtype.
     has_schema : bool
-        True if the op's table has `schema`. Otherwise its shapes are those of ``[validation]`` or
-        the defaults.
+        True if the op's table has `schema`. Otherwise shapes are taken from ``[validation]``, or
+        are the default ones.
     says_dtypes : bool
-        True if the op's table has `dtypes`. Otherwise they are those of ``[validation]`` or the
-        defaults.
+        True if the op's table has `dtypes`. Otherwise dtypes are taken from ``[validation]``, or
+        are the default ones.
     fuzz_iterations : int
     tolerance : str
         Mode for dtypes that `tolerances` does not contain: ``auto``, or ``table`` for the
-        documented defaults. ``explicit`` also means the table; it was chosen because the file sets
-        tolerances.
+        documented defaults. ``explicit`` also means these defaults, in an op for which the file
+        sets some tolerances.
     tolerances : mapping of str to Tolerance
         Explicit tolerances by dtype; those of the op take precedence over those of
         ``[validation]``.
@@ -150,7 +152,7 @@ class OpConfig:
         The first input, whose shape the output must have, if ``shape_preserved`` is set in a table;
         else None.
     reference_dtype : str or None
-        Wider dtype of the reference's outputs.
+        Dtype of the reference's outputs if it is wider than the case's; else None.
     outputs : tuple of OutputContract
         The contracts that the schema declares for outputs.
     compares : tuple of ProgramRef

@@ -20,7 +20,7 @@ class RuleConfig:
     outputs : tuple of str
         Files, relative to the workspace root.
     needs : tuple of str
-        Rules that must run before this one: those that it names, and those that make its inputs.
+        Rules that must run before this one: rules that it names, and rules that make its inputs.
     timeout : float
         Time limit of the command in seconds.
     only_inputs : bool

@@ -22,13 +22,13 @@ def join_kernels(
     """Assign each op of kind ``cuda`` the kernel whose build makes its PTX.
 
     If an op names its ``.cu`` file itself, a kernel with the op's name is added. It is built and
-    linted like those of ``[[kernels]]``.
+    linted like the kernels of ``[[kernels]]``.
 
     Parameters
     ----------
     ops, kernels : sequences
     reporters : mapping of str to Reporter
-        The reporter of each file with ops, for ops whose kernel does not exist.
+        The reporter of each file with ops; it gets the problems of ops whose kernel does not exist.
     out : Reporter
         The reporter for all other problems.
 

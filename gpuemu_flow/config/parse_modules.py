@@ -24,7 +24,7 @@ class Modules:
     ----------
     programs : Programs
     consulted : set of Path
-        Source files that were read to find a function; the configuration depends on them.
+        Source files that were read to find a function. The configuration depends on these files.
     """
 
     programs: Programs

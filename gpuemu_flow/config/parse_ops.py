@@ -41,12 +41,12 @@ Table = Mapping[str, Json]
 def unique_names(
     items: list[Json], key: str, out: Reporter, elsewhere: dict[str, str] | None = None
 ) -> None:
-    """Report names that look like tasks, and names that are used twice.
+    """Report names of ops that look like tasks, and names that are used twice.
 
     Parameters
     ----------
     elsewhere : dict of str to str, optional
-        Names in the files read before, and their locations; the names of this file are added.
+        Maps each name in the files read before to its location; the names of this file are added.
     """
     first: dict[str, int] = {}
     known = {} if elsewhere is None else elsewhere
@@ -221,7 +221,7 @@ class OpParser:
     def framed(
         self, table: Table, where: KeyPath, op: ProgramRef | None, reference: ProgramRef
     ) -> tuple[ProgramRef | None, ProgramRef]:
-        """Return op and reference, with kinds set to the frameworks that the file names."""
+        """Return op and reference; their kinds are the frameworks that the file names."""
         kinds = self.frameworks
         written = next((table[key] for key in ("op", "op_script", "module") if key in table), None)
         op = kinds.apply(table, op, written)
@@ -236,7 +236,7 @@ class OpParser:
         return tuple(dict.fromkeys((*own, *named)))
 
     def implementation(self, table: Table, where: KeyPath) -> tuple[str, ProgramRef | None, str]:
-        """Return the execution mode, the op's program, and if that is None, the reason."""
+        """Return the execution mode and the op's program; if it is None, also the reason."""
         if "op" in table and "op_script" in table:
             text = "both op and op_script are given"
             self.out.add("config-conflict", (*where, "op_script"), text, "keep op")
@@ -386,7 +386,7 @@ class OpParser:
 
 
 def _invariants(given: Json, names: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-    """Return the invariants in order, and the first input if a table sets ``shape_preserved``."""
+    """Return the invariants, and the first input's name if a table sets ``shape_preserved``."""
     if isinstance(given, dict):
         requested = {name for name, wanted in given.items() if wanted}
         shape_input = names[0] if "shape_preserved" in requested else None

@@ -241,7 +241,7 @@ class RuleParser:
                 parsed.out.add("config-rule-input", here, text, hint)
 
     def _implied(self, rule: RuleConfig) -> list[str]:
-        """Return the rules that make an input of this rule, or a file that its command names."""
+        """Return the rules that make an input of this rule, or a file in the rule's command."""
         words = () if rule.shell else rule.command
         named = {os.path.normpath(word) for word in words if word}
         return [
@@ -252,7 +252,7 @@ class RuleParser:
         ]
 
     def _ordered(self) -> list[str]:
-        """Return the names of all rules, each after those that it needs; report cycles."""
+        """Return the names of all rules, each after the rules that it needs; report cycles."""
         order: dict[str, None] = {}
         for start in self.rules:
             path: dict[str, None] = {} if start in order else {start: None}

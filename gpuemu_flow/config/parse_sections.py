@@ -28,7 +28,7 @@ def partial_tolerances(table: Table) -> dict[str, PartialTolerance]:
 
 
 def policy_of(table: Table, kind: str) -> str | None:
-    """Return the ``nan`` or ``inf`` policy of a table, from either of its keys; None if not set."""
+    """Return the ``nan`` or ``inf`` policy of a table, from either key for it; None if not set."""
     policy: str | None = table.get(f"{kind}_policy")
     check = table.get(f"check_{kind}")
     if policy is None and check is not None:
@@ -37,7 +37,7 @@ def policy_of(table: Table, kind: str) -> str | None:
 
 
 def report_policy_conflict(table: Table, kind: str, where: KeyPath, out: Reporter) -> None:
-    """Warn of ``check_nan`` or ``check_inf`` if the table's policy contradicts it."""
+    """Warn of ``check_nan`` or ``check_inf`` if it contradicts the table's policy."""
     policy, check = table.get(f"{kind}_policy"), table.get(f"check_{kind}")
     if policy is None or check is None or policy == ("strict" if check else "match"):
         return
@@ -105,7 +105,7 @@ def validation(table: Table, out: Reporter) -> model.Validation:
 
 
 def policies(table: Table, ci_table: Table, out: Reporter) -> model.Policies:
-    """Parse ``[policies]``; the value of `warn_threshold` shows which of its two meanings holds."""
+    """Parse ``[policies]``; `warn_threshold` has two meanings, which its value distinguishes."""
     values = tables.POLICIES.values(table)
     warn, regression = values["warn_threshold"], values["regression_threshold"]
     if regression is None:

@@ -118,7 +118,7 @@ class TargetParser:
         return fault, hint
 
     def any_circle(self, given: Mapping[str, list[str]]) -> bool:
-        """Report targets that contain themselves, and tell whether there are any."""
+        """Report targets that contain themselves; return True if there are any."""
         finished: set[str] = set()
         found = 0
         for start in given:
@@ -150,7 +150,7 @@ class TargetParser:
         self.out_of(where).add("config-target-cycle", where, text, "take one of them out")
 
     def expand(self, start: str, given: Mapping[str, list[str]]) -> None:
-        """Fill ``self.expanded`` for `start` and the targets that it contains, iteratively."""
+        """Fill ``self.expanded`` for `start` and the targets inside it, without recursion."""
         stack = [start]
         while stack and self.total <= MAX_MEMBERS:
             name = stack[-1]

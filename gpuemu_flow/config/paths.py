@@ -1,4 +1,4 @@
-"""Paths of a configuration file: resolved against its folder, and kept inside the workspace."""
+"""Resolve the paths in a configuration file, and keep them inside the workspace."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class WorkspacePaths:
     def resolve(
         self, text: str, where: KeyPath, out: Reporter, *, anywhere: bool = False
     ) -> Path | None:
-        """Return the absolute path that `text` names, or report a problem and return None.
+        """Return the absolute path that `text` names; None if a problem was reported.
 
         Symbolic links in the path are not resolved, so that later changes of them are noticed. The
         path and the present targets of its links must lie inside the workspace.
@@ -72,8 +72,7 @@ class WorkspacePaths:
         Parameters
         ----------
         anywhere : bool
-            True if the path may be anywhere, and ``~`` is the home folder (for sockets and
-            databases).
+            True for sockets and databases: the path may be anywhere, and ``~`` is the home folder.
         """
         written = Path(text)
         if anywhere and written.parts[:1] == ("~",):
@@ -191,7 +190,7 @@ class WorkspacePaths:
             return f"cannot be looked at: {error.strerror}"
 
     def beside(self, path: Path) -> str:
-        """Return a hint with the name in the same folder that is most similar to `path`'s."""
+        """Return a hint with the file in the same folder whose name is most similar to `path`'s."""
         try:
             with os.scandir(path.parent) as entries:
                 names = tuple(e.name for e in islice(entries, MAX_SIBLINGS))

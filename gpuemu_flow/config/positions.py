@@ -1,4 +1,4 @@
-"""Scan TOML for positions: the lines of keys, and the spans of whole statements."""
+"""Find positions in TOML: the lines of keys, and the beginnings and ends of whole statements."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Positions:
     statements: list[Statement] = field(default_factory=list)
 
     def line(self, path: KeyPath) -> int:
-        """Return the line of `path`, or of its nearest known ancestor; 0 if neither has one."""
+        """Return the line of `path`, or of its nearest known ancestor; 0 if no line is known."""
         for end in range(len(path), 0, -1):
             found = self.lines.get(path[:end])
             if found is not None:
@@ -211,7 +211,7 @@ class _Scanner:
         self.skip(_REST_OF_LINE)
 
     def key_and_equals(self, parent: KeyPath, *, recorded: bool) -> bool:
-        """Scan ``a.b =`` and store its path in `key_path`; return False if there is none."""
+        """Scan ``a.b =`` and store the path in `key_path`; False if there is no such text."""
         line = self.line_at(self.pos)
         parts = self.dotted_key()
         path = parent

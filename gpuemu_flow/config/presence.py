@@ -23,7 +23,7 @@ _WILDCARDS = frozenset("*?[")
 
 @dataclass
 class ExpectedFiles:
-    """Looks up the files that a configuration expects, and keeps the paths that were looked at.
+    """Looks up the files that a configuration expects, and records where it looked.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class ExpectedFiles:
     looked_at : set of Path
         Paths whose appearance or disappearance may change the problems.
     awaited : set of str
-        Patterns, each ending with a slash; the first match of a pattern resolves a warning.
+        Patterns, each ending with a slash. As soon as a pattern matches, a warning is obsolete.
     """
 
     root: Path
@@ -88,8 +88,8 @@ class ExpectedFiles:
     ) -> None:
         """Report a glob of ``apart`` that matches nothing, which is hardly intended.
 
-        It is not reported if its folder is empty, or if it matches files that will be made or that
-        a template looks for.
+        A glob is not reported if its folder is empty, or if it matches files that will be made or
+        that a template looks for.
         """
         first = next(self._matched(pattern), None)
         if first is not None:
@@ -126,9 +126,8 @@ class ExpectedFiles:
     ) -> None:
         """Report paths of ``hidden`` that do not exist.
 
-        If a path is outside of the workspace and its folder is missing, too, it is only a warning,
-        reported once: the workspace may have been imported from there, and copied to another
-        machine.
+        A path outside of the workspace whose folder is missing, too, causes only a warning, and
+        only one: the workspace may have been imported from there, and copied to another machine.
         """
         where = ("sandbox", "hidden")
         later = (self.root / ".gpuemu-cache", *writable)

@@ -295,7 +295,7 @@ def _framework_kind(
 
 
 def _class_key(table: Mapping[str, Json], source: str) -> str:
-    """Return the key that names what to call: ``function``, or the key of a module's class."""
+    """Return the key that names the callable: ``function``, or the key for a module's class."""
     if table["kind"] == "torch" and "function" not in table:
         if "module_class" in table:
             return "module_class"
@@ -340,7 +340,7 @@ def is_module(ref: ProgramRef | None) -> bool:
 
 
 def _is_plain(value: Json) -> bool:
-    """Tell whether JSON can represent a value of the file."""
+    """Tell whether JSON can represent a value of the configuration file."""
     if isinstance(value, dict):
         return all(map(_is_plain, value.values()))
     if isinstance(value, list):

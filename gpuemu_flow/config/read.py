@@ -170,7 +170,7 @@ def parse_toml(text: str, out: Reporter) -> dict[str, Json] | None:
 
 
 def _syntax_problem(error: tomli.TOMLDecodeError, text: str, out: Reporter) -> None:
-    """Report the line at which tomli stopped, or the bracket or quote that is never closed."""
+    """Report the line at which tomli stopped, or a bracket or quote that is never closed."""
     line, hint = error.lineno, f"column {error.colno}"
     if error.pos >= len(text):
         line, hint = text.rstrip().count("\n") + 1, ""

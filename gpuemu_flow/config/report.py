@@ -78,10 +78,10 @@ class Reporter:
     aliases : dict
         Maps the path of a key under its main name to its path in the file.
     origins : dict
-        Maps the path of an op to the path of its template and the values used; empty if there are
-        no templates. See `foreach`.
+        Maps the path of an op to the path of its template and the template's values for this op.
+        Empty if there are no templates. See `foreach`.
     elsewhere : mapping
-        By name, the tables of keys that decide verdicts.
+        The tables that each key belongs to, by the key's name, for keys that decide verdicts.
     """
 
     file: str
@@ -129,9 +129,10 @@ class Reporter:
         return self.untold_errors > 0 or self.untold_warnings > MAX_WARNINGS
 
     def nearest(self, name: str, known: Collection[str], *, or_all: bool = False) -> str:
-        """Return a hint with the known name most similar to `name`; if none is, `or_all` lists all.
+        """Return a hint with the known name most similar to `name`.
 
-        Comparing many names takes long, so after `MAX_COMPARED` comparisons the hints are empty.
+        If no name is similar, the hint lists all names with `or_all`, and is empty without. It is
+        also empty after `MAX_COMPARED` comparisons, since comparing many names takes long.
         """
         self.compared += len(known)
         if self.compared > MAX_COMPARED:

@@ -16,12 +16,12 @@ def is_same_program(op: ProgramRef, reference: ProgramRef) -> bool:
     """Tell whether an op and its reference are the same program.
 
     Links are followed. Within one file, aliases of a function are followed, too: ``fast = slow``
-    and ``fast = partial(slow)``. A partial with arguments is another function, since a flag may
-    choose another way to compute.
+    and ``fast = partial(slow)``. A partial with arguments counts as another function, since a flag
+    may select another algorithm.
 
-    If a function makes the program from a file (``loads``), the files are compared instead: it is
-    not known which of a file's functions runs, so an op that loads the reference's file counts as
-    the same.
+    If a function makes the program from a file (``loads``), the files are compared instead. It is
+    not known which function of a file runs, so an op that loads the reference's file counts as the
+    same.
     """
     if op.loads is not None or reference.loads is not None:
         return _made_of(op) == _made_of(reference)
@@ -45,7 +45,7 @@ def _made_of(program: ProgramRef) -> str:
 
 
 def _identity(program: ProgramRef) -> tuple[str, str, str, tuple[str, ...]]:
-    """Return the properties that identify a program, except its path."""
+    """Return the properties, besides its path, that identify a program."""
     return program.kind, program.module, program.function, program.argv[1:]
 
 

@@ -99,10 +99,10 @@ def groups_of(op: OpConfig) -> dict[str, Json]:
 
 
 def _reference_dtype(op: OpConfig, dtype: str | None) -> str | None:
-    """Return the dtype requested from the reference; None means float64 if possible.
+    """Return the dtype requested from the reference; None means float64 if it supports it.
 
     The tolerances of the documented table suppose a reference that computes in the op's own dtype.
-    Compared with an unrounded reference, correct outputs would fail.
+    If outputs were compared with a more precise reference, correct ones would fail.
     """
     by_table = op.tolerance == "table" and dtype is not None and dtype not in op.tolerances
     return dtype if by_table and op.reference_dtype is None else op.reference_dtype

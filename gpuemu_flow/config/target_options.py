@@ -1,4 +1,4 @@
-"""Options of targets, for commands that name the target and do not set the options themselves."""
+"""Apply a target's options to commands that name the target and do not set the options."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Target:
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """Options that a command gets from the targets that it names; None or empty if not set.
+    """Options that a command gets from its targets; None or empty if they are not set.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ def members_of(value: Json) -> list[str]:
 
 
 def members_path(name: str, value: Json) -> KeyPath:
-    """Return the key path of the list of a target's members."""
+    """Return the key path of the list that contains a target's members."""
     return ("targets", name, TASKS) if isinstance(value, dict) else ("targets", name)
 
 
@@ -172,7 +172,7 @@ def chosen_options(
 
 
 def _given_by(targets: Mapping[str, Target], named: list[str], key: str) -> Iterator[Option]:
-    """Yield the options of targets with a key; a target's own option hides those inside it."""
+    """Yield the options for a key; a target's own option overrides those of targets inside it."""
     waiting, seen = list(reversed(named)), set(named)
     while waiting:
         target = targets[waiting.pop()]

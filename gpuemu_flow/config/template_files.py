@@ -1,4 +1,4 @@
-"""Take the values of a template from file names: the part of each name that ``*`` matches."""
+"""Take a template's values from file names: each value is the part of a name that ``*`` matches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_pattern(value: Json) -> bool:
 
 
 def listing(written: str) -> str:
-    """Return the pattern whose matches, files or not, decide the values; see `glob_files`.
+    """Return the pattern whose matches, also folders, decide the values; see `glob_files`.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def values_of(root: Path, written: str) -> list[str]:
     ------
     FilesError
         A bad pattern, too many files, or a match that is no file of the workspace or has an
-        unusable name. Such a match is not ignored, since a candidate would then remain unjudged.
+        unusable name. If such a match were ignored, a candidate would remain unjudged.
     """
     pattern = _checked(written)
     folder = root.joinpath(*pattern.parts[:-1])

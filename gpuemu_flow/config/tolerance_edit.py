@@ -20,9 +20,9 @@ def write_tolerances(
 ) -> str:
     """Return the text with the tolerances of some dtypes set for one op.
 
-    Values that the op already has for these dtypes are replaced in place, under whatever name and
-    in whatever TOML spelling they are written. Others are added to the op's ``[ops.tolerances]``,
-    or to a new table at the end of the op. Comments, order, blank lines and line ends are kept.
+    Values that the op already has for these dtypes are replaced in place, in every allowed
+    spelling. Other values are added to the op's ``[ops.tolerances]``, or to a new table at the end
+    of the op. Comments, order, blank lines and line ends are kept.
 
     Parameters
     ----------
@@ -44,8 +44,8 @@ def write_tolerances(
     Raises
     ------
     ConfigError
-        ``config-syntax``, ``unknown-op``, or ``config-not-editable`` if the file is written in a
-        form that is not supported (``ops = [{ ... }]``). The hint then shows the text to add.
+        ``config-syntax``, ``unknown-op``, or ``config-not-editable`` for a form that is not
+        supported, such as ``ops = [{ ... }]``. The hint then shows the text to add.
     """
     before = _parse(text, file)
     index = _op_index(before, op, file)
@@ -216,7 +216,7 @@ class _Editor:
         return line[: len(line) - len(line.lstrip())]
 
     def _rewrite(self, statement: Statement, value: str) -> None:
-        """Set a key to another value; keep the key's spelling and a comment behind it."""
+        """Set a key to another value; keep the key's spelling and a comment at the line's end."""
         before, _, after = self._parts(statement)
         self._lines[statement.start : statement.stop] = [f"{before}{value}{after}"]
 

@@ -18,7 +18,7 @@ ENDING = 3
 
 
 def is_misspelt(written: str, known: Iterable[str]) -> bool:
-    """Tell whether a name is similar to a known one: one or two typing errors away, or a variant.
+    """Tell whether a name is a variant of a known name, or one or two typing errors away from it.
 
     Variants are the name cut short (``grad`` for ``gradients``) and the name with an ending
     (``depends_on``, ``forbidden``).

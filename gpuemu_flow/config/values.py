@@ -1,4 +1,4 @@
-"""The types of the values of keys. Each type checks a value, and describes itself for the docs."""
+"""Types of values: each checks a value of the configuration, and describes itself for the docs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ValueType(abc.ABC):
 
     @abc.abstractmethod
     def accepts(self, value: Json) -> bool:
-        """Tell whether a value has an allowed TOML type; its content is not checked."""
+        """Tell whether a value has an allowed TOML type; the content is not checked."""
 
     @abc.abstractmethod
     def check(self, value: Json, path: KeyPath, out: Reporter) -> Json:
@@ -193,7 +193,7 @@ class Text(ValueType):
 
 @dataclass(frozen=True)
 class Choice(ValueType):
-    """One of some words, in upper or lower case; `aliases` maps other spellings to them.
+    """One word of a list, in upper or lower case; `aliases` maps other spellings to these words.
 
     With `soft`, an unknown word is kept, and causes only a warning.
     """
@@ -323,7 +323,7 @@ class TableOf(ValueType):
 
 @dataclass(frozen=True)
 class Either(ValueType):
-    """One of several types, told apart by the TOML type of the value."""
+    """One of several types, which are distinguished by the TOML type of the value."""
 
     options: tuple[ValueType, ...]
 

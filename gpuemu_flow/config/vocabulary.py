@@ -125,7 +125,7 @@ DOCUMENTED_LAYOUTS = ("contiguous", "strided", "transposed")
 
 
 def _layouts_of_table(table: dict[str, bool]) -> list[str]:
-    """Return the layouts that a table switches on, and documented ones not switched off."""
+    """Return the layouts of a table: true ones, and documented ones that are not false."""
     return [n for n in LAYOUTS if table.get(n, n in DOCUMENTED_LAYOUTS)]
 
 

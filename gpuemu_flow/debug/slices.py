@@ -16,7 +16,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def parse_tensors(text: str) -> list[tuple[str, tuple[Index, ...]]]:
-    """Parse names, each followed by a slice or not; without one, the tuple is empty.
+    """Parse names, each with or without a slice; the tuple is empty if there is no slice.
 
     Raises
     ------

@@ -50,7 +50,7 @@ class CaseQueue:
     cancel : threading.Event
     expected_cache : ExpectedStore
     inputs : SeenInputs
-        Set of inputs, to which those that the programs were seen to use are added.
+        Receives the inputs that the programs were seen to use.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class CaseQueue:
 
     @cached_property
     def evaluator(self) -> CaseEvaluator:
-        """Return the evaluator, opened when the first unknown verdict is needed."""
+        """Return the evaluator; it is opened when the first case has to be judged."""
         return self._stack.enter_context(self._opening)
 
     def take(
         self, queued: QueuedCase, *, alone: bool
     ) -> Iterator[tuple[QueuedCase, EvaluatedCase]]:
-        """Start judging one case, and yield known outcomes, also those of earlier cases.
+        """Start judging one case, and yield outcomes that are ready, also those of earlier cases.
 
         Parameters
         ----------

@@ -84,7 +84,7 @@ class _Workers:
 
 @dataclass
 class ExperimentBudget:
-    """The time and cases left for all experiments of a report, and the ops left out.
+    """The remaining time and cases for all experiments of a report, and the ops that got none.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class ExperimentBudget:
 
 
 def family(result: CheckResult) -> str:
-    """Return the group of a failure: ``values`` for wrong values of any kind, else its reason."""
+    """Return the group of a failure: ``values`` for wrong values of any kind, else the reason."""
     from gpuemu_flow.judging.verdicts import reason  # noqa: PLC0415
 
     first = result.failures[0] if result.failures else None
@@ -263,8 +263,8 @@ def causes_of(
 def _families(failing: Sequence[Judged]) -> dict[str, list[Judged]]:
     """Group the failing cases by kind of failure, without those that need no experiment.
 
-    No experiment is needed for errors of functions that return inputs, or for references that
-    differ between calls. A function that hangs would also use up an experiment's time.
+    No experiment is made if a function that returns inputs failed, or if a reference's outputs
+    differ between calls. Such a function may also hang, and so use up an experiment's time.
     """
     families: dict[str, list[Judged]] = {}
     for case, result in failing:
@@ -342,7 +342,7 @@ def _largest(case: Case) -> int:
 
 
 class _Judge:
-    """Runs and judges the cases of an experiment."""
+    """Runs the cases of an experiment, and judges them."""
 
     def __init__(self, evaluator: CaseEvaluator, kind: str, *, watched: bool) -> None:
         from gpuemu_flow.judging.checks import FULL_CHECKS, PLAIN  # noqa: PLC0415

@@ -159,9 +159,9 @@ class ClaimSearch:
     def _refuted(self, claim: Claim) -> bool:
         """Tell whether, on chosen inputs, elements are wrong that a claim does not cover.
 
-        For a claim about rows, rows of several failing cases are changed so that the claim does not
-        cover them, but that they remain similar to wrong rows otherwise. For a claim about one
-        value, half of the elements are replaced by other round values.
+        For a claim about rows, rows of several failing cases are changed so that the claim no
+        longer covers them; otherwise they stay similar to wrong rows. For a claim about one value,
+        half of the elements are replaced by other round values.
         """
         feature = claim.feature
         if feature.of_place or not self._failed:
@@ -176,7 +176,7 @@ class ClaimSearch:
         return any(self._fails_moved_out(claim, tried) for tried in self._telling_cases(feature))
 
     def _telling_cases(self, feature: Feature) -> list[Tried]:
-        """List failing cases of different strategies and seeds, plain and wide cases first."""
+        """List a few failing cases with different seeds, plain values and large inputs first."""
         name = feature.subject
         ordered = sorted(
             (tried for tried in self._failed if tried.inputs[name].size),
@@ -205,7 +205,7 @@ class ClaimSearch:
         return int(np.count_nonzero(wrong)) > MOST_WRONG_OUTSIDE * wrong.size
 
     def _scales_the_error(self, claim: Claim) -> bool:
-        """Tell whether an input only scales the error, so that small elements hide it.
+        """Tell whether the input only scales the error: small elements then have a small error.
 
         Half of the elements are set to half of the claim's border. If their relative error is the
         same as that of elements beyond the border, the border comes from the tolerance.
@@ -265,7 +265,7 @@ class ClaimSearch:
         return bool((seen.wrong[claim.feature.level] & ~inside & ~free).any())
 
     def _sharpened(self, claim: Claim) -> Claim | None:
-        """Find a claim's border exactly by values near it; return None if the claim fails."""
+        """Find a claim's exact border by values near it; return None if they refute the claim."""
         for _ in range(0 if claim.feature.of_place else SWEEPS):
             if is_sharp(claim):
                 break
@@ -279,7 +279,7 @@ class ClaimSearch:
         return claim
 
     def _telling(self, claim: Claim, new: Iterator[Case]) -> Iterator[Case]:
-        """Yield new cases; three of four have outputs with the position that a claim is about."""
+        """Yield new cases; three of four have outputs that contain the position of a claim."""
         least = min((tried.case.numel for tried in self._failed), default=0)
         for number in range(MOST_TRIED):
             for case in itertools.islice(new, PATIENCE):
@@ -290,7 +290,7 @@ class ClaimSearch:
                     break
 
     def _relearned(self, claim: Claim) -> Claim | None:
-        """Return the claim of this kind that fits all cases so far; None if there is none."""
+        """Return a claim of the same kind that fits all cases so far; None if there is none."""
         return next((each for each in claims(self._seen) if each.about == claim.about), None)
 
     def _sweep(self, claim: Claim) -> Tried | None:
@@ -323,7 +323,7 @@ class ClaimSearch:
 
 
 def _moved_out(rows: NDArray[np.float64], claim: Claim) -> NDArray[np.float64]:
-    """Return rows that a claim about rows does not cover, changed as little as possible."""
+    """Change rows as little as possible, so that a claim about rows no longer covers them."""
     moved: NDArray[np.float64] = rows.copy()
     kind = claim.feature.kind
     if claim.high:
@@ -346,7 +346,7 @@ def _moved_out(rows: NDArray[np.float64], claim: Claim) -> NDArray[np.float64]:
 def _allowed(
     values: NDArray[np.float64], case: Case, name: str, known: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Select the values that an input may have, judging by its bounds and by known values."""
+    """Select the values that an input may have, by its bounds and the range of known values."""
     spec = next(spec for spec in case.inputs if spec.name == name)
     low, high = -np.inf, np.inf
     if spec.rule is not None or DTYPES[spec.dtype].kind != "float":
@@ -395,7 +395,7 @@ def _rows(
 
 
 def _diverse(cases: Sequence[Case], most: int) -> list[Case]:
-    """Select cases, first of different strategies, that are small but not the smallest."""
+    """Select small cases, but not the smallest, if possible of different strategies."""
     by_strategy: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
         if 0 < case.numel <= MOST_ELEMENTS:

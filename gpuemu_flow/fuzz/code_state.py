@@ -20,7 +20,7 @@ CODE = "code"
 def code_key(workspace: Workspace, op: str, dtype: str) -> str:
     """Return a digest of the present code and configuration of an op and its reference.
 
-    It is empty for an op that the workspace does not run in that dtype.
+    The digest is empty for an op that the workspace does not run in that dtype.
     """
     if op not in op_names(workspace) or dtype not in dtypes_of(workspace, op):
         return ""
@@ -52,7 +52,7 @@ def has_changed(
         The programs that were run again.
     observed : mapping of str to Observation
         Inputs that the programs were seen to use. If one of these files was written to after the
-        failure was recorded, this counts as changed code.
+        failure was recorded, the code counts as changed.
     """
     if code_changed(workspace, record):
         return True
@@ -67,8 +67,8 @@ def has_changed(
 def code_changed(workspace: Workspace, record: FailureRecord) -> bool:
     """Tell whether the code or configuration known before a run differs from that of a record.
 
-    True for a record without a digest: an earlier version of this package wrote it, and the package
-    is part of the code.
+    A record without a digest was written by an earlier version of this package. It gives True,
+    since the package is part of the code.
     """
     provenance = record.provenance if isinstance(record.provenance, Mapping) else {}
     known = provenance.get(CODE)

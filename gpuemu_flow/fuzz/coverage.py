@@ -41,7 +41,7 @@ def add_fuzz_coverage(workspace: Workspace, fresh: Coverage) -> None:
 
 
 def measure_coverage(workspace: Workspace, ops: Iterable[str] = ()) -> CoverageReport:
-    """Measure which op × dtype × shape class × layout × strategy were judged, and the gaps.
+    """Measure which combinations of op, dtype, shape class, layout and strategy were judged.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The experiment that confirms a cause: run new cases, chosen to distinguish possible causes."""
+"""Confirm a cause by new cases, which are chosen to distinguish possible causes."""
 
 from __future__ import annotations
 
@@ -390,7 +390,7 @@ class Experiment:
         return Counts(failed[True], number[True], failed[False], number[False])
 
     def _is_trivial(self, hypothesis: Hypothesis) -> bool:
-        """Tell whether nearly all cases meet a condition: the others may be too small to fail."""
+        """Tell whether nearly all cases meet a condition; the few others prove little."""
         return hypothesis.outside < TELLING * (hypothesis.inside + hypothesis.outside)
 
     def _pool(self) -> Iterator[tuple[Case, CaseFacts]]:
@@ -450,9 +450,9 @@ class Experiment:
         return waiting.take(side, any_of=True)
 
     def seen_with(self) -> list[Cause]:
-        """List a few features that are more frequent among failing cases, strongest first.
+        """List a few features that are more frequent in failing cases than in passing ones.
 
-        There is at most one for each subject.
+        The most telling come first; there is at most one for each subject.
         """
         found: list[Cause] = []
         subjects: set[tuple[str, ...]] = set()

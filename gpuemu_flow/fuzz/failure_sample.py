@@ -1,4 +1,4 @@
-"""Keep a limited number of a run's failures, whatever the order in which they are judged."""
+"""Keep a limited number of a run's failures; the choice does not depend on their order."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MOST_FAILURES = 1000
 class FailureSample:
     """The failures of a run that its report lists; the others are only counted.
 
-    If there are too many, the reason with the most cases loses the case with the highest number. So
-    all cases of a rare reason are kept. The smallest case of each kind of failure is always kept,
-    too.
+    If there are too many, the reason with the most failures loses the one with the highest number,
+    so that all failures with a rare reason are kept. The smallest case of each kind of failure is
+    always kept, too.
 
     Parameters
     ----------

@@ -73,14 +73,14 @@ class Reproduction:
         The result of the op as it is now.
     inputs, actual, expected : mapping of str to ndarray
     did_not_show : bool
-        True if the case passed in every setting, although neither code nor configuration has
-        changed since the failure was recorded. The failure is then intermittent, and there is no
-        verdict on it.
+        True if the case passed in every setting, although code and configuration are the same as
+        when the failure was recorded. The failure is then intermittent, and there is no verdict on
+        it.
     known : bool
         False if no failure of the case was recorded here.
     disallowed : str
-        For a case that was not recorded: the sizes that the op's schema does not allow. `run` never
-        judges such a case. Empty if there are none.
+        The sizes of the case that the op's schema does not allow, so that `run` never judges it;
+        empty if there are none, and for a recorded case.
     """
 
     record: FailureRecord
@@ -99,7 +99,7 @@ class Reproduction:
 
     @property
     def exit_code(self) -> int:
-        """Return 1 if it still fails, 0 if it passes, 4 if there is no verdict."""
+        """Return 1 if the op still fails, 0 if it passes, 4 if there is no verdict."""
         if self.still_fails:
             return 1
         if self.did_not_show or self.disallowed:
@@ -154,7 +154,7 @@ class FailureLog:
         return self.store.add(record, blobs.encode(values))
 
     def _code(self, op: str, dtype: str) -> str:
-        """Return the digest of an op's code and configuration at the first call of this method."""
+        """Return the digest of an op's code and configuration, which is computed only once."""
         where = op, dtype
         if where not in self._codes:
             self._codes[where] = code_key(self._workspace, *where)
@@ -229,7 +229,7 @@ def find_or_make(
     dtype: str | None = None,
     case_text: str | None = None,
 ) -> list[FailureRecord]:
-    """Find failures of one dtype or case as `find_failures` does; if there are none, make some."""
+    """Find failures like `find_failures`; if none is recorded, make records of the named cases."""
     wanted = canonical_dtype(dtype) if dtype else None
     try:
         found = find_failures(workspace, word, op)
@@ -272,7 +272,7 @@ def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArr
 
 
 def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, OpSchema | None]:
-    """Return the subject of a failure: the op as configured now, or if it is gone, as recorded.
+    """Return the subject of a failure: the op as configured now, or as recorded if it is gone.
 
     A request to the daemon may have changed the op's arguments and tolerance. The failure of such a
     request is judged with the recorded ones.
@@ -332,7 +332,7 @@ def _not_runnable(record: FailureRecord) -> UsageError:
 def reproduce(
     workspace: Workspace, records: Sequence[FailureRecord], *, cancel: Event | None = None
 ) -> list[Reproduction]:
-    """Run recorded failures again, on their exact inputs, in each setting that may show them.
+    """Run recorded failures again, on their exact inputs, in each setting in which they may occur.
 
     Each result is that of the simplest setting in which everything that was recorded occurs, or
     else of the simplest setting in which the op fails at all. The result's notes describe this

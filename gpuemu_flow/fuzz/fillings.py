@@ -1,8 +1,8 @@
 """Make values that meet a condition on an input, or break it, and have little else in common.
 
-A condition found among generated cases may only be correlated with the real one: a row of wide
-range also has negative elements. Here an input of a failing case is filled with new values that
-meet or break the condition, with other signs, offsets and patterns each time.
+A condition found among generated cases may only be correlated with the real one. For example, a row
+with a wide range also has negative elements. Here an input of a failing case is filled with new
+values that meet or break the condition, with other signs, offsets and patterns each time.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Fuzzer:
         same time.
     on_failure : callable
         Called with the `EvaluatedCase` of each failed case that `OpFuzzOutcome.failures` may
-        contain, while its tensors are valid.
+        contain. Its tensors are valid only during the call.
     cancel : threading.Event
         Set to end the run; verdicts so far are kept.
     cluster : Cluster, optional
@@ -130,7 +130,7 @@ class Fuzzer:
         return ExpectedStore(self._cache, key, inputs=about, force=force)
 
     def is_outdated(self) -> bool:
-        """Tell whether the op can read a file that its reference was seen to use meanwhile."""
+        """Tell whether the reference was seen to use a file that the op can still read."""
         for subject, expected in zip(self.subjects, self._expected_cache, strict=True):
             if subject.known is not None and expected.inputs is not None:
                 used = revealed(expected.inputs.used, subject.known, self._workspace.root)
@@ -258,7 +258,7 @@ class Fuzzer:
     def _judged(
         self, queue: CaseQueue, which: int, number: int, case: Case, outcome: OpFuzzOutcome
     ) -> Iterator[Judged]:
-        """Start judging one case, and yield known verdicts, also those of earlier cases."""
+        """Start judging one case, and yield all verdicts that are ready, also of earlier cases."""
         key = case_key(number, case)
         known = self._verdicts.find(which, key)
         if known is not None:

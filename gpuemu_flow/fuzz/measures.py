@@ -176,7 +176,7 @@ def _trivial_results(prepared: Prepared, previous: Arrays | None) -> Iterator[Tr
 def calibrate_op(
     workspace: Workspace, op: str, *, cases: int, cancel: Event | None = None
 ) -> list[Calibration]:
-    """Suggest tolerances from the errors of the present op, which must be trusted.
+    """Suggest tolerances from the errors of the present op, which must be known to be correct.
 
     Raises
     ------

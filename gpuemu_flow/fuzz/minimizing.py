@@ -1,4 +1,4 @@
-"""Shrink a recorded failure by running its op again and again; record the smallest case."""
+"""Shrink a recorded failure by running the op on smaller cases; record the smallest one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def minimise_failure(
     budget: int,
     cancel: Event | None = None,
 ) -> Minimization:
-    """Shrink a recorded failure by running the op again and again; verify and store the result.
+    """Shrink a recorded failure by running the op on smaller cases; verify and store the result.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def _only_slow(record: FailureRecord, timeout: float) -> Problem:
 
 
 def _failing_position(schema: OpSchema | None, record: FailureRecord) -> dict[str, int] | None:
-    """Return the index of the failing element along each dim; slices around it are tried first."""
+    """Return the index of the failing element along each dim, to try slices around it first."""
     first = next(iter(CheckResult.from_json(record.result).failures), None)
     if schema is None or first is None or first.index is None:
         return None
@@ -198,7 +198,7 @@ class _Shrinker:
             return self._judge(evaluator, candidate)
 
     def told_by_setting(self, candidate: Candidate) -> str:
-        """Return a sentence on the setting in which a case fails; empty without confirmation."""
+        """Return a sentence on the setting in which a case fails; empty if it is not confirmed."""
         setting = self._setting
 
         def fails(other: FailureSetting) -> bool:

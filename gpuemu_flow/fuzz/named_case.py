@@ -1,4 +1,4 @@
-"""Make a case from the words that a report printed for it; no record is needed."""
+"""Make a case from the text that a report printed for it; no record is needed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
 
 
 def _demand_shapes(schema: OpSchema, inputs: Sequence[InputSpec]) -> None:
-    """Raise ``bad-case`` for shapes that the schema has with no sizes of its dims."""
+    """Raise ``bad-case`` if no sizes of the schema's dims result in these shapes."""
     if takes_any_rank(schema):
         return
     sizes: dict[str, int] = {}
@@ -99,7 +99,7 @@ def _demand_shapes(schema: OpSchema, inputs: Sequence[InputSpec]) -> None:
 
 
 def disallowed_sizes(schema: OpSchema, case: Case) -> str:
-    """Describe the sizes of a case that its op's schema does not allow; empty if there are none."""
+    """List the dims of a case with sizes that the op's schema does not allow; empty for none."""
     if takes_any_rank(schema):
         return ""
     sizes, known = dict(case.dims), {dim.name: dim for dim in schema.dims}
@@ -112,7 +112,7 @@ def disallowed_sizes(schema: OpSchema, case: Case) -> str:
 
 
 def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...]) -> Case:
-    """Return the case with these inputs; its target input is the one that is not plain."""
+    """Return the case with these inputs; the input that is not plain becomes the target."""
     special = [i for i in inputs if i.layout != "contiguous"] or [
         i for i in inputs if i.strategy != "normal"
     ]

@@ -20,7 +20,7 @@ MAX_INDEX = 200_000
 
 @dataclass(frozen=True)
 class CaseSequence:
-    """The settings that decide the cases of one op and dtype, besides the op's schema.
+    """The settings that, with the op's schema, decide the cases of one op and dtype.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Build compiled code that is not current, for commands other than ``run`` that run ops."""
+"""Build compiled code that is outdated, for all commands that run ops except ``run``."""
 
 from __future__ import annotations
 

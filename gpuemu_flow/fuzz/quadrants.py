@@ -12,7 +12,7 @@ Quadrant = tuple[bool, ...]
 
 
 class Waiting:
-    """Waiting cases by quadrant: they meet both parts of a condition, only one of them, or neither.
+    """Waiting cases by quadrant: which of the two parts of a condition they meet.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Waiting:
         self._tried[quadrant] = self._tried.get(quadrant, 0) + 1
 
     def each_tried(self, least: int) -> bool:
-        """Tell whether each part was met often enough without the other part."""
+        """Tell whether enough judged cases met each part without the other part."""
         alone = [quadrant for quadrant in self._outer() if any(quadrant)]
         return all(self._tried.get(quadrant, 0) >= least for quadrant in alone)
 

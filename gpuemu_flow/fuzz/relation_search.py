@@ -95,7 +95,7 @@ class RelationSearch:
 
     @staticmethod
     def is_plain(case: Case) -> bool:
-        """Tell whether a case can reveal relations, by its values and its number of elements."""
+        """Tell whether a case has the values and the number of elements to reveal relations."""
         if any(0 in spec.shape for spec in case.inputs):
             return False
         return LEAST <= case.numel <= MOST and all(s.strategy in PLAIN for s in case.inputs)
@@ -183,7 +183,7 @@ class RelationSearch:
         }
 
     def spared(self, tried: Tried) -> None:
-        """Drop each relation that enough passing cases, counting this one, contradict.
+        """Drop each relation that enough passing cases contradict, this case included.
 
         A relation about unwritten elements is dropped after one such case, other relations after
         two.

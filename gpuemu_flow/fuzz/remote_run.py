@@ -144,7 +144,7 @@ class RemoteRun:
         self._ready[queued.number] = (which, Judged(queued.number, case, result), evaluated)
 
     def _agrees(self, which: int, reply: BatchReply) -> bool:
-        """Tell whether a worker's verdicts may be kept, as no input was changed meanwhile.
+        """Tell whether no input was changed meanwhile, so that a worker's verdicts may be kept.
 
         Raises
         ------

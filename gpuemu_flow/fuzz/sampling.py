@@ -24,7 +24,7 @@ def planned_samples(tasks: OpTasks) -> list[Case]:
 def stand_for(schema: OpSchema, own: Sequence[Case], case: Case) -> bool:
     """Tell whether traits found on the op's own samples also hold for a case.
 
-    They do if the case's inputs fit the schema, or are too small to have other traits.
+    The traits hold if the case's inputs fit the schema, or are too small to have other traits.
     """
     return bool(own) and (fits(schema, case.inputs) or case.numel < TINY)
 

@@ -102,7 +102,7 @@ class OpSubject:
         The workspace's master seed.
     strategies, layouts : tuple of str
     op_key, reference_key : str
-        Digests of everything known before a run that decides what the two programs compute.
+        Digest, for each program, of everything known before a run that decides what it computes.
     judge_key : str
         Digest of everything that decides a verdict, except the outputs.
     op_sources, reference_sources : Discovered
@@ -262,7 +262,7 @@ def op_subject(
 def open_ordered(
     workspace: Workspace, pool: Pool, subject: Subject, cancel: Event | None = None
 ) -> Iterator[CaseEvaluator]:
-    """Open warm programs of a workspace's op in a context; close them at its end.
+    """Open warm programs of an op for the duration of a context.
 
     Results from inside the context are valid only if leaving it raises no error.
 

@@ -20,7 +20,7 @@ class _Run:
 
 
 def of_current_code(stored: Iterable[StoredResult]) -> list[StoredResult]:
-    """Return the results that no newer state of the same code has made obsolete, oldest first.
+    """Return the results of states of the code that are not obsolete, oldest first.
 
     A state of the code is obsolete if, after its last submission, another state submitted for the
     first time. States that submit alternately, such as two checkouts of one origin, both count.
@@ -55,7 +55,7 @@ def newest_of_each(stored: Iterable[StoredResult]) -> list[StoredResult]:
 
 
 def newest_judged_by(stored: Iterable[StoredResult], now: str) -> list[StoredResult]:
-    """Select for each op, dtype, case and code the newest result whose `judged_by` is `now`.
+    """Select the newest result of each op, dtype, case and code whose `judged_by` is `now`.
 
     A later result with another `judged_by`, due to another tolerance or reference, does not hide an
     earlier failure. It does hide an earlier pass if the later code did not identify itself, since

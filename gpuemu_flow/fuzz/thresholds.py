@@ -1,4 +1,4 @@
-"""Determine the numbers in a condition on sizes: the multiple, and the threshold.
+"""Find the exact multiple or threshold in a condition on sizes.
 
 After random cases, several numbers are possible: "not a multiple of 16" and "not a multiple of 8"
 agree until a case of size 24 is run, and a threshold may be anywhere between two tested sizes. Here
@@ -41,7 +41,7 @@ class _Allowance:
 def with_exact_numbers(
     predicates: Sequence[Predicate], known: Sequence[Known], probe: Probe
 ) -> tuple[Predicate, ...]:
-    """Return a condition with exact numbers about sizes, which new cases have shown.
+    """Return a condition whose numbers about sizes were made exact by new cases.
 
     Parameters
     ----------
@@ -80,9 +80,9 @@ def _multiple(
     probe: Probe,
     left: _Allowance,
 ) -> Predicate:
-    """Return a predicate with its multiple halved as often as new cases support the half.
+    """Halve the multiple in a predicate as often as new cases support the half.
 
-    The size in such a case is a multiple of the half, and not of the multiple itself.
+    The size in such a case is a multiple of the half, but not of the multiple itself.
     """
     name, step = predicate.subject, int(str(predicate.value))
     as_half = predicate.kind == "multiple"  # how cases with such sizes end if the half is true
@@ -159,8 +159,8 @@ def _threshold(
 def _rounded(size: int) -> int:
     """Round a size down to a multiple of `TILE`, unless it is at most two tiles.
 
-    Thresholds of kernels are multiples of tiles. Moreover, a bug that does not affect every case
-    affects the fewest next to its threshold, so two passing cases there prove little.
+    Thresholds of kernels are multiples of tiles. Moreover, a bug may affect only some cases, and
+    the fewest of them near its threshold, so two passing cases there prove little.
     """
     return size // TILE * TILE if size > 2 * TILE else size
 

@@ -25,7 +25,7 @@ WRITE_SECONDS = 0.25
 
 
 def checks_for(number: int) -> Checks:
-    """Return the checks of a case: all checks for the first and some later cases, else few."""
+    """Return the checks of a case: all checks for the first case and some later ones, else few."""
     full = number < FULLY_CHECKED_FIRST or number % FULLY_CHECKED_EVERY == 0
     return FULL_CHECKS if full else PLAIN
 
@@ -37,7 +37,7 @@ def expected_key(subject: OpSubject) -> str:
 
 
 def verdict_key(subject: OpSubject) -> str:
-    """Return the key of everything known before a run that decides the verdicts on an op."""
+    """Return the key of all that decides the verdicts on an op, as far as known before a run."""
     keys = [subject.op_key, subject.reference_key, subject.judge_key]
     return digest_json(["fuzz", VERSION, *keys])
 

@@ -1,4 +1,4 @@
-"""Subjects for requests on the wire: any dtype, with or without an op that can be run."""
+"""Make subjects for requests on the wire, in any dtype, also for ops that cannot be run."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class WireSubject:
 
 @dataclass(frozen=True)
 class _Compiled:
-    """One op in one dtype, compiled from the configuration, and the state of its files then."""
+    """One op in one dtype, as compiled from the configuration, and the state of its files then."""
 
     subject: Subject
     stamps: tuple[tuple[str, Stamp | None], ...]

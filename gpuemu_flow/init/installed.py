@@ -52,8 +52,8 @@ def find_origin(version: str = gpuemu_flow.__version__) -> PipRequirement:
     """Find the requirement of the running installation.
 
     An installation from a package index is identified by its version, and one from a repository by
-    the repository's address and commit. For an installation from a folder, it is the repository of
-    which the folder is a clone, if its commit has been pushed.
+    the repository's address and commit. An installation from a folder is identified by the
+    repository that the folder was cloned from, if its commit has been pushed.
     """
     pinned = f"{NAME}=={version}"
     try:

@@ -148,7 +148,7 @@ def plan_files(
     ci : str or None
         A key of `CI_FILES`; None for no workflow.
     origin : PipRequirement
-        Source from which that workflow installs gpuemu-flow.
+        Source from which the workflow installs gpuemu-flow.
     """
     chosen = OPS if with_examples else OPS[:1]
     planned: dict[str, str] = {}

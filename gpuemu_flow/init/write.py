@@ -21,11 +21,11 @@ def install(
 ) -> list[str]:
     """Write `files` below `target`, and list their paths.
 
-    They are written to a temporary folder on the same file system, and moved from there in order.
-    If anything fails, the files already moved are removed, and the files that they replaced are
-    restored. If the process is killed between the moves, the files moved so far are complete and
-    the others are missing. Calling this again adds them, since files with the same content are
-    accepted.
+    The files are written to a temporary folder on the same file system, and moved from there in
+    order. If anything fails, the files already moved are removed, and the files that they replaced
+    are restored. If the process is killed between the moves, the files moved so far are complete
+    and the others are missing. Another call adds the missing ones, since existing files with the
+    same content are accepted.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Sets of runner checks to use when programs run for a verdict."""
+"""The checks that runners make when programs run for a verdict."""
 
 from __future__ import annotations
 

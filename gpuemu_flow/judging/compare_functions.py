@@ -29,7 +29,7 @@ LONGEST = 500
 
 
 class CompareError(Exception):
-    """Error of a compare function that is not loadable, raises, or returns no list of failures."""
+    """Raised if a compare function cannot be loaded, raises, or returns no list of failures."""
 
     def __init__(self, message: str, place: str = "", why: str = "compare-failed") -> None:
         super().__init__(message)

@@ -35,14 +35,15 @@ def as_submitted(actual: Arrays, expected: Arrays) -> Arrays:
 
 
 def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckResult:
-    """Return the result of a submission; one that lacks gradients is inconclusive, not passed.
+    """Return the result of a submission; if gradients are missing, inconclusive instead of passed.
 
     Parameters
     ----------
     result : CheckResult
         The result of the submitted outputs.
     judged, expected : mapping of str to ndarray
-        The reference's outputs that the submission was compared with, and all of its outputs.
+        The reference's outputs that the submission was compared with, and all outputs of the
+        reference.
     """
     missing = sorted(expected.keys() - judged.keys())
     if not missing:

@@ -192,7 +192,7 @@ class JudgeRequest:
     explain : bool
         True to make ``judge`` find out what the wrong elements have in common.
     watch : bool
-        True if the op's inputs are still where the service wrote them, so that it can check that
+        True if the op's inputs are still where the service wrote them; the service then checks that
         they are unchanged.
     actual : mapping of str to ndarray
         Outputs for ``judge``, if there is only one case.

@@ -132,8 +132,8 @@ class JudgeService:
     def go_on(self, context: ServiceContext) -> None:
         """Run the reference while the op runs in its own process.
 
-        If there are several cases, the reference runs on each when that case is judged, so that the
-        tensors are still in the processor's cache.
+        If there are several cases, the reference runs on each case just before the case is judged,
+        so that the tensors are still in the processor's cache.
         """
         if len(self._items) == 1:
             self._fill_expected(self._items[0], context)
@@ -260,7 +260,7 @@ class JudgeService:
         }
 
     def _probe(self, context: ServiceContext) -> Outcome:
-        """Return the reference's outputs in its own dtype."""
+        """Return the reference's outputs for inputs of the case's own dtype."""
         refused = Outcome(0, ok=False, error=RunError("op-exception", "it gives nothing"))
         if not self._probes:
             return refused

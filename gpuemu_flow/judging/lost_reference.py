@@ -1,8 +1,8 @@
-"""Judge a case step by step, if it ends the reference's process.
+"""Judge a case step by step, if judging it at once ended the reference's process.
 
 If the process ends while a case is judged in one request, it is unknown which step ended it: the
 call in float64, the call in the case's own dtype, the probe of the output dtypes, or an evaluation
-for the comparison. Each of these gives another verdict.
+for the comparison. The verdict depends on this step.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _ask(
 def _with_probe_or_without(
     reference: ProgramSession, setup: Setup, request: JudgeRequest
 ) -> Attempt:
-    """Make a request that may probe output dtypes; if the process ends, repeat it without."""
+    """Make a request that may probe output dtypes; without the probe if the process ended."""
     attempt = reference.ask(request)
     if attempt.ended and setup.probes:
         setup.probes = False

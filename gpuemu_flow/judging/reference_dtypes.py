@@ -28,7 +28,7 @@ def probe_case(samples: Sequence[Case]) -> Case:
 
 
 def own_dtypes(ran: Outcome, dtype: str) -> dict[str, list[str]]:
-    """Find the dtypes that each output may have, after the reference ran in the case's own dtype.
+    """Find the allowed dtypes of each output, from a run of the reference in the case's dtype.
 
     If the case's dtype is a float narrower than float64, it is accepted besides the reference's
     output dtype, since numpy makes float32 of products of bfloat16. Otherwise nothing is returned:
@@ -40,7 +40,7 @@ def own_dtypes(ran: Outcome, dtype: str) -> dict[str, list[str]]:
 
 
 def expected_dtypes(probe: Outcome, wide: Sequence[Outcome], dtype: str) -> dict[str, list[str]]:
-    """Find the dtypes that each output may have, the likeliest first.
+    """Find the allowed dtypes of each output, the likeliest first.
 
     A reference that always computes in float64 does not show the output's dtype. Then the case's
     dtype is expected, and float64 is accepted.

@@ -1,7 +1,7 @@
 """Find references whose outputs differ between evaluations on the same inputs.
 
-A reference that draws random numbers, or that keeps state between calls, makes correct ops fail. It
-is evaluated again only if a case did not pass, since otherwise op and reference agree.
+A reference that draws random numbers, or that keeps state between calls, makes correct ops fail.
+References are evaluated again only if a case did not pass, since otherwise op and reference agree.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TIMES = 2
 def unsteady_output(
     evaluate: Evaluate, inputs: Arrays, expected: Arrays, *, random: Collection[str] = ()
 ) -> Failure | None:
-    """Evaluate a reference again, and return an output in which it differs; None if it is steady.
+    """Evaluate a reference again, and return an output that differs; None if all are equal.
 
     Parameters
     ----------

@@ -26,8 +26,8 @@ _WHO = {
 def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
     """Return the verdict on a case whose op or reference (`kind`) gave no usable outputs.
 
-    If a function that makes an input failed, the failure's kind says so, since neither program is
-    at fault. A case that was not tried is skipped, since it might hang.
+    If a function that makes an input failed, the failure has a kind of its own, since neither
+    program is at fault. A case that was not run, since it might hang, is skipped.
     """
     kind = FailureKind.GENERATOR if error.slug in GENERATOR_SLUGS else kind
     place = f"{error.file}:{error.line}" if error.line else ""
@@ -45,7 +45,7 @@ def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
 def without_outputs(reference: RunError | None, op: RunError | None) -> CheckResult | None:
     """Return the verdict if a program has no outputs.
 
-    The reference's error takes precedence, unless the reference was not run and the op was.
+    The reference's error takes precedence, except if only the op was run.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def comparison_failed(error: RunError) -> CheckResult:
 
 
 def reason(failure: Failure) -> str:
-    """Return a text that tells failures of one kind apart, such as a crash from an exception.
+    """Return a text that distinguishes failures of one kind, such as a crash and an exception.
 
     Cases with the same reason may have the same cause; cases with different reasons rarely do.
     """

@@ -36,7 +36,7 @@ class Fix:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One diagnosis of an edited text.
+    """One problem of an edited text, as an editor shows it.
 
     Attributes
     ----------

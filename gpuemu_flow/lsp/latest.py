@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Hashable
 
 
 class Latest:
-    """Runs an action per key; if requested again while it runs, it runs once more afterwards.
+    """Runs one action at a time per key; requests during a run cause one more run afterwards.
 
     Parameters
     ----------

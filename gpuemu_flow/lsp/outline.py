@@ -35,7 +35,7 @@ class OpTable:
     Attributes
     ----------
     name : str
-        Empty while the table has none.
+        Empty while the table has no name.
     header : int
         0-based line of its header.
     place : Span

@@ -79,7 +79,7 @@ class StoredBaseline:
     ----------
     baseline : Baseline
     replaced : bool
-        True if the baseline replaced another of the same name.
+        True if the baseline replaced an older one of the same name.
     dropped : tuple of str
         Tags of the oldest baselines, deleted because of ``storage.max_baselines``.
     """
@@ -204,7 +204,7 @@ def _gone(kernel: KernelDiff) -> KernelDiff:
 
 
 def _unjudged(result: OpResult | None) -> str:
-    """Return the verdict on an op and dtype without cases if it counts as a regression; else ""."""
+    """Return the verdict on an op and dtype without cases, or '' if it is no regression."""
     if result is None or result.cases:
         return ""
     back = result.verdict is Verdict.ERROR or result.absence is Absence.OUTDATED
@@ -242,7 +242,7 @@ def _result(
 def _current(
     workspace: Workspace, report: RunReport
 ) -> tuple[dict[str, list[Json]], dict[str, dict[str, Json]]]:
-    """Return the present figures of kernels and summaries of ops that a report contains."""
+    """Return a report's figures of kernels and summaries of ops, in a baseline's form."""
     folder = workspace.cache.folder
     kernels: dict[str, list[Json]] = {}
     results: dict[str, dict[str, Json]] = {}

@@ -66,7 +66,7 @@ class ReportRequest:
     shard : Shard or None
         Only the tasks of this shard.
     elsewhere : Elsewhere or None
-        Machines that run tasks in place of this machine.
+        Machines that run the tasks instead of this one.
     """
 
     words: tuple[str, ...] = ()
@@ -160,7 +160,7 @@ def check(
 def _quick(
     workspace: Workspace, options: session.RunOptions, listener: Listener | None
 ) -> tuple[RunReport, dict[str, str], bool]:
-    """Run comparisons in the quick dtypes, and lints; return also a note on each op left out."""
+    """Run comparisons in the quick dtypes, and lints; also return a note on each op left out."""
     graph, dtypes = workspace.graph, workspace.config.ci.quick_dtypes
     chosen = session.chosen_tasks(workspace, options)
     names = tuple(
@@ -202,7 +202,7 @@ def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:
 def _part(
     workspace: Workspace, shard: Shard | None, environ: Mapping[str, str]
 ) -> ShardPart | None:
-    """Return the shard that a report covers, with the digests that a merge needs; else None."""
+    """Return a report's shard, with the digests that a merge needs; None for a whole report."""
     if shard is None:
         return None
     from gpuemu_flow.selection import shards  # noqa: PLC0415 - seldom needed
@@ -256,7 +256,7 @@ def _cut_off(run: RunReport, outcome: session.RunOutcome, limit: float) -> RunRe
 def against(
     workspace: Workspace, baseline: Baseline | None, run: RunReport, *, partial: bool
 ) -> tuple[list[Regression], BaselineDiff | None]:
-    """Find what got worse since the last run, or against a baseline.
+    """Find regressions since the last run, or against a baseline.
 
     Returns
     -------

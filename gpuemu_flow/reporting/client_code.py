@@ -39,8 +39,7 @@ class ClientCode:
     Parameters
     ----------
     workspace : Workspace
-        The workspace. It records the files that were checked, so that the next run checks them
-        again.
+        The workspace, which records the checked files so that the next run checks them again.
     store : ResultStore
     """
 

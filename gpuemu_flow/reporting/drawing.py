@@ -126,7 +126,7 @@ def _edges(size: int, most: int) -> NDArray[np.intp]:
 def scatter(
     expected: NDArray[np.float64], error: NDArray[np.float64], failed: NDArray[np.bool_]
 ) -> tuple[tuple[int, int, int, int], ...]:
-    """Count elements by half decades of magnitude x and error y: (x, y, number, number failing)."""
+    """Count elements by half decades: (x of magnitude, y of error, number, number failing)."""
     with np.errstate(all="ignore"):
         x = _half_decades(np.abs(expected))
         y = _half_decades(error)

@@ -150,7 +150,7 @@ def repository(root: Path, environ: Mapping[str, str]) -> Path:
 def op_places(
     workspace: Workspace, run: RunReport, worse: Iterable[Regression], base: Path
 ) -> dict[str, FileLine]:
-    """Return the source line, or else the table, of each op that did not pass or got worse."""
+    """Return the source location, or else the table, of each op that did not pass or got worse."""
     wanted = {r.op for r in run.results if r.verdict is not Verdict.PASSED}
     wanted |= {change.op for change in run.changes}
     wanted |= {regression.op for regression in worse}

@@ -1,4 +1,4 @@
-"""Keep the history of runs, one line for each run, for the trend of each op's worst error."""
+"""Keep a history of runs, one line per run, to show the trend of each op's worst error."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) 
 
 
 def ends_with(cache: WorkspaceCache, report: RunReport) -> bool:
-    """Tell whether a run executed nothing, and the last line already holds its results."""
+    """Tell whether a run executed nothing, so that the last line already holds its results."""
     lines = () if report.executed else _lines(cache)
     last = next(iter(lines[-1:]), b"")
     try:

@@ -1,4 +1,4 @@
-"""Inspect or clean a workspace without running it: states, explanations, cleaning."""
+"""Show the states of tasks, explain them, and clean a workspace, without running tasks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[TaskExplan
     Parameters
     ----------
     words : iterable of str
-        Tasks, as for `run`; if empty, the tasks that would run.
+        Tasks, named as for `run`; empty for all tasks that would run.
     """
     words = tuple(words)
     states = workspace.states()
@@ -85,7 +85,7 @@ def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
 def _origins(
     workspace: Workspace, states: TaskStates, name: str, stale: set[str]
 ) -> tuple[OriginTask, ...]:
-    """Find the tasks upstream of `name` that would run for reasons of their own."""
+    """Find the tasks upstream of `name` that would run because their own keys changed."""
     tasks = workspace.graph.tasks
     found = []
     for before in workspace.graph.upstream([name]) - {name}:
@@ -203,7 +203,7 @@ def clean_workspace(
     whole_cache: bool,
     on_wait: Callable[[str], None] | None = None,
 ) -> int:
-    """Forget tasks, and return their number; `on_wait` is called with the holder of the lock.
+    """Forget tasks, and return their number; `on_wait` gets the process that has the lock.
 
     Raises
     ------

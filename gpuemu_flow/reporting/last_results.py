@@ -33,9 +33,8 @@ class LastResults:
     results : mapping of str to tuple of OpResult
         Results of each op, one per dtype.
     outdated : frozenset of str
-        Ops with an input that has changed since then: a file, the configuration, or a task
-        upstream. Ops that crashed on unchanged inputs are not included, since their results report
-        the crash.
+        Ops with an input that has changed since: a file, the configuration, or a task upstream. Ops
+        that crashed on unchanged inputs are not included, since their results report the crash.
     failures : mapping of str to tuple of FailureRecord
         Recorded failures of each op, newest first.
     """
@@ -86,7 +85,7 @@ def _results(
 
 
 def _state(known: Snapshot, cache: WorkspaceCache) -> tuple[set[str], dict[str, str]]:
-    """Return the ops with changes, and for tasks without a valid result, the reasons.
+    """Return the ops with changed inputs, and the reason for each task without a valid result.
 
     The states come only from records, as in `reporting.report.known_report`. A task that ended in
     an error counts as unchanged, although a run would try it again.

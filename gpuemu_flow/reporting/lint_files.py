@@ -202,7 +202,7 @@ class _Measurer:
 
     @cached_property
     def _chain(self) -> Toolchain:
-        """Return the tools, found on first use, since finding them runs each of them."""
+        """Return the tools; they are searched for on first use, since this runs each of them."""
         return find_tools(self._configured, names=self._names, root=self._root)
 
     def measure(self, pair: _Pair) -> Measurement:

@@ -52,7 +52,7 @@ class PassedRows:
         self.problems = tuple(self._cache.problems[known:])
 
     def get(self, name: str, outline: TaskOutline) -> OpResult | None:
-        """Return the kept result of a comparison whose tasks did not run; None without a valid row.
+        """Return the kept result of a comparison whose tasks did not run; None if no row is valid.
 
         Parameters
         ----------
@@ -73,7 +73,7 @@ class PassedRows:
             return None
 
     def before(self, outline: TaskOutline) -> str:
-        """Return the digest of the manifest that is about to be read."""
+        """Return the digest of a comparison's manifest; see `learn`."""
         return self._digest(outline)
 
     def learn(self, name: str, outline: TaskOutline, before: str, result: OpResult) -> None:

@@ -1,4 +1,4 @@
-"""Add drawings of the worst failures to a report: made by running cases again, or stored."""
+"""Add drawings of the worst failures to a report: stored ones, or made by running cases again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Correct the lines of findings after a comment was edited, since no op then runs again."""
+"""Correct the lines of findings after an edit of a comment, which causes no op to run again."""
 
 from __future__ import annotations
 

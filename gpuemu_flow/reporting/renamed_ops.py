@@ -62,7 +62,7 @@ def renamed_kernels(
 
 
 def pairs(gone: Mapping[str, Hashable], new: Mapping[str, Hashable]) -> dict[str, str]:
-    """Map new names to former ones with the same identity, if both names are unique."""
+    """Map new names to former ones with the same identity, if no other name has this identity."""
     found = {}
     for name, what in new.items():
         former = [old for old, other in gone.items() if other == what]

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def new_names(
     workspace: Workspace, subjects: Subjects, stored: Iterable[StoredResult]
 ) -> dict[str, str]:
-    """Map former names of ops to their names since a renaming after the last run.
+    """Map the former names of ops that were renamed since the last run to their new names.
 
-    A removed op is matched to a new op if both judge submissions with the same digest, which covers
-    everything except the op's name. If several ops match, none is used.
+    Each op has a digest of everything that judges its submissions, except the op's name. A removed
+    op is matched to a new op with the same digest, if there is only one.
     """
     moved = workspace.moved_names
     if not moved.gone or not moved.new:

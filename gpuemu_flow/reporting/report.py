@@ -69,7 +69,7 @@ def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
     Returns
     -------
     report : RunReport
-        The report, in the form that it has after a run. Ops and kernels that were never checked are
+        The report, in the same form as after a run. Ops and kernels that were never checked are
         missing.
     stale, outdated : set of str
         Tasks that would run, and the subset of them with a changed input. The other tasks would run

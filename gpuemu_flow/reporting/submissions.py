@@ -110,7 +110,7 @@ class _Submitted:
     def unjudged(self) -> str:
         """Describe code whose present state has not been judged; empty if there is none.
 
-        Submissions from another origin do not count for it, and deleted code needs no verdict.
+        Submissions from another origin do not judge it. Deleted code needs no verdict.
         """
         origins = {stored.origin for stored in self.valid}
         edited = [m for stored, m in self.moved if m.edited and stored.origin not in origins]

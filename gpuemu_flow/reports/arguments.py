@@ -1,4 +1,4 @@
-"""Describe the inputs of a case: the shapes of tensors, the values of scalars and indices."""
+"""Describe the inputs of a case: shapes of tensors, values of scalars and indices."""
 
 from __future__ import annotations
 

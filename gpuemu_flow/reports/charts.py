@@ -1,4 +1,4 @@
-"""Geometry of the drawings in an HTML report: numbers and paths, but no text from a user."""
+"""Compute the drawings of an HTML report: numbers and paths, but no text from a user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Error against magnitude: SVG paths by shade (1 to 4) and by whether elements fail.
+    """Error over magnitude: SVG paths by shade (1 to 4) and by whether elements fail.
 
     Each tick is a position and a label.
     """
@@ -108,7 +108,7 @@ class _Axis:
 
 
 def scatter(picture: Picture) -> Scatter:
-    """Draw dots by half decades; zeros have a separate row below, NaN and Inf one above."""
+    """Draw dots by half decades; the lowest row is for zeros, the highest one for NaN and Inf."""
     x_axis = _axis([point[0] for point in picture.scatter], _PLOT[0], _MOST[0])
     y_axis = _axis([point[1] for point in picture.scatter], _PLOT[1], _MOST[1])
     cells: dict[tuple[int, int], list[int]] = {}

@@ -158,7 +158,7 @@ class ExpectedOutputs:
 def _of_envelope(
     envelope: Envelope, name: str, values: Array, otherwise: Tolerance
 ) -> tuple[Tolerance, Array | None, Array | None]:
-    """Return the ``auto`` tolerance for all elements or per element, and the unjudged mask."""
+    """Return the ``auto`` tolerance, the errors allowed per element, and the unjudged mask."""
     bound = envelope.full(name)
     where = slice(0, values.size)
     unjudged = bound.no_verdict(where)

@@ -113,7 +113,7 @@ def _card(
 
 
 def besides(report: Report) -> Iterator[OtherProblem]:
-    """Yield every other reason why a run did not pass, so that the page shows all of them."""
+    """Yield the reasons, other than failing cases, why a run did not pass."""
     for problem in report.run.problems:
         if not problem.warning:
             text = problem.message[:MAX_MESSAGE]

@@ -71,7 +71,7 @@ def render_list(failures: Sequence[FailureRecord], mended: Collection[str]) -> l
 
 
 def _listed(failures: Sequence[FailureRecord]) -> list[str]:
-    """Align the rows. A heading is left out so that each line begins with an id."""
+    """Align the rows, without a heading, so that each line begins with an id."""
     rows = [_cells(failure) for failure in failures]
     return table(rows[0], rows[1:], range(5))
 
@@ -81,9 +81,9 @@ def published_row(failure: FailureRecord) -> str:
 
     ``SEED OP [KIND] MESSAGE dtype: D shape: [a, b] max_diff: E seed: SEED id: ID``
 
-    The extension takes the first word in brackets, so the kind comes before the message, which may
-    contain an index in brackets. It takes the first value after each name, so the message contains
-    none of these names.
+    The extension reads the first word in brackets as the kind, so the kind precedes the message,
+    which may contain an index in brackets. It reads the first value after each name, so these names
+    are removed from the message.
     """
     message = _FIELD.sub(r"\1", " ".join(printable(failure.message).split()))
     row = (

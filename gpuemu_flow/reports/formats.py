@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReaderOptions:
-    """Options of the reader; each format uses those that apply to it.
+    """Options of the person who reads the report; each format uses those that it supports.
 
     Attributes
     ----------

@@ -49,7 +49,7 @@ def chart(
     edges: Sequence[tuple[str, str]],
     found: Mapping[tuple[str, str], str] | None = None,
 ) -> GraphChart:
-    """Lay the tasks out; rows beyond `MAX_ROWS` are only counted.
+    """Assign positions to the tasks; rows beyond `MAX_ROWS` are only counted.
 
     Parameters
     ----------

@@ -210,8 +210,8 @@ def _rows(report: Report, anchors: Mapping[tuple[str, str], str]) -> list[Summar
 def matrix(report: Report) -> dict[str, Json]:
     """Return the cases by op, dtype, shape class and strategy, in a compact form.
 
-    Each of ``cells`` has op, dtype, class and strategy as indices into the lists of names. Then
-    follow the numbers of cases that passed, failed, ended in an error, or did none of these.
+    Each of ``cells`` has op, dtype, class and strategy as indices into the lists of names, and then
+    the numbers of cases that passed, failed, ended in an error, or did none of these.
     """
     names: dict[str, dict[str, int]] = {n: {} for n in ("ops", "dtypes", "classes", "strategies")}
     cells: dict[tuple[int, ...], list[int]] = {}

@@ -94,7 +94,7 @@ def report_to_junit(report: Report) -> str:
 
 
 def _add_properties(suite: Element, report: Report) -> None:
-    """Add properties: each op's share of elements without a verdict and its sandbox, and warnings.
+    """Add properties: warnings, and each op's sandbox and share of elements without a verdict.
 
     The format has no element for warnings, and a test for each would falsify the number of tests.
     """
@@ -168,7 +168,7 @@ def _cases(report: Report) -> Iterator[_Test]:
 
 
 def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
-    """Yield the body: the message, which some services show only there, and the details."""
+    """Yield the body: message and details; some services show the message only here."""
     case, result, stats = checked.case, checked.result, checked.result.stats
     failure = checked.failure
     yield message
@@ -193,7 +193,7 @@ def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
 
 
 def _ops_without_cases(report: Report) -> Iterator[_Test]:
-    """Yield tests for ops that were skipped or broken, or whose cases only clients have run."""
+    """Yield tests for ops that were skipped, are broken, or were only run by clients."""
     listed = Counter((checked.op, checked.case.dtype) for checked in report.cases)
     for result in report.run.results:
         if result.cases:
@@ -251,7 +251,7 @@ def _lint(kernel: KernelResult, name: str) -> _Test:
 
 
 def _regressions(report: Report) -> Iterator[_Test]:
-    """Yield a test for each regression, but only if regressions make the run fail."""
+    """Yield a test for each regression, or none if regressions do not make the run fail."""
     if report.fail_on_regression:
         for worse in report.regressions:
             said = worse.sentence

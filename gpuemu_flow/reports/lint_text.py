@@ -175,7 +175,7 @@ def render_diff(
 
 
 def _words(diff: KernelDiff) -> list[str]:
-    """Describe a kernel's changes, of which some may be worse and others better."""
+    """Describe a kernel's changes, for better and for worse."""
     words = []
     if diff.is_regression:
         words.append("regression")

@@ -45,7 +45,7 @@ _ICONS = {
 
 @dataclass(frozen=True)
 class _Section:
-    """A section of the report: a table or separate blocks. Parts that do not fit are counted."""
+    """A section of the report: a table or blocks. Parts beyond the limit are only counted."""
 
     title: str
     head: tuple[str, ...]
@@ -89,7 +89,7 @@ def code(text: str, limit: int = MAX_CELL, *, cell: bool = True) -> str:
     Parameters
     ----------
     cell : bool
-        True in a table, where a pipe would begin the next cell even within code.
+        True in a table. There, a pipe would begin the next cell even within code.
     """
     flat = " ".join(printable(text[: 4 * limit]).split()) or " "
     if len(flat) > limit:

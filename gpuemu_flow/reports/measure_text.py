@@ -107,7 +107,7 @@ def render_coverage(found: CoverageFigures) -> str:
 
 
 def coverage_to_json(found: CoverageFigures, form: str) -> dict[str, Json]:
-    """Return the JSON of ``coverage``; for `form` ``codecov``, in that service's format."""
+    """Return the JSON of ``coverage``; if `form` is ``codecov``, in that service's format."""
     ops = sorted({row.op for row in found.rows})
     covered = [op for op in ops if any(row.op == op and row.cases for row in found.rows)]
     percent = 100.0 * len(covered) / len(ops) if ops else 0.0

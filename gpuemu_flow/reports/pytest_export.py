@@ -198,7 +198,7 @@ class _Test:
         )
 
     def _repeats(self) -> int:
-        """Return the number of repeated calls, which is high if the failure occurs by chance."""
+        """Return the number of calls in the test: many if the failure occurs by chance."""
         if not self._program.deterministic:
             return 0
         if self._record.kind in _LUCKY:
@@ -276,7 +276,7 @@ class _Test:
 
     @property
     def _own_process(self) -> bool:
-        """Tell whether the test runs a callable in a separate process."""
+        """Tell whether the test runs the op, a callable, in a separate process."""
         return self._record.kind == FailureKind.EXECUTION.value or bool(self._program.python)
 
     def _process_constants(self) -> dict[str, Json]:

@@ -19,7 +19,7 @@ class PythonSource:
 
 
 def literal(value: Json, margin: str = "") -> str:
-    """Return ASCII Python source that evaluates to a value, also for text with special characters.
+    """Return ASCII Python source that evaluates to a value; special characters are escaped.
 
     Tables and lists that are too long for a line have one element per line, indented by `margin`.
 

@@ -15,7 +15,7 @@ def write(report: Report, _look: ReaderOptions) -> str:
 
 
 def report_to_json(report: Report) -> dict[str, Json]:
-    """Return a report as plain JSON; non-finite numbers are strings, seeds are given both ways."""
+    """Return a report as plain JSON: non-finite numbers as strings, seeds also as strings."""
     run = run_to_json(report.run)
     totals = report.totals
     return {

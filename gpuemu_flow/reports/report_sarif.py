@@ -216,7 +216,7 @@ def _location(place: FileLine | None, name: str) -> dict[str, Json]:
 
 
 def _fingerprint(results: Iterable[dict[str, Any]]) -> None:
-    """Set each finding's fingerprint from rule, subject, file and a counter, but not its line."""
+    """Set each finding's fingerprint from rule, subject, file and a counter, without the line."""
     counts: dict[tuple[str, str, str], int] = {}
     for result in results:
         location = result["locations"][0]

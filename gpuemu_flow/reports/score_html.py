@@ -1,4 +1,4 @@
-"""Write scores as a self-contained HTML file, in the style of the report."""
+"""Write scores as a self-contained HTML file that looks like the report."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class ValidSignature:
 
 
 def make_key(path: Path) -> Path:
-    """Write a new private key that only its owner can read, and its public key as ``.pub`` file.
+    """Write a new private key that only its owner can read, and its public key in a ``.pub`` file.
 
     Returns
     -------
@@ -155,7 +155,7 @@ def _bad_key(path: Path, reason: str) -> Problem:
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
-    """Return the SHA-256 of the raw 32 bytes of a public key, in hex."""
+    """Return the SHA-256, in hex, of a public key's 32 raw bytes."""
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()
 
 

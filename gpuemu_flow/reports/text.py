@@ -80,7 +80,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def _ulps(value: float) -> str:
-    """Format an error in ulp; return "" between a finite and a non-finite value."""
+    """Format an error in ulp; empty if one of the two values is not finite."""
     if value >= _NO_DISTANCE:
         return "-"
     return f"{value:.0f}" if value < 1e6 else number(value)
@@ -171,7 +171,7 @@ def wrapped(text: str, indent: int) -> list[str]:
 
 
 def _width(columns: Mapping[str, Sequence[str]]) -> int:
-    """Return the width of a table without the reasons at the ends of its lines.
+    """Return the width of a table's lines, without the reasons at their ends.
 
     All durations count as equally wide, so that equal results are shown in the same columns.
     """
@@ -190,7 +190,7 @@ def _verdict_table(
     verdicts: Sequence[Verdict],
     style: Style,
 ) -> list[str]:
-    """Lay out a table whose third column is coloured by the verdict of its row.
+    """Lay out a table with verdicts in the third column, each in its colour.
 
     If the table is wider than `WIDTH`, columns of `least_needed` are left out first. Then the space
     between columns is halved.

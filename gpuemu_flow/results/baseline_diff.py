@@ -31,7 +31,8 @@ class ResultDiff:
     what : str
         What changed: ``verdict`` or ``max_abs``; empty if nothing did.
     old, new : JSON
-        The two values; None if there is none, `GONE` if the op or dtype no longer exists.
+        The values in the baseline and now; None for no value, `GONE` if the op or dtype no longer
+        exists.
     was : str
         The op's name in the baseline if it was renamed since; else empty.
     """

@@ -30,7 +30,7 @@ class FileLine:
 
 @dataclass(frozen=True)
 class CaseVerdict:
-    """One case with its verdict of any kind."""
+    """One case and its verdict, whether it passed or not."""
 
     op: str
     case: Case
@@ -232,11 +232,11 @@ class Report:
         True if a time limit cut something off.
     require_all : bool
         True if an item without a verdict keeps the report from being a success. A run in which
-        nothing passed always does.
+        nothing passed is never a success.
     tasks : tuple of TaskState
         In graph order.
     edges : tuple of (str, str)
-        Pairs of tasks, of which the second reads the manifest of the first.
+        Pairs of tasks; the second task of a pair reads the manifest of the first.
     pictures : mapping of (str, int, str) to Picture
         Drawings by op, seed and dtype.
     history : tuple of HistoryPoint
@@ -269,7 +269,7 @@ class Report:
     shard: ShardPart | None = None
 
     def place_of(self, failure: CaseFailure) -> FileLine | None:
-        """Return the location of a failure: the line that a check found, else that of the op."""
+        """Return the location of a failure: the line that a check found, or else the op's."""
         found = failure.source
         if found is None or found.file.startswith("/"):
             return self.places.get(failure.op)

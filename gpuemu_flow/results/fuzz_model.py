@@ -83,7 +83,7 @@ class FuzzReport:
     stopped_early : str
         Reason why fewer cases ran than were requested; empty if all ran.
     not_run : int
-        Number of cases that were not tried, since the function that makes their inputs hung before.
+        Number of cases that were not tried, since the function that makes their inputs had hung.
     """
 
     op: str
@@ -110,7 +110,7 @@ class FuzzReport:
 
     @property
     def failure_rate(self) -> FailureRate:
-        """Estimate the share of seeds for which the op fails, without unjudged cases."""
+        """Estimate the share of seeds with which the op fails; unjudged cases are left out."""
         bad = self.failed + self.errors
         return failure_rate(bad, bad + self.passed)
 

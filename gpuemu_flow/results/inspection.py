@@ -147,7 +147,7 @@ class WorkspaceStatus:
     root : str
     tasks : StatusCounts
     verdicts : mapping of str to int
-        Number of ops by dtype and kernels with each last verdict.
+        Maps each verdict to the number of items that last got it: kernels, and ops in each dtype.
     outdated : int
         Number of these verdicts that come from an earlier state of the workspace.
     cache : CacheSize

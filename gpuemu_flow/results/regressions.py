@@ -17,7 +17,7 @@ class Regression:
     kernel, arch : str
         The configured kernel, and the architecture of the entry; empty for an op.
     entry : str
-        Name of the kernel in the artifact, which need not be the configured one.
+        Name of the kernel in the artifact; it may differ from the configured name.
     what : str
         ``verdict``, ``max_abs`` or the name of a kernel's figure.
     old, new : JSON

@@ -170,7 +170,7 @@ def _result(result: OpResult) -> dict[str, Json]:
 
 
 def _result_from(data: Mapping[str, Json], own: Sequence[CaseVerdict]) -> OpResult:
-    """Rebuild the result of an op and dtype, with its failures taken from `own`, its cases."""
+    """Rebuild the result of an op and dtype, with the failures among its cases `own`."""
     good = (Verdict.PASSED, Verdict.SKIPPED)
     failures = [CaseFailure(c.op, c.case, c.result) for c in own if c.result.verdict not in good]
     passing = [c.case for c in own if c.result.verdict is Verdict.PASSED]

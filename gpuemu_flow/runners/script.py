@@ -54,7 +54,7 @@ _UNFLUSHED = 120  # the interpreter's own exit code for this
 
 
 class ScriptRunner:
-    """Runs one script again and again: one compilation, fresh globals, real descriptors 0 to 2."""
+    """Compiles a script once, and runs it often, with fresh globals and real descriptors 0 to 2."""
 
     hint = ""
 
@@ -85,7 +85,7 @@ class ScriptRunner:
         return self._run(request, watch, lent=False) or {}
 
     def violations(self) -> Sequence[Failure]:
-        """Return nothing: a script gets copies of the inputs."""
+        """Return nothing, since a script gets copies and cannot change the inputs."""
         return ()
 
     def _run(

@@ -1,4 +1,4 @@
-"""Tell scripts that speak the protocol from those that define a function to be called."""
+"""Distinguish scripts that speak the protocol from those that define a function to be called."""
 
 from __future__ import annotations
 

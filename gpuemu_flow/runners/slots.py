@@ -45,5 +45,5 @@ class Slot:
 
 
 def end_of(slots: Mapping[str, Slot]) -> int:
-    """Return the end of the last byte that any of the tensors uses."""
+    """Return the offset after the last byte that the tensors use; 0 without tensors."""
     return max((slot.span()[1] for slot in slots.values()), default=0)

@@ -43,7 +43,7 @@ class _Kept(io.FileIO):
 
 
 class StandardStreams:
-    """Memory files behind descriptors 0 and 1; 2 is restored if a program closes it.
+    """Memory files behind descriptors 0 and 1; descriptor 2 is restored if a program closes it.
 
     Parameters
     ----------

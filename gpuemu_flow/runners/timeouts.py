@@ -1,4 +1,4 @@
-"""A limit on timeouts in a row, after which a program is run on no further cases."""
+"""Run a program on no further cases after several timeouts in a row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_TIMEOUTS = 3
 
 
 def gives_up(outcomes: Sequence[Outcome]) -> bool:
-    """Tell whether so many of the last cases timed out that no further one should be run.
+    """Tell whether the last cases all timed out, so that no further case should be run.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def gives_up(outcomes: Sequence[Outcome]) -> bool:
 
 
 def not_run(index: int, seconds: float) -> Outcome:
-    """Return the outcome of a case that is not run because those before it timed out.
+    """Return the outcome of a case that is not run because earlier cases timed out.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""One call of a function of PyTorch with inputs that require gradients, and its backward pass."""
+"""Call a PyTorch function with inputs that require gradients, and run the backward pass."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TorchGradients:
         return leaf.clone() if changes else leaf
 
     def add_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Compute gradients of those parameters of a module that are wanted, too.
+        """Compute gradients also for the wanted parameters of a module.
 
         Parameters that the module froze during the call are left out.
         """

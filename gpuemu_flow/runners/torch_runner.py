@@ -41,7 +41,7 @@ class TorchHost(Protocol):
     device: CpuDevice
 
     def running(self, seed: int = 0, run: int = 0) -> AbstractContextManager[None]:
-        """Make host code and its imports see a GPU while inside."""
+        """Make host code and its imports see a GPU inside the context."""
 
     def failures(self) -> list[Failure]:
         """Return the failures that were found in the latest `running`."""
@@ -79,7 +79,7 @@ class PlainTorch:
             yield
 
     def failures(self) -> list[Failure]:
-        """Return nothing: no kernel is watched."""
+        """Return nothing, since no kernel is watched."""
         return []
 
 

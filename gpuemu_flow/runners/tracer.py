@@ -35,7 +35,7 @@ _UNREADABLE = b"uthe files of a process that the program started with other righ
 
 
 class Tracer:
-    """Serves the notices of one descriptor.
+    """Answers the notices of system calls that arrive at one descriptor.
 
     Parameters
     ----------

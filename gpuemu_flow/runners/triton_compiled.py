@@ -1,4 +1,4 @@
-"""The compiled kernel that a launch returns to host code: a stand-in."""
+"""A stand-in for the compiled kernel that a launch returns to host code."""
 
 from __future__ import annotations
 

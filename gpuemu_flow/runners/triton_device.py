@@ -31,7 +31,7 @@ _MISSING = object()
 
 @contextmanager
 def patched(patches: list[Patch]) -> Iterator[None]:
-    """Replace attributes while inside; remove those that did not exist before."""
+    """Replace attributes inside the context; at its end, restore or remove them."""
     before = [(owner, name, vars(owner).get(name, _MISSING)) for owner, name, _ in patches]
     try:
         for owner, name, value in patches:

@@ -84,12 +84,13 @@ class CompiledTriton:
 
     @contextmanager
     def running(self, _seed: int = 0, run: int = 0) -> Iterator[None]:
-        """Make host code and its imports see a GPU while inside, and emulate launches.
+        """Inside the context, make host code and its imports see a GPU, and emulate launches.
 
         Parameters
         ----------
         run : int
-            1 gives new memory other values, so that unwritten memory differs from run 0.
+            Number of the run. Run 1 fills new memory with other values than run 0, so that
+            unwritten elements differ.
         """
         self._found, self._addressed, self.printed = [], False, ""
         self.device.made_uninitialised, self.device.run = False, run

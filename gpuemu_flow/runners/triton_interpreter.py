@@ -107,14 +107,15 @@ class Interpreter:
 
     @contextmanager
     def running(self, seed: int = 0, run: int = 0) -> Iterator[None]:
-        """Make host code and its imports see a GPU while inside, and interpret kernels.
+        """Inside the context, make host code and its imports see a GPU, and interpret kernels.
 
         Parameters
         ----------
         seed : int
             Decides the order in which the programs of a grid run.
         run : int
-            1 gives new memory other values, so that unwritten memory differs from run 0.
+            Number of the run. Run 1 fills new memory with other values than run 0, so that
+            unwritten elements differ.
         """
         self.memory.forget()
         self._alive.clear()

@@ -233,7 +233,7 @@ class Provenance:
         )
 
     def _carry(self, name: str, sources: Sequence[Any], target: Any) -> bool:
-        """Copy the flags from a copy's source to its target; return False if no plain copy."""
+        """Copy the flags from a copy's source to its target; False if the copy is not plain."""
         source = sources[1] if name == "copy_" and len(sources) > 1 else sources[0]
         if name == "copy_" and len(sources) < 2:
             return False

@@ -124,7 +124,7 @@ class SharedInputs:
         Shared memory of the worker that was to run the case.
     slots : mapping of str to Slot
     again : callable
-        Makes the inputs anew, for another worker.
+        Makes the inputs again, for another worker.
     """
 
     arena: Arena

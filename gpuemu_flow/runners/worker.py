@@ -396,7 +396,7 @@ class _CallRecord:
 
 
 class _StagingError(Exception):
-    """Raised if the blob cannot be written, which is no fault of the program."""
+    """Raised if the blob cannot be written; the program is not to blame."""
 
 
 def _stage(fd: int, executed: Executed) -> tuple[str, int]:

@@ -44,9 +44,9 @@ def split(names: Iterable[str], seconds: Mapping[str, float], count: int) -> dic
     """Return the shard, from 1 to `count`, of each name.
 
     The result depends only on the arguments, so that all machines get the same split. Names are
-    assigned longest duration first, each to the shard with the smallest total. A name without a
-    known duration counts as the median. If no duration is known, the shard of a name depends only
-    on the name, so that adding a name moves no other name.
+    assigned in order of duration, the longest first, each to the shard with the smallest total. A
+    name without a known duration counts as the median. If no duration is known, the shard of a name
+    depends only on the name, so that adding a name moves no other name.
     """
     names = sorted(names)
     known = [seconds[name] for name in names if name in seconds]

@@ -32,7 +32,8 @@ def touched_since(workspace: SelectableWorkspace, ref: str) -> set[str]:
 
     Files that git ignores count as changed, since git does not record their content. If a program
     was never run in its present version, its inputs are unknown, so changed files that no task
-    names count as its inputs. If that commit has no readable configuration, all tasks are touched.
+    names count as its inputs. If the extracted commit has no readable configuration, all tasks are
+    touched.
 
     Raises
     ------
@@ -92,7 +93,7 @@ def _unknown_to_git(workspace: SelectableWorkspace, top: Path, change: Change) -
 
 
 def _ignored(workspace: SelectableWorkspace, top: Path) -> bool:
-    """Tell whether git ignores any file that may be an input, so neither cache nor bytecode."""
+    """Tell whether git ignores a file that may be an input: any except our cache and bytecode."""
     listed = _git(
         top, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"
     )

@@ -58,7 +58,7 @@ class FileWatch:
         return frozenset(f for f in all_folders if os.path.isdir(f))  # noqa: PTH112
 
     def refresh(self) -> None:
-        """Record the present state as known.
+        """Record the present state, with which `saved` compares later states.
 
         Call it before a run, so that nothing saved later is missed.
         """

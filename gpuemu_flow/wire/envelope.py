@@ -1,4 +1,4 @@
-"""Read and write messages: each is a flat JSON object, whose base64 texts are not parsed.
+"""Read and write messages: flat JSON objects, whose base64 texts bypass the JSON parser.
 
 Parsing megabytes of base64 as a JSON string takes many times as long as decoding it, and holds the
 interpreter's lock meanwhile. So every long ``"data"`` text is cut out first, and a short token,
@@ -142,7 +142,7 @@ def render(
     ----------
     message : mapping or Encoded
     as_json : callable
-        Converts a value that JSON does not have to JSON; may raise TypeError.
+        Converts other values to JSON values; may raise TypeError.
 
     Raises
     ------

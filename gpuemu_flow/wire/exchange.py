@@ -32,7 +32,7 @@ _NAME = re.compile(r"[0-9a-f]{32}")
 def exchange_folder(private: Path, stem: str) -> Path:
     """Return the folder of a daemon's exchange.
 
-    It is not in shared memory, since ops may write there.
+    The folder is not in shared memory, since ops may write to shared memory.
     """
     return private / f"{stem}.exchange"
 

@@ -105,7 +105,7 @@ class Ready:
     Attributes
     ----------
     ruleset : Ruleset or None
-        None where the system has no Landlock.
+        None if the system has no Landlock.
     folders : mapping of str to str
         Environment variables, and the folders for compiled code that frameworks take from them.
     """

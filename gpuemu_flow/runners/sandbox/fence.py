@@ -29,8 +29,8 @@ class Fence:
     hidden : tuple of str
         Absolute paths that the configuration hides from ops.
     apart : tuple of str
-        Globs, relative to the workspace, of files and folders of which each op may read only its
-        own.
+        Globs, relative to the workspace. Of the files and folders that match, each op may read only
+        its own.
     made : tuple of str
         Absolute paths of further files to treat like those of `apart`; they need not exist yet.
     """
@@ -55,7 +55,7 @@ class Fence:
 
     @cached_property
     def level(self) -> str:
-        """Return the level that ops run at on this system."""
+        """Return the level at which ops run on this system."""
         return level_for(self._mode)
 
     def key(self) -> dict[str, Json]:

@@ -1,4 +1,4 @@
-"""A filter of system calls (seccomp) that refuses those by which a program could break out.
+"""A filter of system calls (seccomp) that refuses calls by which a program could leave the sandbox.
 
 The filter's BPF instructions are written by hand. They check numbers only, since the memory behind
 a pointer cannot be trusted there.
@@ -103,9 +103,9 @@ def _on_argument(number: int, position: int, code: _Code) -> _Code:
 def program(processor: str) -> bytes:
     """Return the filter program for a processor.
 
-    All sockets but connected pairs are refused: a service that listens on a named Unix socket may
-    start programs on request, outside of the sandbox. Pairs for datagrams are refused, too, since
-    their sockets can send datagrams to any name.
+    All sockets except connected pairs are refused: a service that listens on a named Unix socket
+    may start programs on request, outside of the sandbox. Pairs for datagrams are refused, too,
+    since their sockets can send datagrams to any name.
     """
     machine = _MACHINES[processor]
     allow = (_RETURN, 0, 0, _ALLOW)

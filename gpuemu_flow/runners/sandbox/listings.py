@@ -139,7 +139,7 @@ def _stamp(folder: str) -> _Stamp:
 
 
 def _moved_up(fd: int) -> int:
-    """Move a descriptor to a number above those that others get."""
+    """Move a descriptor to a high number, which no newly opened file gets."""
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LOW)
     finally:

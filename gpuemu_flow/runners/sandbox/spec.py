@@ -1,4 +1,4 @@
-"""The sandbox of a worker, as plain data that travels to the process that enforces it."""
+"""The sandbox of a worker, as plain data that is sent to the process that enforces it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Sandbox:
     writable : tuple of str
         Absolute paths that may be written, besides a scratch folder.
     required : bool
-        True if nothing may run when the level lacks a part.
+        True if nothing may run in a sandbox that lacks a part.
     strict : bool
         True if the op's processes get namespaces and an empty home folder; see `bubblewrap`.
     closed : bool
