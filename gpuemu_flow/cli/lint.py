@@ -65,7 +65,7 @@ def split_words(words: Iterable[str]) -> tuple[list[Path], list[str]]:
 def lint_report(
     files: list[Path], names: tuple[str, ...], output_format: str, *, listing: bool = False
 ) -> RunReport:
-    """Lint files, or without any, the workspace's kernels; `listing` adds machine instructions."""
+    """Lint files, or else the workspace's kernels; `listing` adds machine instructions."""
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting import linting  # noqa: PLC0415

@@ -133,7 +133,7 @@ class LineListener(PlainListener):
             self._say(event.task, 0, 0)
 
     def on_progress(self, progress: Progress) -> None:
-        """Print the number of cases done of a task."""
+        """Print the number of finished cases of a task."""
         with self._lock:
             if time.monotonic() - self._last >= self._SHORTEST_PAUSE_S:
                 self._say(progress.task, progress.done, progress.total)

@@ -1,4 +1,4 @@
-"""Set the kind of functions that have none to the framework that the configuration names."""
+"""Choose the kind of functions without one: the framework that the configuration names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Table = Mapping[str, Json]
 
 @dataclass
 class FrameworkKinds:
-    """Sets the kind of a function that has none to a named framework that its file imports.
+    """Chooses the kind of functions without one: a named framework that their file imports.
 
     Attributes
     ----------

@@ -193,7 +193,7 @@ class Section(ValueType):
         out.add("config-unknown-key", where, f"unknown key {name!r}", hint, warning=not counts)
 
     def _holder_of(self, written: str) -> Key | None:
-        """Return the key of this table whose value is a table with such a key; None without one."""
+        """Return the key whose value is a table with a key of this name; None if there is none."""
         return next((key for key in self.keys if _has_key(key.type, written)), None)
 
     def joined(self, key: Key, first: Json, second: Json, path: KeyPath, out: Reporter) -> Json:

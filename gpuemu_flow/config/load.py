@@ -74,7 +74,7 @@ def load_config(
     changes : ConfigChanges
         Changes that the command line makes.
     copied : bool
-        True if the files are a copy of a workspace's, which may lack some of them.
+        True for a copy of a workspace, which may lack some files.
 
     Raises
     ------
@@ -394,7 +394,7 @@ class _Assembly:
         return parser
 
     def reporters(self) -> dict[str, Reporter]:
-        """Return the reporters by the name under which their file is shown."""
+        """Map each file's name, as it is shown to the user, to the file's reporter."""
         return {source.out.file: source.out for source in (*self.sources, *self.included)}
 
     def files(self, consulted: set[Path]) -> tuple[ConfigFile, ...]:

@@ -281,7 +281,7 @@ class RuleParser:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Tell whether a glob of ``inputs`` matches a file that need not exist yet."""
+    """Tell whether a glob of ``inputs`` matches a path; the file need not exist yet."""
     return _match(PurePosixPath(pattern).parts, PurePosixPath(name).parts)
 
 

@@ -81,7 +81,7 @@ class Reporter:
         Maps the path of an op to the path of its template and the template's values for this op.
         Empty if there are no templates. See `foreach`.
     elsewhere : mapping
-        The tables that each key belongs to, by the key's name, for keys that decide verdicts.
+        Maps the name of each key that decides verdicts to the tables that it belongs to.
     """
 
     file: str

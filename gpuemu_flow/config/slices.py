@@ -82,7 +82,7 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
 
 
 def gradients_of(op: OpConfig) -> dict[str, Json]:
-    """Describe the gradients of an op to its programs."""
+    """Return the settings of an op's gradients, in the form that its programs receive."""
     apart = [contract.name for contract in op.outputs if not contract.in_place]
     return {"inputs": list(op.gradients), "apart": apart, "masks": masks_of(op)}
 

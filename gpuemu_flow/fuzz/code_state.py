@@ -42,7 +42,7 @@ def has_changed(
 ) -> bool:
     """Tell whether code or configuration may have changed since a failure was recorded.
 
-    Only then does a failure that no longer occurs count as fixed.
+    If nothing has changed, a failure that no longer occurs does not count as fixed.
 
     Parameters
     ----------

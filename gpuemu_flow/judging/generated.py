@@ -65,7 +65,7 @@ def with_generated(
 
 
 def fit_together(cases: Sequence[Case]) -> bool:
-    """Tell whether all inputs could be made, and their returned values fit one message."""
+    """Tell whether all inputs could be made, and all returned values fit into one message."""
     given = [spec.given for case in cases for spec in case.inputs if spec.given is not None]
     return not any(map(case_fault, cases)) and sum(len(g.data) for g in given) <= MOST_ANSWERED
 

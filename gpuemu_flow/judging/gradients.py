@@ -29,7 +29,7 @@ def gradients_in(outputs: Arrays) -> frozenset[str]:
 
 
 def as_submitted(actual: Arrays, expected: Arrays) -> Arrays:
-    """Return the expected outputs without gradients that a client did not submit."""
+    """Return the expected outputs, except the gradients that a client did not submit."""
     missing = gradients_in(expected) - actual.keys()
     return {n: a for n, a in expected.items() if n not in missing} if missing else expected
 
@@ -67,8 +67,8 @@ def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckR
 def with_parameters(actual: Arrays, expected: Arrays, dtypes: Mapping[str, list[str]]) -> Arrays:
     """Return an op's outputs with a gradient for each parameter of the reference, and no others.
 
-    A parameter that the op lacks, or that it froze, gets a gradient of zeros, as no gradient
-    counts as 0 in PyTorch.
+    A parameter that the op lacks or froze gets a gradient of zeros, since a missing gradient counts
+    as 0 in PyTorch.
     """
     kept = {n: a for n, a in actual.items() if n in expected or not is_of_parameter(n)}
     missing = {

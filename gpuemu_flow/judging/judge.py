@@ -181,7 +181,7 @@ class Judge:
         """Return the verdict on one case's outputs; make its inputs if they are not given.
 
         If an output of a variant (`numerics.variants`) gets another verdict, the case is
-        inconclusive. If it is the variant with gradients, the worse verdict counts.
+        inconclusive. For the variant with gradients, the worse verdict counts instead.
 
         If a case does not pass, `explain` notes what wrong elements have in common, and evaluates
         the reference again: if its outputs differ, the verdict is ``error``. This takes longer than

@@ -52,7 +52,7 @@ class CacheFacts:
     limit : int
         Maximum size of the workspace's own blobs, in bytes; 0 for no limit.
     remote, mode : str
-        URL of the shared cache, empty for none, and ``read`` or ``write``.
+        `remote` is the URL of the shared cache, empty for none. `mode` is ``read`` or ``write``.
     signed : bool
         True if entries of the shared cache must have a signature.
     answers : str

@@ -62,9 +62,9 @@ class ReportRequest:
     confirm : bool
         True to run new cases that confirm the causes of failures.
     since : str
-        Only tasks that changed since this commit; empty for all tasks.
+        A commit, to select only tasks that changed since then; empty for all tasks.
     shard : Shard or None
-        Only the tasks of this shard.
+        A shard, to select only its tasks; None for all tasks.
     elsewhere : Elsewhere or None
         Machines that run the tasks instead of this one.
     """

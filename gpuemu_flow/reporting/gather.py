@@ -96,7 +96,7 @@ def _state(spec: TaskSpec, status: str) -> TaskState:
 
 
 def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
-    """List the cases of a report's ops, in its order.
+    """List the cases of a report's ops, in the order of the report.
 
     Of the cases that clients submitted, only failing ones are listed.
     """

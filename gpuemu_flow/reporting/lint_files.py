@@ -66,7 +66,7 @@ def lint_files(
 ) -> RunReport:
     """Lint PTX and cubin files; files that differ only in the suffix belong to the same kernel.
 
-    If a PTX file has no cubin, it is assembled with ptxas, if that is found, to get exact figures.
+    A PTX file without a cubin is assembled with ptxas, if available, to get exact figures.
     Measurements are cached in the workspace's cache, or else in the user's.
 
     Parameters

@@ -137,7 +137,7 @@ def _outdated(result: OpResult) -> OpResult:
 
 
 def _recent(workspace: Workspace, run: RunReport, hours: float) -> RunReport:
-    """Keep results that were checked or confirmed in the last hours; mark others as skipped."""
+    """Keep results that were checked or confirmed in the last `hours`; mark others as skipped."""
     begin = time.time() - hours * 3600
     seen = {(p.op, p.dtype) for p in history.read(workspace.cache) if p.time >= begin}
     for spec in workspace.graph.tasks.values():

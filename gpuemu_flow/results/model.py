@@ -112,8 +112,8 @@ class OpResult:
     passing : tuple of Case
         Passing cases to compare failures with in the search for a cause.
     absence : Absence
-        Category of the reason why there is no verdict, if more is known than that the op was
-        skipped.
+        Category of the reason why there is no verdict; `Absence.NONE` to derive it from the
+        verdict.
     loose : tuple of str
         Outputs whose explicit tolerance is so large that zeros would pass in every case.
     constant : tuple of (str, float)

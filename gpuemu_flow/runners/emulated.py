@@ -153,7 +153,7 @@ class EmulatedRunner:
         return self._found
 
     def _run(self, inputs: Inputs) -> dict[str, np.ndarray]:
-        """Return the kernels' outputs, and those of each variant that gives different ones."""
+        """Return the kernels' outputs, and all outputs of variants that differ from them."""
         buffers = self._compute(inputs, self._kernels, self._described.checks)
         names = [made.name for made in self._described.outputs]
         outputs = {name: buffers[name].data for name in names}

@@ -6,7 +6,7 @@ _of_call = "float32"
 
 
 def begin_call(dtype: str) -> None:
-    """Record the float dtype of the next call, which its inputs need not show."""
+    """Record the float dtype of the next call, since its inputs may not show it."""
     global _of_call  # noqa: PLW0603 - one call at a time runs in a process
     _of_call = dtype
 

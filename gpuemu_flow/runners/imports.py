@@ -73,7 +73,7 @@ _usual_code = machinery.SourceFileLoader.get_code
 
 
 def _code_from_source(loader: Any, fullname: str) -> types.CodeType | None:
-    """Compile a module from its source, whichever finder found it, unless it is installed."""
+    """Compile a module that is not installed from its source, whichever finder found it."""
     path = loader.get_filename(fullname)
     absolute = os.path.abspath(path)  # noqa: PTH100 - hot
     if is_installed(absolute) or _is_below(absolute, _PACKAGE):
@@ -160,7 +160,7 @@ def load_module(program: Program) -> types.ModuleType:
 
 
 def load_function(program: Program) -> Callable[..., Any]:
-    """Return a program's callable; if `loads` is set, call a loader with that file to make it.
+    """Return a program's callable; if `loads` is set, a loader makes it from that file.
 
     Raises
     ------

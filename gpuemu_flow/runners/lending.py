@@ -114,7 +114,7 @@ class ScriptCall:
         return unread
 
     def deny(self) -> None:
-        """Record a read by other means, after which no objects are passed."""
+        """Record that the script reads by other means; no objects are passed to it any more."""
         self.denied = self.denied or self.lent
 
 

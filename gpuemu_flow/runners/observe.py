@@ -339,7 +339,7 @@ class Observer:
 
 
 def _is_of(known: str | bytes, target: str) -> bool:
-    """Return True for a record about a path or one below it."""
+    """Tell whether a record is about a path, or about a path below it."""
     path = known if isinstance(known, str) else os.fsdecode(known[1:])
     return path == target or path.startswith(f"{target}/")
 

@@ -88,8 +88,8 @@ def _forbidden(
 ) -> tuple[str, ...]:
     """Return the reference's own files and the cache folder.
 
-    Files that also contain the op and packages with the op are left out. So is everything outside
-    of the workspace, such as an interpreter that runs the reference.
+    A file or package that contains the op, too, is left out. So is everything outside of the
+    workspace, such as an interpreter that runs the reference.
     """
     own = set(map(_real, op_files))
     found = [

@@ -1,4 +1,4 @@
-"""Query files for our own use, without the observer attributing it to the program."""
+"""Query files for our own use; the observer does not count these queries as the program's."""
 
 from __future__ import annotations
 

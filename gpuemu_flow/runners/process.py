@@ -112,7 +112,7 @@ class WorkerProcess:
                 self.report]  # fmt: skip
 
     def handed_over(self) -> None:
-        """Close this process's copies of the peers' ends, so that the end of a peer is noticed."""
+        """Close this process's copies of the peers' descriptors, to notice when a peer ends."""
         self._child_end.close()
         self._server_end.close()
 

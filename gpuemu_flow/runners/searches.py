@@ -21,7 +21,7 @@ class Searches:
         self._asked: list[Search] = []
 
     def install(self) -> None:
-        """Register for every import from now on."""
+        """Record the search of every import from now on."""
         sys.meta_path.insert(0, self)
 
     def remove(self) -> None:

@@ -52,9 +52,9 @@ class Supervisor:
     other cases before is repeated in a new process, to find out whether an earlier case is to
     blame. Once a process was lost, every later case gets a separate process.
 
-    Not repeated are timeouts, launches that the emulator has refused before with the same message,
-    and exceptions that `ENOUGH_ALIKE` cases raised at the same line, each as the first case of its
-    process.
+    Some failures are not repeated: timeouts, launches that the emulator has refused before with the
+    same message, and exceptions that `ENOUGH_ALIKE` cases raised at the same line, each as the
+    first case of its process.
 
     A case whose process got SIGKILL is tried again, since the system may have killed it because
     other processes used the memory. It is not tried again if an earlier case was killed both times.
@@ -136,7 +136,7 @@ class Supervisor:
     def finish(self, work: Work) -> Attempt:
         """Return the final attempt at one case.
 
-        When the program cannot be loaded, that attempt is returned for all later cases too.
+        If the program cannot be loaded, the failed attempt is returned for all later cases, too.
         """
         if self._unloadable is not None:
             return self._unloadable

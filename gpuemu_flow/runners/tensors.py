@@ -36,7 +36,7 @@ def _fail(slug: str, message: str, hint: str = "") -> OpError:
 
 
 def _from_torch(value: Any) -> Any:
-    """Convert a torch tensor to numpy, bfloat16 and float8 by their bits.
+    """Convert a torch tensor to numpy; for bfloat16 and float8, reinterpret the bits.
 
     A lazy negation or conjugation is carried out first, since the stored bits do not show it.
     """

@@ -42,7 +42,7 @@ class Language:
         return self
 
     def restore(self) -> None:
-        """End the launch."""
+        """Undo all patches of the launch."""
         for scope in reversed(self._scopes):
             if scope is not None:  # older interpreters restore nothing
                 scope.restore()

@@ -99,7 +99,7 @@ def _runner(program: Program, streams: StandardStreams) -> Runner:
 
 
 def _foreign_command(program: Program, function: str) -> list[str]:
-    """Build the command that runs a program in another interpreter, maybe without this package."""
+    """Build the command that runs a program in another interpreter, which may lack this package."""
     inherited = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (program.root, inherited)))
     if not function:

@@ -146,10 +146,10 @@ _OF_MACHINE = frozenset(("python", "sandbox", "tools", "unusable", "triton_versi
 def code_digests(graph: Graph, files: FileTable, top: Path) -> dict[str, str]:
     """Return for each op, kernel and rule a digest of the code that is known before a run.
 
-    The digest covers the sources and parameters of its programs and of everything that it needs,
-    such as rules and kernels, including the files that globs of the configuration match. It is
-    equal on all machines with the same commit: outputs of rules and files outside of the repository
-    are left out.
+    A digest covers the sources and parameters of the item's programs, and of everything that the
+    item needs, such as rules and kernels, including files that globs of the configuration match. It
+    is equal on all machines with the same commit: outputs of rules and files outside of the
+    repository are left out.
 
     Parameters
     ----------

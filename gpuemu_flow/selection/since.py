@@ -59,7 +59,7 @@ def touched_since(workspace: SelectableWorkspace, ref: str) -> set[str]:
 
 
 def _unobserved(workspace: SelectableWorkspace) -> tuple[set[str], set[str]]:
-    """Return the tasks whose programs were never run, and those that ran in another version."""
+    """Return the tasks whose programs were never run, or have changed since they ran."""
     states = workspace.states()
     never_run, as_another = set[str](), set[str]()
     for name, spec in workspace.graph.tasks.items():

@@ -69,7 +69,7 @@ class Change:
         ----------
         observed : ObservedSets
         path_of : callable
-            Returns the absolute path of a member of a set.
+            Returns the absolute path of an observed input, given its name in the set.
         """
         if not self.written:
             return set()

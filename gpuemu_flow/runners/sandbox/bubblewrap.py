@@ -43,7 +43,7 @@ _REASON_CHARACTERS = 200
 
 @cache
 def program() -> str:
-    """Return the path of bubblewrap; empty if it is missing or can be changed by users but root."""
+    """Return bubblewrap's path; empty if it is missing, or if others than root can change it."""
     for folder in _FOLDERS:
         path = f"{folder}/{_NAME}"
         try:
@@ -187,8 +187,8 @@ def _depth(mount: tuple[str, tuple[str, ...]]) -> tuple[int, str]:
 def _emptied(root: str) -> list[str]:
     """Return the folders that are replaced by empty ones.
 
-    The workspace and the interpreter's folders are kept. So is a home folder that belongs to
-    another user, since that of some system users is ``/`` or ``/usr/sbin``.
+    The workspace and the interpreter's folders are kept. Other users' home folders are kept, too,
+    since some system users have ``/`` or ``/usr/sbin`` as home folder.
     """
     homes = [path for path in (os.environ.get("HOME", ""), own_home()) if _is_own(path)]
     found = {os.path.realpath(p) for p in (*_EMPTIED, *homes, tempfile.gettempdir())}

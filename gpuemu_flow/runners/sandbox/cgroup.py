@@ -143,7 +143,7 @@ def open_group(memory_limit: int | None) -> ControlGroup:
 
 
 def _clear(around: Path, own: int = 0) -> None:
-    """Remove groups that ended processes made, such as killed runs, or that `own` made.
+    """Remove groups whose maker has ended, such as a killed run, and groups of process `own`.
 
     A group that holds processes is never removed: the system refuses it.
     """

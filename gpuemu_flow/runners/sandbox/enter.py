@@ -60,7 +60,7 @@ class SandboxError(Exception):
 
 
 def make_scratch(folder: str = "") -> str:
-    """Make a worker's folder in `folder`; if that is empty, make the folder of all workers."""
+    """Make a worker's folder inside `folder`, or the folder of all workers if `folder` is ''."""
     made = tempfile.mkdtemp(dir=folder) if folder else tempfile.mkdtemp(prefix=SCRATCH)
     return os.path.realpath(made)
 
@@ -107,7 +107,8 @@ class Ready:
     ruleset : Ruleset or None
         None if the system has no Landlock.
     folders : mapping of str to str
-        Environment variables, and the folders for compiled code that frameworks take from them.
+        Maps the environment variables from which frameworks take the folder for compiled code to
+        these folders.
     """
 
     ruleset: landlock.Ruleset | None

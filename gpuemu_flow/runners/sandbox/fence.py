@@ -75,7 +75,7 @@ class Fence:
 
     @cached_property
     def _set_apart(self) -> tuple[str, ...]:
-        """Return the real paths of the files and folders that `apart` and `made` stand for."""
+        """Return the real paths of the files and folders that match `apart` or are in `made`."""
         found = {os.path.realpath(path) for path in self._made}
         found |= {
             os.path.realpath(path)
@@ -113,7 +113,7 @@ class Fence:
         path : str
             The op's own file, which may be in the cache.
         emulated : bool
-            The op is a compiled kernel, which our emulator runs.
+            True if the op is a compiled kernel, which our emulator runs.
         own : iterable of str
             Absolute paths of the op's own files, which it may read even where `apart` applies.
         """

@@ -54,7 +54,7 @@ class Ruleset:
     libc : object
         See `syscalls.library`.
     known : int
-        The version of Landlock whose rights are handled.
+        A version of Landlock. All rights that it knows are restricted.
     """
 
     def __init__(self, libc: Any, known: int) -> None:
