@@ -22,7 +22,7 @@ PACKAGES = {
     "triton": "triton",
 }
 _KINDS = {"pytorch": "torch", "jax": "jax", "numpy": "numpy", "triton": "triton"}
-"""TensorFlow has no kind: its functions take numpy arrays as they are."""
+"""Kinds of functions by framework. TensorFlow has none, since its functions take numpy arrays."""
 _JAX = "jax"
 _LARGEST = 4 << 20
 Table = Mapping[str, Json]

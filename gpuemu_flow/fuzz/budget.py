@@ -58,5 +58,5 @@ class Budget:
         return over
 
     def took(self, seconds: float) -> None:
-        """Record the duration of a case."""
+        """Record the duration of a case; the fastest case decides how many more may be run."""
         self._fastest = min(self._fastest, seconds)

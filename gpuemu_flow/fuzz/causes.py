@@ -72,7 +72,7 @@ class _Workers:
             self._own.close()
 
     def pool(self) -> Pool:
-        """Return the workers."""
+        """Return the workers, which are made on first use."""
         from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR  # noqa: PLC0415
         from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
 

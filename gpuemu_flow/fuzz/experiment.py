@@ -43,8 +43,9 @@ FEWEST = 6
 
 MOST_SEEN = 3
 MOST_CHANCE = 0.01
-"""Maximum probability of chance for a confirmed condition: over all cases, corrected for the number
-of conditions, and over the new cases, corrected for the number of conditions that were tested."""
+"""Maximum probability that a confirmed condition is due to chance. It is computed over all cases,
+corrected for the number of conditions, and over the new cases, corrected for the number of tested
+conditions."""
 
 INSIDE_FAILED = 0.85
 RELATED = 0.9
@@ -59,7 +60,7 @@ QUADRANT = 2
 """Number of new cases that each part of a condition needs without the other part."""
 
 MOST_STRATEGIES = 3
-"""Maximum number of strategies in a cause; more are no cause, but only where a bug is visible."""
+"""Maximum number of strategies in a cause; a longer list only names those that reveal the bug."""
 
 MOST_FILLED = 1 << 16
 CHALLENGED = 2

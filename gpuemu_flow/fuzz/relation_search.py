@@ -42,7 +42,7 @@ ENOUGH = 6
 """Number of new failing cases that a relation has to explain."""
 
 LEAST, MOST = 12, 1 << 15
-"""Minimum and maximum number of elements of such a case's inputs together."""
+"""Minimum and maximum number of elements, over all inputs, of a case that can reveal relations."""
 
 PREFERRED = (
     "factor", "wrapped", "transposed", "reshaped", "reversed", "offset", "power", "row-term",

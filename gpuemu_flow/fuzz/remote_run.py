@@ -28,8 +28,8 @@ TARGET_SECONDS = 0.5
 worker is lost."""
 FIRST_BATCH, MOST_BATCH = 8, 256
 AHEAD = 4
-"""Number of cases that may be judged before an earlier case, in multiples of the cases under
-way."""
+"""Number of cases that may be finished while an earlier case is not, in multiples of the cases
+under way."""
 _NAMED = 3
 
 Told = tuple[int, Judged, EvaluatedCase | None]

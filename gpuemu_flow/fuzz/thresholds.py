@@ -20,7 +20,7 @@ SIZES = 2
 """Number of sizes that have to agree before a multiple is halved."""
 
 REACH = 12
-"""Number of multiples around a known size among which one that can be run is looked for."""
+"""Number of multiples around a known size that are tried until one of them can be run."""
 
 TILE = 8
 

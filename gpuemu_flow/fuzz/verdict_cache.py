@@ -18,7 +18,7 @@ from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 VERSION = 3
 FULLY_CHECKED_FIRST, FULLY_CHECKED_EVERY = 8, 32
 FEWEST_WRITTEN, MOST_WRITTEN = 50, 1000
-"""Verdicts per transaction of the action cache."""
+"""Minimum and maximum number of verdicts per transaction of the action cache."""
 
 WRITE_SECONDS = 0.25
 """Minimum time in seconds between transactions with fewer than `MOST_WRITTEN` verdicts."""
@@ -123,7 +123,7 @@ class VerdictCache:
             )
 
     def _is_due(self, *, force: bool) -> bool:
-        """Tell whether it is time for a transaction."""
+        """Tell whether enough verdicts wait, or have waited long enough, to be written."""
         count = len(self._unwritten)
         if force or count >= MOST_WRITTEN:
             return count > 0

@@ -94,7 +94,7 @@ class Criteria:
     contracts: CaseContracts
 
     def bound(self, name: str, dtype: str) -> Tolerance | Bound:
-        """Return the bound of one output."""
+        """Return the tolerance of one output, or its bound under the ``auto`` tolerance."""
         own = self.contracts.tolerances.get(name)
         if own is not None:
             return own
@@ -231,7 +231,7 @@ class Judge:
     def _check_own(
         self, case: Case, actual: Arrays, expected: Arrays, inputs: Arrays, *, explain: bool
     ) -> CheckResult:
-        """Judge one set of outputs."""
+        """Judge outputs without their variants."""
         criteria = self.criteria(case, expected, inputs, actual)
         seen = None
         given = actual, expected

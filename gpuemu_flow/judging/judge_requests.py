@@ -58,7 +58,7 @@ class Setup:
 
 @dataclass
 class _Current:
-    """Requests and replies of the judge's service."""
+    """The cases for which the judge's service was last prepared, and the op's memory."""
 
     peer: Arena | None = None
     about: PreparedBatch | None = None

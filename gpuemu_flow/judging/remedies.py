@@ -20,7 +20,7 @@ FAR = 1e18
 """Magnitude beyond which a product of two inputs is near the limit of float32."""
 
 DRAWING_FAR = ("extremes", "special", "large")
-"""Strategies that draw such large values; inputs of a request are not drawn."""
+"""Strategies that draw values beyond `FAR`; inputs of a request are not drawn."""
 
 
 def wider_precisions(precision: str, result: CheckResult, case: Case) -> list[str]:

@@ -118,7 +118,7 @@ class ConfigServer(LanguageServer):
             self.refresh(document)
 
     async def outlined(self, document: Document) -> Outline:
-        """Return the document's outline."""
+        """Return the document's outline; parse the text on first use."""
         if document.outline is None:
             document.outline = await self.in_thread(lambda: outline(document.text))
         return document.outline

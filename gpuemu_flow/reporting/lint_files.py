@@ -53,7 +53,7 @@ class _Pair:
 
     @property
     def name(self) -> str:
-        """Return one name for both files."""
+        """Return the path that stands for both files: that of the PTX file, if there is one."""
         return str(self.ptx or self.cubin)
 
 

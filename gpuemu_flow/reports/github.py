@@ -11,7 +11,7 @@ from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import Verdict
 
 MAX_ANNOTATIONS = 10
-"""GitHub shows no more per step."""
+"""Maximum number of annotations; GitHub shows no more per step."""
 MAX_SUMMARY_BYTES = 1 << 20
 _MAX_MESSAGE = 600
 

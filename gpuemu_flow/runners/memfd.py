@@ -68,7 +68,7 @@ def tail(fd: int) -> str:
 
 
 def as_text(data: bytes) -> str:
-    """Decode output of a program."""
+    """Decode a program's output; replace invalid bytes, and drop zero bytes."""
     return data.decode("utf-8", "replace").replace("\0", "").strip()
 
 

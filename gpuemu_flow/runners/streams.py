@@ -36,7 +36,7 @@ class _Kept(io.FileIO):
     end = b""
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write as a file does."""
+        """Write to the descriptor, and keep the last bytes."""
         view = memoryview(data)
         self.end = (self.end + view[-memfd.TAIL :])[-memfd.TAIL :]
         return super().write(data)

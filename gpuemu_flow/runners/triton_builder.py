@@ -28,7 +28,7 @@ class Language:
         self._seen: set[frozenset[int]] = set()
 
     def begin(self) -> None:
-        """Begin a launch."""
+        """Begin a launch, in which nothing is patched yet."""
         self._scopes, self._seen = [], set()
 
     def patch(self, function: Any) -> Language:

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 MULTIPROCESSORS = 4
-"""A small number, so that each program of a persistent kernel processes several tiles."""
+"""Reported number of multiprocessors: small, so that each program of a persistent kernel processes
+several tiles."""
 CAPABILITY = (9, 0)
 SHARED_BYTES = 227 << 10
 _SHARED = {75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10}

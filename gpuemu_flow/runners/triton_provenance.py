@@ -89,7 +89,7 @@ class Provenance:
     _quiet: int = 0
 
     def begin(self) -> None:
-        """Begin a new call of the host function."""
+        """Begin a new call of the host function; forget the last one."""
         for known in (self._memories, self._touched, self._wrote, self._called):
             known.clear()
 

@@ -29,8 +29,8 @@ _FLOATS: dict[str, tuple[int, int]] = {
 """Words that fill new memory in the first and in the second run."""
 _BYTES = (0xA5, 0x96)
 _SURE_BYTES = 4
-"""Minimum size of a word in bytes for which, without a second run, its value shows that it was
-never written."""
+"""Minimum size in bytes of an element whose fill value alone, without a second run, shows that it
+was never written."""
 Outputs = Mapping[str, np.ndarray]
 
 

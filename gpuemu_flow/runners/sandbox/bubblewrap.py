@@ -30,7 +30,8 @@ _NAMESPACES = ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts
 _KEPT_CAPABILITIES = ("CAP_DAC_OVERRIDE", "CAP_FOWNER")
 _EMPTIED = ("/home", "/root", "/tmp", "/var/tmp", "/run")  # noqa: S108 - none of it is used
 _DEVICES = "/dev"
-"""Replaced as a whole, although a workspace or an interpreter may be in its shared memory."""
+"""A folder that is replaced as a whole, although a workspace or an interpreter may be in its shared
+memory."""
 _TMPFS = "--tmpfs"
 _SYSTEMS = ("/run/current-system", "/run/opengl-driver")
 """Programs and drivers of a system (NixOS) that are in an emptied folder."""

@@ -22,7 +22,7 @@ PROCESSORS = ("nvidia", "dri", "kfd", "dxg", "accel")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - semaphores and shared arrays lie there
 _MOST_LOOKED = 200_000
 _OF_TRUSTED = (SCRATCH, "torchinductor_", "gpuemu-flow-")
-"""Prefixes of names in the folder of temporary files."""
+"""Prefixes of folders, in the folder of temporary files, that an op must not see."""
 
 
 @dataclass(frozen=True)
