@@ -40,8 +40,9 @@ def watch(
 ) -> None:
     """Validate what changed, now and whenever an input is saved; Ctrl-C ends it.
 
-    After each save, the results that ran again are shown, and those that still fail. Errors of the
-    configuration are shown, too, and watching continues. Exit code 0; 130 if a run was interrupted.
+    After each save, the results that ran again are shown, and results that still fail. Errors of
+    the configuration are shown, too, and watching continues. Exit code 0; 130 if a run was
+    interrupted.
     """
     from gpuemu_flow.engine.session import RunOptions  # noqa: PLC0415
 
@@ -196,7 +197,7 @@ class WatchState:
         return report
 
     def show(self, report: RunReport, *, first: bool) -> None:
-        """Print the results that ran again or changed, and those that still fail."""
+        """Print the results that ran again or changed, and results that still fail."""
         from gpuemu_flow.reports import text  # noqa: PLC0415
 
         quiet = (Verdict.PASSED,) if first else (Verdict.PASSED, Verdict.SKIPPED)

@@ -56,7 +56,7 @@ def _last(name: str, names: dict[str, str]) -> str:
 
 
 def _other_names(path: str) -> dict[str, str]:
-    """Map the top-level names in a file that are aliases to the functions that they name."""
+    """Map each top-level alias of a function in a file to the function's name."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - a resolved path
             tree = parse_python(file.read(_LARGEST_FILE), path)

@@ -99,7 +99,7 @@ def groups_of(op: OpConfig) -> dict[str, Json]:
 
 
 def _reference_dtype(op: OpConfig, dtype: str | None) -> str | None:
-    """Return the dtype requested from the reference; None means float64 if it supports it.
+    """Return the dtype to request from the reference; None means float64, if supported.
 
     The tolerances of the documented table suppose a reference that computes in the op's own dtype.
     If outputs were compared with a more precise reference, correct ones would fail.

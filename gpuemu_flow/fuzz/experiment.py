@@ -36,10 +36,10 @@ POOL = 48
 """Number of new cases that are drawn for each case that is run."""
 
 EXPLORED = 0.35
-"""Share of the budget for distinguishing conditions; the rest is for confirming one of them."""
+"""Share of the budget for distinguishing conditions; the rest is for confirming one condition."""
 
 FEWEST = 6
-"""Minimum number of new cases that meet a condition, and of those that do not, to confirm it."""
+"""Minimum number of new cases inside of a condition, and outside of it, to confirm it."""
 
 MOST_SEEN = 3
 MOST_CHANCE = 0.01

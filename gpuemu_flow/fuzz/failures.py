@@ -334,9 +334,9 @@ def reproduce(
 ) -> list[Reproduction]:
     """Run recorded failures again, on their exact inputs, in each setting in which they may occur.
 
-    Each result is that of the simplest setting in which everything that was recorded occurs, or
-    else of the simplest setting in which the op fails at all. The result's notes describe this
-    setting if repeated runs confirm it.
+    Each result comes from the simplest setting in which everything recorded occurs, or else from
+    the simplest setting in which the op fails at all. The result's notes describe this setting if
+    repeated runs confirm it.
     """
     workspace.cache.create()
     with Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:

@@ -84,7 +84,7 @@ def _exchanged(
     given: NDArray[Any],
     seed: int,
 ) -> Iterator[tuple[bool, NDArray[Any]]]:
-    """Yield an input without marked elements, and with one of them.
+    """Yield an input without marked elements, and with one marked element.
 
     Marked elements are replaced by other elements of the same input, so that bounds that are not
     known here are kept.
@@ -120,7 +120,7 @@ def _laid_out(flat: NDArray[Any], given: NDArray[Any]) -> NDArray[Any]:
 
 
 def _others_need(spec: InputSpec, case: Case) -> bool:
-    """Tell whether another input's values depend on those of this one."""
+    """Tell whether the values of another input depend on the values of this input."""
     rules = [other.rule for other in case.inputs if other.rule is not None]
     return any(spec.name in (rule.of, rule.other) for rule in rules)
 

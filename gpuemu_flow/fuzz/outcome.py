@@ -30,7 +30,7 @@ class OpFuzzOutcome:
     Attributes
     ----------
     cases, cached : int
-        Numbers of judged cases, and of those whose verdicts came from the action cache.
+        Number of judged cases, and number of cases whose verdict came from the action cache.
     coverage : Coverage
         Coverage of these cases.
     worst_margin : float

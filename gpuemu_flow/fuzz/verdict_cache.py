@@ -95,7 +95,7 @@ class VerdictCache:
         )
 
     def put(self, which: int, key: list[Json], result: CheckResult) -> None:
-        """Cache a verdict, unless the case ended in an error, which may not occur again."""
+        """Cache a verdict, except ``error``, since an error may not occur again."""
         if result.verdict not in (Verdict.ERROR, Verdict.SKIPPED):
             self._write((self.inputs[which], key, result.to_json()))
 

@@ -80,7 +80,7 @@ class WireInputs:
     names : Discovered
         Inputs that were seen before.
     others : RuleOutputs
-        The outputs of rules that the programs must not use, since they do not wait for them.
+        The outputs of rules that the programs must not use, since they do not wait for these rules.
 
     Attributes
     ----------
@@ -412,7 +412,7 @@ def _parse(text: str) -> Json:
 def tolerance_of(
     kwargs: dict[str, Json], op: OpConfig
 ) -> tuple[tuple[float, float] | None, dict[str, Json]]:
-    """Take ``atol`` and ``rtol`` out of a request's kwargs, unless the op has arguments so named.
+    """Take ``atol`` and ``rtol`` out of a request's kwargs, unless they name arguments of the op.
 
     The published client's adapters send tolerances in this way. The upstream daemon passes them on
     to the script, which fails.
@@ -442,7 +442,7 @@ def tolerance_of(
 
 
 def precision_of(kwargs: Mapping[str, Json], op: OpConfig) -> tuple[str, dict[str, Json]]:
-    """Take ``precision`` out of a request's kwargs, unless the op has an argument so named.
+    """Take ``precision`` out of a request's kwargs, unless it names an argument of the op.
 
     The precision is empty if it is absent or the configured one. Any other value that is no
     precision stays an argument, since some references have an argument of this name.

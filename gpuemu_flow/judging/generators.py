@@ -1,8 +1,9 @@
 """Call a user's function that returns an input's values, twice, in a separate worker.
 
-The function gets those of the following arguments that it names, by keyword: ``seed``, ``rng`` (a
-numpy Generator of that seed), ``case_seed`` (the same number for all inputs of a case), the input's
-``name``, ``shape``, ``dtype`` and ``strategy``, the ``shapes`` of all inputs, and ``dims`` by name.
+The function receives, by keyword, each of the following arguments that it names: ``seed``, ``rng``
+(a numpy Generator of that seed), ``case_seed`` (the same number for all inputs of a case), the
+input's ``name``, ``shape``, ``dtype`` and ``strategy``, the ``shapes`` of all inputs, and ``dims``
+by name.
 """
 
 from __future__ import annotations

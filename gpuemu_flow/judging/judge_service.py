@@ -252,7 +252,7 @@ class JudgeService:
         return gradients.half_judged(result, told, ran.expected)
 
     def _own_inputs(self, item: _Item, input_dtype: str | None) -> Arrays:
-        """Copy the inputs, and convert those of the case's float type."""
+        """Copy the inputs; convert inputs of the case's float type to `input_dtype`."""
         wide = converted(item.inputs, self._dtype, input_dtype)
         return {
             name: array.copy(order="K") if array is item.inputs[name] else array

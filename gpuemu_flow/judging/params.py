@@ -29,7 +29,8 @@ class CompareParams:
         Inputs that the op may change.
     deterministic : bool
     reference_dtype : str or None
-        The dtype of the outputs requested from the reference; None means float64 if it supports it.
+        The dtype of the outputs requested from the reference; None means float64 if the reference
+        supports it.
     outputs : tuple of OutputContract
         Declared properties of the outputs.
     input_dims : mapping of str to list of str or int

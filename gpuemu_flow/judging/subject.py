@@ -21,7 +21,8 @@ class Subject:
     op, reference : Program
     compare : CompareParams
     reference_dtype : str or None
-        The dtype of the outputs requested from the reference; None means float64 if it supports it.
+        The dtype of the outputs requested from the reference; None means float64 if the reference
+        supports it.
     samples : sequence of Case
         The op's first cases; see `Judge`.
     generators : mapping of str to Program

@@ -53,7 +53,7 @@ class _Pair:
 
     @property
     def name(self) -> str:
-        """Return the path that stands for both files: that of the PTX file, if there is one."""
+        """Return the path that stands for both files: the PTX file's, if there is one."""
         return str(self.ptx or self.cubin)
 
 

@@ -414,7 +414,7 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
 
 
 def time_taken(report: RunReport) -> str:
-    """Return the duration of a run as the end of a line; empty if it had nothing to do."""
+    """Return the duration of a run as the end of a line; empty if the run had nothing to do."""
     counts = report.tasks
     worked = counts.total == 0 or counts.current < counts.total
     return f" in {duration(report.duration_s)}" if worked and report.duration_s else ""

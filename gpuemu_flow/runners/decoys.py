@@ -38,9 +38,9 @@ def resemble(decoy: Arrays, judged: Arrays, case: Case) -> None:
 def comes_again(seed: int, earlier_cases: int) -> bool:
     """Tell whether the decoy call is repeated after the judged calls.
 
-    This is done for the first case of a process, since no other check covers its first call. It is
-    also done for some other cases, chosen by seed so that an op cannot predict them by counting its
-    calls.
+    This is done for the first case of a process, since no other check covers a process's first
+    call. It is also done for some other cases, chosen by seed so that an op cannot predict them by
+    counting its calls.
     """
     return earlier_cases == 0 or seed % _ONE_IN == 0
 

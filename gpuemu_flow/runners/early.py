@@ -131,7 +131,7 @@ class EarlyServer:
             os.kill(self.pid, number)
 
     def drop(self) -> None:
-        """End the process. It must not have been used, and so has no workers."""
+        """End the process, which must be unused, so that it has no workers."""
         import signal  # noqa: PLC0415
 
         os.close(self.control)

@@ -18,7 +18,7 @@ MAX_BYTES = 1 << 27
 class Beforehand:
     """Cache of outputs of cases that were run before they were requested.
 
-    Outputs are stored under the bytes of their inputs. Each is returned only once, so that a
+    Outputs are stored under the bytes of their inputs. Each output is returned only once, so that a
     repeated call is run again.
 
     Parameters

@@ -125,7 +125,8 @@ class GradientCall:
     def outputs(self) -> dict[str, np.ndarray]:
         """Return the outputs and the gradients by name.
 
-        An output that differs from that of the call without gradients is added as a variant.
+        If an output differs from the same output of the call without gradients, it is added as a
+        variant.
         """
         mine = {name: as_plain_array(value, name) for name, value in self._outputs.items()}
         found = {name: as_plain_array(value, name) for name, value in self._gradients.items()}

@@ -136,7 +136,7 @@ class Guard:
             self._exempt = 0
 
     def violation(self) -> RunError | None:
-        """Return the first violation by this process or one that it forked, if any."""
+        """Return the first violation by this process or a process that it forked, or None."""
         if not self._record[0]:
             return None
         text = bytes(self._record).partition(b"\0")[0]

@@ -47,7 +47,7 @@ class IdleWorkers:
     Parameters
     ----------
     most : int
-        Maximum number of workers; when it is reached, the oldest is ended for a new one.
+        Maximum number of workers; if a new one would exceed it, the oldest worker is ended.
     """
 
     def __init__(self, most: int) -> None:

@@ -80,7 +80,7 @@ def write_status(fd: int, phase: int) -> None:
 def read_status(fd: int) -> tuple[int, float]:
     """Return the phase and the monotonic time of its start; `PREPARING` at 0.0 if unreadable.
 
-    It is a hint only: the program that runs in the worker can write here too.
+    The result is only a hint, since the program in the worker can write to this file, too.
     """
     try:
         phase, since = _STATUS.unpack(os.pread(fd, _STATUS.size, 0))

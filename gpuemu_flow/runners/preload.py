@@ -1,4 +1,4 @@
-"""Import a framework once in a fork server, so that the workers forked from it need not.
+"""Import a framework once in a fork server, instead of in each worker forked from it.
 
 The code of a workspace never runs here: only an installed package is imported, and ``sys.path``
 holds nothing but installed packages and the standard library. Each worker is treated as if it had

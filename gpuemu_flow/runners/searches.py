@@ -48,8 +48,8 @@ class Searches:
         """Yield the files that the searches since the last call would have found, had they existed.
 
         Files in installed packages and the standard library are left out, since these change only
-        as a whole. If the module was found nowhere, they are included: a package that is installed
-        later would provide it.
+        as a whole. If the module was found nowhere, these files are included: a package that is
+        installed later would provide it.
         """
         asked, self._asked = self._asked, []
         names: dict[str, frozenset[str]] = {}

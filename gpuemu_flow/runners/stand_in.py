@@ -1,6 +1,7 @@
 """A stand-in for the reference's module in an op's process: importable, but not usable.
 
-It is needed because a package's ``__init__`` may import both op and reference for other callers.
+The stand-in is needed because a package's ``__init__`` may import both op and reference for other
+callers.
 """
 
 from __future__ import annotations

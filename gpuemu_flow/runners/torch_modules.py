@@ -2,7 +2,7 @@
 
 Parameters of the op's module and of the reference's that have the same name and shape get the same
 weights, in whatever order they are made: each random weight is drawn again from the seed, its name
-and its shape. Constant weights, such as those of a norm and biases of 0, are drawn, too, since
+and its shape. Constant weights, such as a norm's weights and biases of 0, are drawn, too, since
 otherwise an op that ignores them would pass. Every weight that is drawn is exact in float16 and
 bfloat16, so that op and reference have the same weights in any dtype.
 """
@@ -191,7 +191,7 @@ def _varied(value: float, units: np.ndarray) -> np.ndarray:
 
 
 def _float_of(torch: Any, given: tuple[Any, ...]) -> Any:
-    """Return the dtype for a call's weights: that of its first float tensor, or the call's."""
+    """Return the dtype for a call's weights: its first float tensor's, or else the call's."""
     for value in given:
         if isinstance(value, Mapping):
             return _float_of(torch, tuple(value.values()))

@@ -144,7 +144,7 @@ class Values:
         return isinstance(value, self._language.tensor)
 
     def loop(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the values of a ``for`` loop; those of a ``range`` have the type of its bounds."""
+        """Return the values of a ``for`` loop; values of a ``range`` have the bounds' type."""
         if function is not builtins.range and getattr(function, "__name__", "") not in _RANGES:
             return function(*args, **kwargs)
         bounds = [kwargs[n] for n in ("arg1", "arg2", "step") if n in kwargs]

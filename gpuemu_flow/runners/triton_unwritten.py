@@ -1,9 +1,9 @@
 """Fill new memory with recognisable values, and find outputs that were never written.
 
-New memory of floats holds a signalling NaN. No arithmetic results in it, since every NaN that
-arithmetic makes or passes on is quiet. New memory of integers and float8 holds bytes that may also
-be a valid result, so elements with these bytes are checked again after a second run with other
-bytes.
+New memory of floats holds a signalling NaN. Arithmetic never results in a signalling NaN, since
+every NaN that it makes or passes on is quiet. New memory of integers and float8 holds bytes that
+may also be a valid result, so elements with these bytes are checked again after a second run with
+other bytes.
 """
 
 from __future__ import annotations

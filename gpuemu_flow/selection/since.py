@@ -112,7 +112,7 @@ def _inputs(workspace: SelectableWorkspace, paths: Iterable[str]) -> set[str]:
 
 
 def _parting(root: Path, ref: str) -> str:
-    """Return the commit at which the present history branched off that of `ref`."""
+    """Return the last commit that the present history and the history of `ref` share."""
     if not ref or ref.startswith("-") or "\0" in ref:
         raise _bad_ref(ref, "it is no name of a commit")
     commit = _git(root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}", ref=ref).strip()
@@ -132,7 +132,7 @@ def _change(top: Path, base: str) -> Change:
 
 
 def _different(workspace: SelectableWorkspace, top: Path, base: str) -> tuple[set[str], set[str]]:
-    """Compare the tasks with those of a commit.
+    """Compare the tasks with the tasks of a commit.
 
     Returns
     -------

@@ -82,8 +82,8 @@ def refusal() -> str:
 def around_server(sandbox: Sandbox, programs: Iterable[str]) -> list[str]:
     """Return the words to put before the command of an op's fork server.
 
-    The server becomes the first process of its namespace. When it ends, all others there end, and
-    none of them can stop or kill it.
+    The server becomes the first process of its namespace. When the server ends, all other processes
+    there end; they cannot stop or kill the server.
 
     Parameters
     ----------

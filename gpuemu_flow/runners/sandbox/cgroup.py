@@ -1,8 +1,8 @@
 """Limit each worker, with all processes that it starts, by a control group (cgroup v2).
 
 Groups with limits cannot be made inside a group that holds processes, except the root group. So
-they are made beside the group of this process, or below it if it is the root group. The folder
-around them must delegate `memory` and `pids`.
+workers' groups are made beside the group of this process, or below it if it is the root group. The
+folder around them must delegate `memory` and `pids`.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ class Sandbox:
     root : str
         The workspace, absolute.
     hidden : tuple of str
-        Absolute paths of files and folders that must not be read or written, besides those that no
-        program may read.
+        Absolute paths of files and folders that this program must not read or write, besides the
+        paths that are hidden from all programs; see `private`.
     shown : tuple of str
         Absolute paths of files that may be read although they are hidden, and written if `writable`
         contains them.
