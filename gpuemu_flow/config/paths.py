@@ -148,7 +148,7 @@ class WorkspacePaths:
         return globs
 
     def named(self, written: Path) -> Path:
-        """Return a written path as an absolute path below the resolved root; keep its links.
+        """Return a written path as an absolute path below the resolved root; keep links in it.
 
         Everything before a ``..`` is resolved, since ``..`` leads to the parent of a link's target.
         """

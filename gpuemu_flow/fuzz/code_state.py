@@ -65,7 +65,7 @@ def has_changed(
 
 
 def code_changed(workspace: Workspace, record: FailureRecord) -> bool:
-    """Tell whether the code or configuration known before a run differs from that of a record.
+    """Tell whether the code or configuration known before a run differs from the recorded one.
 
     A record without a digest was written by an earlier version of this package. It gives True,
     since the package is part of the code.

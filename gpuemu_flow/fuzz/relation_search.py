@@ -101,7 +101,7 @@ class RelationSearch:
         return LEAST <= case.numel <= MOST and all(s.strategy in PLAIN for s in case.inputs)
 
     def candidates(self, failing: Sequence[Case]) -> list[Case]:
-        """List a few failing cases to begin with, with different, small sizes above 1."""
+        """List a few failing cases to begin with; they have different, small sizes above 1."""
         plain = sorted(filter(self.is_plain, failing), key=_how_telling)
         chosen: list[Case] = []
         for case in plain:

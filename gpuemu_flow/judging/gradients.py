@@ -87,7 +87,7 @@ def excused(result: CheckResult, actual: Arrays, kinks: Kinks) -> dict[str, Excu
 
 
 def corrected(actual: Arrays, expected: Arrays, found: Mapping[str, Excused]) -> Arrays:
-    """Return the outputs; elements that differ but are correct, too, get the reference's values."""
+    """Return the outputs, with the reference's values in elements that differ but are correct."""
     with np.errstate(all="ignore"):
         replaced = {
             name: np.where(excuse.right, expected[name].astype(actual[name].dtype), actual[name])

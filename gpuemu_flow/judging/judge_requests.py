@@ -77,7 +77,7 @@ class PreparedBatch:
         The op's memory.
     give : bool
         True to write the inputs into the memory shared with the op. False once this is done, since
-        the op's outputs follow them in that memory.
+        the op's outputs follow the inputs in that memory.
     known : sequence of str or None
         Per case: the file with the reference's outputs; None if the reference must be run.
     stage : sequence of str

@@ -104,7 +104,7 @@ def _baseline(workspace: Workspace, tag: str | None) -> Baseline | None:
 
 
 def _with_gaps(workspace: Workspace, run: RunReport, outdated: set[str]) -> RunReport:
-    """Return the run with missing results, and outdated ones that did not fail, as skipped.
+    """Mark missing results as skipped, and outdated results that did not fail.
 
     An outdated failure is kept, since it helps to fix the op; a note says that it is outdated.
     """

@@ -277,7 +277,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """Return the run's exit code; 1 for a regression that must fail, 124 after a time limit.
+        """Return 1 for a regression that must fail, 124 for a time limit, or the run's exit code.
 
         A failure before the time limit takes precedence over 124.
         """

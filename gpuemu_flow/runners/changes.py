@@ -15,7 +15,7 @@ Action = Callable[..., None]
 
 
 class Changes:
-    """Records each change before it happens, unless it is going to fail.
+    """Records each change before it happens, unless the change is going to fail.
 
     Parameters
     ----------

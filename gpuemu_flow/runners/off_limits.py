@@ -27,7 +27,7 @@ class Located(Protocol):
 
 
 class OffLimits(TypedDict):
-    """Values for the fields of `Program` with the same names."""
+    """Values of three fields of `Program`, which have the same names there."""
 
     forbidden: tuple[str, ...]
     read_only: tuple[str, ...]

@@ -52,8 +52,8 @@ def module_caller(torch: Any, made_by: Callable[..., Any], described: str) -> Mo
     made_by : callable
         The module's class.
     described : str
-        JSON object: ``init`` holds the arguments of the class by name or in order; ``seed``;
-        ``shared`` is true if op and reference are both modules.
+        JSON object: ``init`` holds the arguments of the class by name or in order; ``seed`` is the
+        seed of the weights; ``shared`` is true if op and reference are both modules.
 
     Raises
     ------

@@ -61,7 +61,7 @@ class Tracing:
             # descriptor.
             try:
                 sock.sendmsg(kind, rights)
-            except OSError:  # nobody takes it: waiting calls fail once it is closed
+            except OSError:  # no receiver: waiting calls fail once the descriptor is closed
                 return "the program closed the checker's files"
             finally:
                 os.close(fds[0])

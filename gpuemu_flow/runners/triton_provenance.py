@@ -187,7 +187,7 @@ class Provenance:
         return [(names[n] if n < len(names) else "result", value) for n, value in enumerate(values)]
 
     def _writers(self, value: Any) -> list[str]:
-        """Name the torch functions that wrote to an output's memory, or else all called ones."""
+        """Name the functions that wrote to an output's memory; if none did, all that ran."""
         if isinstance(value, self.torch.Tensor):
             with self.quietly():
                 own = self._wrote.get(value.untyped_storage().data_ptr())

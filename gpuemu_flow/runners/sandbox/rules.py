@@ -248,7 +248,7 @@ class _Excluded:
             below = self._listings.below(start)
         except OSError:
             return
-        for path in below:  # of thousands of files, mostly
+        for path in below:  # usually plain files, sometimes thousands
             if path in excluded:
                 continue
             if path in above:
