@@ -1,7 +1,7 @@
-"""The work of `run` once its options are known.
+"""Do the work of `run` once its options are known.
 
-It imports no click: after an edit, people type ``run`` without words and wait for the op's first
-call.
+This module does not import click, since that would delay the op's first call each time a user types
+``run`` after an edit.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def run_plainly() -> int:
-    """Do what the command line ``run`` without words and options does; return the exit code."""
+    """Execute ``run`` without words and options; return the exit code."""
     return exit_code_of(_run_plainly)
 
 
 def _run_plainly() -> int:
     options = session.RunOptions()
     workspace = Workspace(overrides=Overrides(given=options.given))
-    gc.freeze()  # modules and graph stay, and are looked through no more
+    gc.freeze()  # spares the garbage collector modules and graph
     gc.enable()
     return validate(workspace, options.under(workspace.target))
 
@@ -57,11 +57,12 @@ def validate(
     workspace : Workspace
     options : RunOptions
     open_cluster : callable
-        Opens other machines, given the number of jobs here; None if the work is done here.
+        Returns a context with other machines, or with None if this machine does the work. Called
+        with the number of jobs on this machine.
     output_format : str
         ``text`` or ``json``.
     confirm : bool
-        New cases may be run to confirm the causes of failures.
+        True if new cases may be run to confirm the causes of failures.
     """
     jobs = session.count_jobs(workspace, options)
     with (
@@ -70,7 +71,7 @@ def validate(
     ):
         options = replace(options, elsewhere=cluster)
         outcome, report = run_and_report(workspace, options, listener)
-        # What comes after the run is imported then: until an edited op is called, nobody needs it.
+        # Modules for after the run are imported now, so that an edited op is called earlier.
         from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
 
         budget = cause_budget(workspace, confirm=confirm)

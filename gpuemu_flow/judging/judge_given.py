@@ -37,7 +37,7 @@ class GivenCase:
     outputs: Arrays
 
     def form(self) -> tuple[object, ...]:
-        """Return a value that is equal for cases whose tensors can be stacked."""
+        """Return a key that is equal for cases whose tensors can be stacked."""
         return tuple(
             (kind, name, array.shape, array.dtype)
             for kind, arrays in (("inputs", self.inputs), ("outputs", self.outputs))
@@ -46,22 +46,22 @@ class GivenCase:
 
     @property
     def in_order(self) -> bool:
-        """Tell whether all tensors lie in C order, which stacking them keeps."""
+        """Tell whether all tensors are in C order, so that stacking keeps their layout."""
         arrays = (*self.inputs.values(), *self.outputs.values())
         return all(array.flags.c_contiguous for array in arrays)
 
 
 class GivenBatch:
-    """Cases to be judged together, as far as they can be.
+    """A group of given cases, divided into those to judge together and the others.
 
     Attributes
     ----------
     results : list of CheckResult or None
-        One per case: the verdict on a case whose inputs could not be made, else None.
+        One per case: the verdict if an input could not be made, else None.
     refused : dict of int to RunError
-        Errors of cases with outputs that no op can have.
+        By case number: the errors of outputs that no op can have.
     plain : dict of int to GivenCase
-        The other cases, with their outputs as plain arrays in C order.
+        By case number: the other cases, with their outputs as plain arrays in C order.
     together : list of int
         Numbers of the cases in the request.
     request : GivenRequest or None
@@ -104,13 +104,13 @@ class GivenRequest:
     ----------
     setup : Setup
     given : sequence of GivenCase
-        Their tensors lie in C order.
+        Cases whose tensors are in C order.
 
     Attributes
     ----------
     results : list of CheckResult or None
-        After `finish`, when the attempt is good: one per case; None for a case that must be
-        requested alone.
+        After `finish`, if the attempt is good: one per case; None for a case that must be requested
+        separately.
     facts : dict
         See `Setup`.
     """
@@ -135,7 +135,7 @@ class GivenRequest:
         return post(worker_client, message, self._setup, self._arrays, cases=len(self._given))
 
     def _group(self, numbers: Sequence[int], arrays: dict[str, NDArray[Any]]) -> dict[str, Json]:
-        """Stack the tensors of equal cases, since each tensor of a message has its own cost."""
+        """Stack the tensors of cases with equal shapes: each tensor in a message costs time."""
         some = [self._given[number] for number in numbers]
 
         def stacked(of: Sequence[Arrays]) -> dict[str, str]:

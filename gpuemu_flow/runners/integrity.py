@@ -1,4 +1,4 @@
-"""Check the integrity of our functions that watch a program in its own process.
+"""Check that a program has not replaced our functions that watch it in its own process.
 
 Values are judged in other processes. Facts that are seen only here (changed inputs, overwritten
 guard zones, calls that differ) are reported by Python code that the program could replace.
@@ -41,7 +41,7 @@ class _Names:
     def replaced(self) -> str:
         try:
             now = self.look_up(self.namespace)
-            if now == self.values:  # by identity first, and functions have no other equality
+            if now == self.values:  # by identity first; functions define no other equality
                 return ""
         except KeyError:
             now = tuple(map(self.namespace.get, self.names))
@@ -88,14 +88,15 @@ def _watchers() -> list[ModuleType]:
 class Seal:
     """Remembers the runner's functions and the numpy functions that they call.
 
-    Make it before any code of the program runs.
+    Create it before any code of the program runs.
     """
 
     def __init__(self) -> None:
         finish_all()
         parts = [_prepared.get(module.__name__) or _Part.of(module) for module in _watchers()]
         self._names = [names for part in parts for names in part.names]
-        # Not one set of all: to build it would write to each function's memory, shared until then.
+        # Not one set of all functions: building it would write to their memory, and so copy shared
+        # pages.
         self._ours = [part.functions for part in parts]
         numpy_names = frozenset().union(*(part.numpy_names for part in parts))
         self._names.append(_Names.of("numpy", vars(np), sorted(numpy_names)))

@@ -1,4 +1,4 @@
-"""Query files for our own use, without the observer attributing it to the program."""
+"""Query files for our own use; the observer does not count these queries as the program's."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 stat, lstat, readlink = os.stat, os.lstat, os.readlink
-"""As they are before anything is watched."""
+"""The functions before the observer replaces them."""
 
 
 def _copies() -> dict[str, Any]:
-    """Return the names of ``posixpath``, its functions bound to this copy of them.
+    """Return a copy of ``posixpath``'s namespace, in which the functions call each other.
 
-    Functions of ``os`` that are replaced later do not affect the copies.
+    Functions of ``os`` that are replaced later do not affect the copy.
     """
     plain = ModuleType("os")
     vars(plain).update(vars(os))
