@@ -92,6 +92,7 @@ class Discovery:
         self._memo: dict[str, str] | None = None
         self._memo_of_sets: dict[Discovered, dict[str, str]] = {}
         self._looks = Looks()
+        self._joined: dict[Discovered, tuple[list[Look], dict[str, str]]] = {}
 
     def discover(self, seen: Observation, given: ConfiguredEnv) -> Discovered:
         """Convert an observation into a set of names.
@@ -180,10 +181,16 @@ class Discovery:
         """Return the present state of each input, by its name."""
         if _is_listing(names):
             return self._parts(names)
-        found: dict[str, str] = {}
-        for half in halves_of(names):
-            found |= self._look_at(half).parts if self._memo is None else self._at_once(half)
-        return {name: found[name] for name in sorted(found, key=_place)}
+        halves = halves_of(names)
+        if self._memo is not None:
+            return _joined(map(self._at_once, halves))
+        looks = [self._look_at(half) for half in halves]
+        known = self._joined.get(names)
+        if known is None or known[0] != looks:
+            if len(self._joined) >= MOST_LOOKS:
+                self._joined.clear()
+            known = self._joined[names] = looks, _joined(look.parts for look in looks)
+        return known[1]
 
     def _look_at(self, names: Discovered) -> Look:
         """Return the latest look at a set of inputs, if nothing has changed since; else a new one.
@@ -410,6 +417,12 @@ class Discovery:
         if folder not in self._stdlibs:
             self._stdlibs[folder] = os.path.isfile(f"{folder}/os.py")  # noqa: PTH113
         return folder if self._stdlibs[folder] else ""
+
+
+def _joined(halves: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return the parts of a set's halves together, in the order of `grouped`."""
+    found = {name: state for half in halves for name, state in half.items()}
+    return {name: found[name] for name in sorted(found, key=_place)}
 
 
 def _place(name: str) -> tuple[int, str]:

@@ -39,6 +39,7 @@ from gpuemu_flow.judging.verdicts import (
 )
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.observed import Observation
+from gpuemu_flow.runners.answers import MALFORMED
 from gpuemu_flow.runners.api import Checks, OpError, Outcome, Program, RunError
 from gpuemu_flow.runners.attempt import Attempt
 from gpuemu_flow.runners.checked import watches
@@ -354,7 +355,8 @@ class CaseEvaluator:
         """Judge given outputs as `judge_outputs` does, with one message to the reference per group.
 
         While the reference's worker judges a group, the next group is taken from `groups`. It is
-        sent to the worker before the results of the previous group are yielded.
+        sent to the worker before the results of the previous group are read, unless a result of
+        that group is missing.
 
         Parameters
         ----------
@@ -365,30 +367,39 @@ class CaseEvaluator:
         sent: GivenBatch | None = None
         for given in groups:
             batch = GivenBatch(self._setup, given)
-            results = None if sent is None else self._finish_given(sent, alone=alone)
-            sent = batch
+            results = None
+            if sent is not None and not self._finish_given(sent):
+                results = self._results_of(sent, alone=alone)
             if batch.request is not None:
                 self._reference.begin_work(batch.request)
-            if results is not None:
-                yield results
+            if sent is not None:
+                yield self._results_of(sent, alone=alone) if results is None else results
+            sent = batch
         if sent is not None:
-            yield self._finish_given(sent, alone=alone)
+            self._finish_given(sent)
+            yield self._results_of(sent, alone=alone)
 
-    def _finish_given(self, sent: GivenBatch, *, alone: bool) -> list[CheckResult | None]:
-        """Wait for the results of a group that was sent, and return them."""
-        results = sent.results
-        if sent.request is not None:
-            attempt = self._reference.finish_work(sent.request)
-            if attempt.outcome.ok:
-                self._setup.facts = sent.request.facts
-                for number, result in zip(sent.together, sent.request.results, strict=True):
-                    results[number] = result
-            elif alone and len(sent.together) == 1:
-                (number,) = sent.together
-                results[number] = self._after_trouble(attempt, sent.plain[number])
+    def _finish_given(self, sent: GivenBatch) -> bool:
+        """Wait for the answer about a group, and tell whether it has a result of every case."""
+        if sent.request is None:
+            return False
+        sent.attempt = self._reference.finish_work(sent.request)
+        return sent.has_all
+
+    def _results_of(self, sent: GivenBatch, *, alone: bool) -> list[CheckResult | None]:
+        """Return the results of a group that the worker has answered."""
+        attempt = sent.attempt
+        if sent.is_answered:
+            try:
+                self._setup.facts = sent.read()
+            except MALFORMED:  # the program wrote the answer
+                self._reference.abandon()
+        elif attempt is not None and alone and len(sent.together) == 1:
+            (number,) = sent.together
+            sent.results[number] = self._after_trouble(attempt, sent.plain[number])
         return [
             self._judged_alone(sent, number) if result is None and alone else result
-            for number, result in enumerate(results)
+            for number, result in enumerate(sent.results)
         ]
 
     def _judged_alone(self, sent: GivenBatch, number: int) -> CheckResult:

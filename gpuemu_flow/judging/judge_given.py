@@ -65,6 +65,8 @@ class GivenBatch:
     together : list of int
         Numbers of the cases in the request.
     request : GivenRequest or None
+    attempt : Attempt or None
+        Outcome of the request, once it has finished.
     """
 
     def __init__(self, setup: Setup, given: Sequence[GivenCase]) -> None:
@@ -86,6 +88,35 @@ class GivenBatch:
         self.together = [number for number, one in self.plain.items() if one.in_order]
         cases = [self.plain[number] for number in self.together]
         self.request = GivenRequest(setup, cases) if cases else None
+        self.attempt: Attempt | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """Tell whether the reference's worker has answered the request."""
+        return self.attempt is not None and self.attempt.outcome.ok
+
+    @property
+    def has_all(self) -> bool:
+        """Tell whether the worker's answer, which `read` has not read yet, covers every case."""
+        together = len(self.together) == len(self.given)
+        request = self.request
+        return request is not None and together and self.is_answered and request.has_all
+
+    def read(self) -> dict[str, Json]:
+        """Set `results` from the worker's answer, and return its facts; see `Setup`.
+
+        The worker can work on the next request meanwhile, since this takes a while.
+
+        Raises
+        ------
+        Exception
+            One of `MALFORMED`; no result is set.
+        """
+        assert self.request is not None  # noqa: S101 - it was answered
+        found = self.request.results()
+        for number, result in zip(self.together, found, strict=True):
+            self.results[number] = result
+        return self.request.facts
 
 
 def _as_plain(one: GivenCase) -> GivenCase:
@@ -108,15 +139,12 @@ class GivenRequest:
 
     Attributes
     ----------
-    results : list of CheckResult or None
-        After `finish`, if the attempt is good: one per case; None for a case that must be requested
-        separately.
     facts : dict
-        See `Setup`.
+        After `finish`, when the attempt is good; see `Setup`.
     """
 
     def __init__(self, setup: Setup, given: Sequence[GivenCase]) -> None:
-        self.results: list[CheckResult | None] = []
+        self._found: list[tuple[list[int], list[Json]]] = []
         self.facts: dict[str, Json] = {}
         self._setup = setup
         self._given = given
@@ -165,9 +193,27 @@ class GivenRequest:
         return attempt
 
     def _take(self, answer: Mapping[str, Json]) -> None:
-        facts = {key: answer["facts"][key] for key in self._setup.facts}
+        self.facts = {key: answer["facts"][key] for key in self._setup.facts}
+        self._found = [
+            (numbers, [result for _, result in zip(numbers, found, strict=True)])
+            for numbers, found in zip(self._groups, answer["groups"], strict=True)
+        ]
+
+    @property
+    def has_all(self) -> bool:
+        """Tell whether the answer that `finish` took has a result of every case."""
+        return all(result is not None for _, found in self._found for result in found)
+
+    def results(self) -> list[CheckResult | None]:
+        """Read the answer that `finish` took: one result per case, None if it must be asked alone.
+
+        Raises
+        ------
+        Exception
+            One of `MALFORMED`, if these are no results.
+        """
         results: list[CheckResult | None] = [None] * len(self._given)
-        for numbers, found in zip(self._groups, answer["groups"], strict=True):
+        for numbers, found in self._found:
             for number, result in zip(numbers, found, strict=True):
                 results[number] = None if result is None else CheckResult.from_json(result)
-        self.facts, self.results = facts, results
+        return results

@@ -102,7 +102,7 @@ def _refuse_half_characters(value: Json) -> None:
 
 def _cut_spans(data: bytes | bytearray, cut: dict[str, memoryview]) -> bytes | bytearray:
     """Return the message with a token in place of each long ``data`` text."""
-    nonce = secrets.token_hex(16)
+    nonce = ""
     view = memoryview(data)
     pieces: list[bytes | memoryview] = []
     done = position = 0
@@ -119,6 +119,7 @@ def _cut_spans(data: bytes | bytearray, cut: dict[str, memoryview]) -> bytes | b
         position = stop
         if stop - start < CUT_FROM or data.find(_BACKSLASH, start, stop) >= 0:
             continue
+        nonce = nonce or secrets.token_hex(16)  # a call of the system, which most need not make
         token = f"{nonce}{len(cut)}"
         cut[token] = view[start:stop]
         pieces += [view[done:start], token.encode()]
@@ -152,12 +153,14 @@ def render(
     """
     if isinstance(message, Encoded):
         return message.text.encode()
-    nonce = secrets.token_hex(16)
+    nonce = ""
     payloads: list[Base64] = []
 
     def token(value: object) -> Any:
+        nonlocal nonce
         if not isinstance(value, Base64):
             return as_json(value)
+        nonce = nonce or secrets.token_hex(16)
         payloads.append(value)
         return f"{nonce}{len(payloads) - 1}"
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import gpuemu_flow
@@ -16,7 +17,9 @@ from gpuemu_flow.errors import FlowError, Problem
 from gpuemu_flow.types import Json
 
 START_SECONDS = 60.0
-_started: list[subprocess.Popen[bytes]] = []  # a dropped handle would cause a warning
+ENDING_SECONDS = 2.0
+"""Longest time between the closing of a process's end of the pipe and the process's end."""
+_started: list[subprocess.Popen[bytes]] = []  # a dropped handle would warn that its process lives
 
 
 class DaemonNotStartedError(FlowError):
@@ -77,6 +80,8 @@ def start_daemon(
     finally:
         os.close(reading)
     if message is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(ENDING_SECONDS)
         code = process.poll()
         why = f"it ended with code {code}" if code is not None else "it did not answer in time"
         if code is None:
