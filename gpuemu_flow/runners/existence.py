@@ -26,6 +26,12 @@ _SETS = (
 )
 
 
+_plain = ModuleType("posix", posix.__doc__)
+"""The functions as they are before anything is watched. A copy that each worker makes would write
+to the memory of all of them, which it shares with the fork server until then."""
+vars(_plain).update(vars(posix))
+
+
 class _Folder(threading.local):
     descriptor: int | None = None
 
@@ -47,10 +53,8 @@ def watch(tell: Callable[[Any, int | None], None]) -> None:
         Called with a path as it was given, before it is looked for, and with the descriptor of the
         folder that it is meant to start from, if any.
     """
-    plain = ModuleType("posix", posix.__doc__)
-    vars(plain).update(vars(posix))
     importing: Any = external
-    importing._os = plain
+    importing._os = _plain
     for name in _ASKING:
         _replace(name, _telling(getattr(posix, name), tell))
     _replace("open", _opening(posix.open))
