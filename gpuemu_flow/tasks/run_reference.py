@@ -28,7 +28,7 @@ from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_of, write_manifest
 from gpuemu_flow.tasks.params import ReferenceParams, params_of
 from gpuemu_flow.tasks.parts.execute import BatchOutcomes, execute
-from gpuemu_flow.tasks.parts.planned import read_cases, read_samples
+from gpuemu_flow.tasks.parts.planned import read_planned
 from gpuemu_flow.types import Json
 
 STAGE = stages.REFERENCE
@@ -40,9 +40,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     program = program_of(spec.settings)
     begun = context.inputs.now()
     asked = params_of(ReferenceParams, spec.params).dtype
-    cases = read_cases(spec, context)
-
-    samples = read_samples(spec, context)
+    cases, samples = read_planned(spec, context)
 
     def execute_all(requests: Sequence[Request], kept: KeptWorker) -> BatchOutcomes:
         return execute(
