@@ -42,6 +42,7 @@ _DTYPE_ARGUMENT = {  # where a method or function takes its dtype when it is not
 }
 _MAKER = '__import__("gpuemu_flow.numerics.single").numerics.single.MAKERS["{name}"]'
 """A call that needs no import at the head of the file."""
+_LINE_END = re.compile(rb"(?<=\n)|(?<=\r)(?!\n)")
 _STRING_LITERAL = re.compile(r"""[rRuU]?(?P<quote>'|")(?P<text>[^'"\\\n]*)(?P=quote)""")
 
 
@@ -227,7 +228,7 @@ def _split_lines(source: str) -> list[bytes]:
 
     Form feeds and Unicode separators end no line of Python, unlike for ``str.splitlines``.
     """
-    return re.split(rb"(?<=\n)|(?<=\r)(?!\n)", source.encode())
+    return _LINE_END.split(source.encode())
 
 
 def _apply(source: str, edits: list[Edit]) -> str:

@@ -73,17 +73,20 @@ class _Whole:
     """All that seals remember of the modules that are loaded at one moment."""
 
     names: tuple[_Names, ...]
+    values: tuple[Any, ...]
     functions: tuple[frozenset[FunctionType], ...]
 
     @classmethod
     def of(cls, parts: Sequence[_Part]) -> _Whole:
         numpy_names = frozenset[str]().union(*(part.numpy_names for part in parts))
+        names = (
+            *(names for part in parts for names in part.names),
+            _Names.of("numpy", vars(np), sorted(numpy_names)),
+            _Names.of("os", vars(os), ["getpid"]),  # tells a fork from the worker
+        )
         return cls(
-            (
-                *(names for part in parts for names in part.names),
-                _Names.of("numpy", vars(np), sorted(numpy_names)),
-                _Names.of("os", vars(os), ["getpid"]),  # tells a fork from the worker
-            ),
+            names,
+            tuple(chain.from_iterable(some.values for some in names)),
             # Not one set of all: to build it would write to each function's memory, which a forked
             # process shares until then.
             tuple(part.functions for part in parts),
@@ -127,23 +130,22 @@ class Seal:
 
     def __init__(self) -> None:
         finish_all()
-        whole = _whole()
-        self._names, self._ours = whole.names, whole.functions
-        self._values = tuple(chain.from_iterable(names.values for names in self._names))
+        self._whole = _whole()
         self._recoded = ""
 
     def on_setattr(self, target: object, _name: object, _value: object) -> None:
         """Handle an audit event: the code or the defaults of a function are being replaced."""
-        if isinstance(target, FunctionType) and any(target in some for some in self._ours):
+        ours = self._whole.functions
+        if isinstance(target, FunctionType) and any(target in some for some in ours):
             self._recoded = self._recoded or f"{target.__module__}.{target.__qualname__}"
 
     def broken(self) -> str:
         """Return the name of an object that the program replaced; empty if there is none."""
         with suppress(KeyError):
-            now = [names.look_up(names.namespace) for names in self._names]
-            if all(map(is_, chain.from_iterable(now), self._values)):  # asked after each call
+            now = [names.look_up(names.namespace) for names in self._whole.names]
+            if all(map(is_, chain.from_iterable(now), self._whole.values)):  # after each call
                 return self._recoded
-        found = (names.replaced() for names in self._names)
+        found = (names.replaced() for names in self._whole.names)
         return next(filter(None, found), self._recoded)
 
 
