@@ -113,7 +113,7 @@ class FileTable:
 
     def record(self, path: str, digest: str) -> None:
         """Store a digest that the writer of the file computed."""
-        stamp = stamp_of(self.root / path)
+        stamp = stamp_of(os.path.join(self._prefix, path))  # noqa: PTH118 - for each task
         if stamp is not None:
             self.entries[path] = (stamp, digest)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gpuemu_flow.numerics.products import Edit, wrapping_edits
 from gpuemu_flow.numerics.single import MAKERS
@@ -42,6 +42,7 @@ _DTYPE_ARGUMENT = {  # where a method or function takes its dtype when it is not
 }
 _MAKER = '__import__("gpuemu_flow.numerics.single").numerics.single.MAKERS["{name}"]'
 """Expression that needs no import at the top of the file."""
+_LINE_END = re.compile(rb"(?<=\n)|(?<=\r)(?!\n)")
 _STRING_LITERAL = re.compile(r"""[rRuU]?(?P<quote>'|")(?P<text>[^'"\\\n]*)(?P=quote)""")
 
 
@@ -110,13 +111,13 @@ class _Finder:
 
     def __init__(self, source: str, tree: ast.Module) -> None:
         self._lines = _split_lines(source)
-        self._tree = tree
-        self._torch = _module_names(tree, "torch")
-        self._parameters = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-        self._numpy = _module_names(tree, "numpy") - self._parameters
+        self._nodes = tuple(ast.walk(tree))
+        self._torch = _module_names(self._nodes, "torch")
+        self._parameters = {node.arg for node in self._nodes if isinstance(node, ast.arg)}
+        self._numpy = _module_names(self._nodes, "numpy") - self._parameters
         self._skipped = {
             id(inner)
-            for node in ast.walk(tree)
+            for node in self._nodes
             if isinstance(node, ast.JoinedStr)  # positions inside f-strings are wrong before 3.12
             for inner in ast.walk(node)
         }
@@ -125,10 +126,10 @@ class _Finder:
         dtype_nodes = dict(self._dtype_expressions())
         called_bare = {
             id(node.func)
-            for node in ast.walk(self._tree)
+            for node in self._nodes
             if isinstance(node, ast.Call) and not node.args and not node.keywords
         }
-        for node in ast.walk(self._tree):
+        for node in self._nodes:
             if id(node) in self._skipped:
                 continue
             if isinstance(node, ast.Name):
@@ -144,7 +145,7 @@ class _Finder:
 
     def _dtype_expressions(self) -> Iterator[tuple[int, str]]:
         """Yield the id of each expression where a dtype is expected, and its text for float32."""
-        for node in ast.walk(self._tree):
+        for node in self._nodes:
             if not isinstance(node, ast.Call):
                 continue
             root: ast.expr = node.func
@@ -211,11 +212,11 @@ class _Finder:
         return Edit(node.lineno, node.col_offset, node.col_offset + length, text)
 
 
-def _module_names(tree: ast.Module, module: str) -> set[str]:
+def _module_names(nodes: Iterable[ast.AST], module: str) -> set[str]:
     """Return the names that a module is imported under."""
     return {
         alias.asname or module
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Import)
         for alias in node.names
         if alias.name == module or (alias.name.startswith(f"{module}.") and not alias.asname)
@@ -227,7 +228,7 @@ def _split_lines(source: str) -> list[bytes]:
 
     Form feeds and Unicode separators end no line of Python, unlike for ``str.splitlines``.
     """
-    return re.split(rb"(?<=\n)|(?<=\r)(?!\n)", source.encode())
+    return _LINE_END.split(source.encode())
 
 
 def _apply(source: str, edits: list[Edit]) -> str:

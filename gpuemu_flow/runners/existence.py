@@ -25,6 +25,12 @@ _SETS = (
 )
 
 
+_plain = ModuleType("posix", posix.__doc__)
+"""The functions as they are before anything is watched. A copy that each worker makes would write
+to the memory of all of them, which it shares with the fork server until then."""
+vars(_plain).update(vars(posix))
+
+
 class _Folder(threading.local):
     descriptor: int | None = None
 
@@ -45,10 +51,8 @@ def watch(tell: Callable[[Any, int | None], None]) -> None:
     tell : callable
         Called before each test with the path as the caller passed it, and with ``dir_fd`` or None.
     """
-    plain = ModuleType("posix", posix.__doc__)
-    vars(plain).update(vars(posix))
     importing: Any = external
-    importing._os = plain
+    importing._os = _plain
     for name in _ASKING:
         _replace(name, _telling(getattr(posix, name), tell))
     _replace("open", _opening(posix.open))

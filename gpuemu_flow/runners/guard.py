@@ -31,7 +31,7 @@ from gpuemu_flow.runners.api import Program, RunError
 from gpuemu_flow.runners.diagnose import shown_path
 from gpuemu_flow.runners.imports import is_workspace_path
 from gpuemu_flow.runners.mentions import Mentions, module_name
-from gpuemu_flow.runners.plain_paths import lexists, realpath
+from gpuemu_flow.runners.plain_paths import is_folder, lexists, real_paths, realpath
 from gpuemu_flow.runners.stand_in import StandIn, StandInFinder
 
 _HINT = (
@@ -63,10 +63,10 @@ class Guard:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        paths = [realpath(path) for path in program.forbidden]
-        self._folders = tuple(path for path in paths if Path(path).is_dir())
+        paths = list(real_paths(program.forbidden))
+        self._folders = tuple(path for path in paths if is_folder(path))
         self._files = frozenset(paths) - set(self._folders)
-        self._read_only = frozenset(map(realpath, program.read_only))
+        self._read_only = frozenset(real_paths(program.read_only))
         self._names = frozenset(map(module_name, self._files))
         self._mentions = [(path, Mentions(path, program.root)) for path in paths]
         self._record = mmap.mmap(-1, _RECORD_BYTES)  # shared with children that are forked

@@ -14,6 +14,8 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from itertools import compress
+from operator import is_not
 from typing import Any, Protocol
 
 import numpy as np
@@ -155,9 +157,11 @@ class Evaluator:
         """Remove the workspace's modules from ``sys.modules``."""
         below = self.program.root.rstrip(os.sep) + os.sep
         foreign, taken = self._foreign, {}
-        known, never = foreign.get, _never_taken.get  # found for most modules, in each evaluation
-        modules = list(sys.modules.items())
-        for name, module in [(n, m) for n, m in modules if never(n) is not m is not known(n)]:
+        held = dict(sys.modules)  # of hundreds, which each evaluation asks for
+        others = compress(held.items(), map(is_not, map(_never_taken.get, held), held.values()))
+        for name, module in others:
+            if module is foreign.get(name):
+                continue
             path = getattr(module, "__file__", None)
             if not path and name not in _BUILT_IN:
                 continue  # it may get a path later

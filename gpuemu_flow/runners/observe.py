@@ -14,7 +14,7 @@ import shutil
 import stat
 import sys
 import sysconfig
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -27,6 +27,7 @@ from gpuemu_flow.runners.changes import Changes
 from gpuemu_flow.runners.diagnose import shown_path
 from gpuemu_flow.runners.imports import is_installed
 from gpuemu_flow.runners.named_paths import absolute, is_environment, is_system, path_of
+from gpuemu_flow.runners.newly_loaded import Moment
 from gpuemu_flow.runners.plain_paths import exists, lexists, realpath
 from gpuemu_flow.runners.plain_paths import stat as plain_stat
 from gpuemu_flow.runners.preload import preloaded_searches
@@ -70,7 +71,7 @@ class Observer:
         self._name = ""
         self._known: set[str | bytes] = set()
         self._left = _MAX_BYTES
-        self._modules: Collection[str] = ()
+        self._modules = Moment(0, "")
         self._libraries = libraries.Loaded()
         self._searches = Searches()
         self._changes = Changes(self._note_change)
@@ -79,9 +80,7 @@ class Observer:
     def begin(self, program: Program) -> None:
         """Observe this process from now on, before the program's code is read."""
         self._write(b"b" + base_records())
-        # Copying all names would write to their memory, which is shared with the fork server.
-        same = len(sys.modules) == len(_base_modules)
-        self._modules = _base_modules if same else frozenset(sys.modules)
+        self._modules = Moment.now()
         self._libraries.changed()
         named = program.path or program.python or program.module
         self._name = shown_path(named, program.root)
@@ -145,10 +144,9 @@ class Observer:
         """Record the files that no event reports; called after loading and after each message."""
         if not self._active:
             return
-        if len(sys.modules) != len(self._modules):
-            now = frozenset(sys.modules.copy())
-            names = now.difference(self._modules)
-            self._modules = now
+        if len(sys.modules) != self._modules.count:
+            before, self._modules = self._modules, Moment.now()
+            names = before.since()
             for path in _origins(names):
                 self.note(b"r", path)
         for path in self._searches.missed():
@@ -391,7 +389,6 @@ def _origins(names: Iterable[str]) -> Iterable[str]:
 
 _base: list[bytes] = []
 _base_files: set[str] = set()
-_base_modules: set[str] = set()
 
 
 def base_records(*, anew: bool = False) -> bytes:
@@ -407,8 +404,6 @@ def base_records(*, anew: bool = False) -> bytes:
         libraries.Loaded()  # making the first one is slow
         files = {*_origins(list(sys.modules)), *libraries.mapped(), sys.executable}
         _base_files.update(files)
-        _base_modules.clear()
-        _base_modules.update(sys.modules)
         kept = sorted(path for path in files if not path.startswith(_PACKAGE))
         # A framework's machine code reads the environment while it is loaded, and no event reports
         # that.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import posixpath
+from collections.abc import Iterable, Iterator
+from stat import S_ISDIR, S_ISLNK
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -33,6 +35,35 @@ _realpath = _copies()["realpath"]
 def realpath(path: str) -> str:
     """Return a path with all links followed; see `os.path.realpath`."""
     return str(_realpath(path))
+
+
+def real_paths(paths: Iterable[str]) -> Iterator[str]:
+    """Yield paths as `realpath` returns them, looking at each folder once only."""
+    folders = dict[str, str]()
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if not folder.startswith("/") or name in ("", ".", ".."):
+            yield realpath(path)
+            continue
+        if folder not in folders:
+            folders[folder] = realpath(folder)
+        found = f"{folders[folder].rstrip('/')}/{name}"
+        yield realpath(found) if _is_link(found) else found
+
+
+def _is_link(path: str) -> bool:
+    try:
+        return S_ISLNK(lstat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def is_folder(path: str) -> bool:
+    """Tell whether a path leads to a folder; see `os.path.isdir`."""
+    try:
+        return S_ISDIR(stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def exists(path: str) -> bool:

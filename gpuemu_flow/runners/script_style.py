@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 from pathlib import Path
 
 from gpuemu_flow.syntax import parse_python
@@ -49,6 +50,7 @@ def _only_defines(node: ast.stmt) -> bool:
     return isinstance(node, _DEFINING)
 
 
+@lru_cache(maxsize=4)
 def function_to_call(source: bytes, path: str) -> str:
     """Return the name of the function to call in a script; empty for a protocol script.
 

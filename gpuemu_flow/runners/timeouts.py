@@ -25,6 +25,11 @@ def gives_up(outcomes: Sequence[Outcome]) -> bool:
     return len(last) == MOST_TIMEOUTS and slugs <= {TIMEOUT, NOT_RUN_SLUG}
 
 
+def was_given_up(outcome: Outcome) -> bool:
+    """Tell whether a case was not run because those before it timed out."""
+    return outcome.error is not None and outcome.error.slug == NOT_RUN_SLUG
+
+
 def not_run(index: int, seconds: float) -> Outcome:
     """Return the outcome of a case that is not run because earlier cases timed out.
 

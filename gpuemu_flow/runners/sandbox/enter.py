@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import struct
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -53,6 +52,8 @@ _KEPT_CAPABILITIES = (1 << 1) | (1 << 3)  # access to other users' files and mod
 _CAPABILITIES_VERSION = 0x20080522
 _HIGHEST_CAPABILITY = 63
 _LAST_CAPABILITY = "/proc/sys/kernel/cap_last_cap"
+_Header = ctypes.c_uint32 * 2  # the C structures of capget(2): version and process,
+_Sets = ctypes.c_uint32 * 6  # and twice effective, permitted, inheritable
 
 
 class SandboxError(Exception):
@@ -285,19 +286,17 @@ def _highest_capability() -> int:
 
 def _drop_capabilities(libc: Any) -> None:
     """Drop root's capabilities, except those over files, which Landlock restricts."""
-    header = ctypes.create_string_buffer(struct.pack("<Ii", _CAPABILITIES_VERSION, 0))
-    held = ctypes.create_string_buffer(24)
+    header, held = _Header(_CAPABILITIES_VERSION, 0), _Sets()
     if libc.capget(header, held) != 0:
         raise OSError(ctypes.get_errno(), "capabilities cannot be read")
-    low = struct.unpack("<6I", held.raw)
-    if not (low[1] or low[4]):
+    if not (held[1] or held[4]):
         return
+    nothing = ctypes.c_ulong(0)
     for number in range(_highest_capability() + 1):
         if not (1 << number) & _KEPT_CAPABILITIES:
-            # This fails for numbers that the kernel does not know, and without the right to drop
-            # any.
-            libc.prctl(syscalls.DROP_FROM_BOUNDS, *map(ctypes.c_ulong, (number, 0, 0, 0)))
-    kept = low[1] & _KEPT_CAPABILITIES
-    data = ctypes.create_string_buffer(struct.pack("<6I", kept, kept, 0, 0, 0, 0))
-    if libc.capset(header, data) != 0:
+            # This fails for numbers that the kernel does not know, and without the right to drop any.
+            given = ctypes.c_ulong(number)
+            libc.prctl(syscalls.DROP_FROM_BOUNDS, given, nothing, nothing, nothing)
+    kept = held[1] & _KEPT_CAPABILITIES
+    if libc.capset(header, _Sets(kept, kept)) != 0:
         raise OSError(ctypes.get_errno(), "capabilities cannot be given up")

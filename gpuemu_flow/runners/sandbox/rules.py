@@ -11,8 +11,10 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
+from functools import cached_property
 
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.runners.plain_paths import real_paths
 from gpuemu_flow.runners.sandbox.listings import Listings
 from gpuemu_flow.runners.sandbox.private import copies_of, forget, private_paths
 from gpuemu_flow.runners.sandbox.spec import SCRATCH, Sandbox
@@ -193,20 +195,6 @@ def _other_names(root: str, wanted: set[tuple[int, int]]) -> Iterator[str]:
             return
 
 
-def _real_paths(paths: Iterable[str]) -> Iterator[str]:
-    """Yield paths as `os.path.realpath` resolves them, but resolve each folder only once."""
-    folders = dict[str, str]()
-    for path in paths:
-        folder, _, name = path.rpartition("/")
-        if not folder.startswith("/") or name in ("", ".", ".."):
-            yield os.path.realpath(path)
-            continue
-        if folder not in folders:
-            folders[folder] = os.path.realpath(folder)
-        found = f"{folders[folder].rstrip('/')}/{name}"
-        yield os.path.realpath(found) if os.path.islink(found) else found  # noqa: PTH114
-
-
 class _Excluded:
     """Paths that are excluded from the allowed ones.
 
@@ -222,8 +210,17 @@ class _Excluded:
         self, listings: Listings, paths: Iterable[str], resolved: frozenset[str] = frozenset()
     ) -> None:
         self._listings = listings
-        self.paths = resolved.union(_real_paths(paths))
-        self._above = {above for path in self.paths for above in _above(path)}
+        self.paths = resolved.union(real_paths(paths))
+
+    @cached_property
+    def _above(self) -> set[str]:
+        found = set[str]()
+        for path in self.paths:
+            for above in _above(path):
+                if above in found:
+                    break  # with all that lie above it
+                found.add(above)
+        return found
 
     def rest(self, start: str) -> list[str]:
         """Return the largest paths at and below `start` that contain no excluded path."""
