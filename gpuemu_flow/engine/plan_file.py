@@ -29,9 +29,8 @@ def save_plan(workspace: Workspace, summary: str) -> None:
     level, mode = workspace.snapshot.basis.sandbox, workspace.settings.sandbox
     if not is_whole(level, strict=mode == STRICT):
         return
-    entries = workspace.snapshot.files.entries
     root, join = str(workspace.root), os.path.join
-    files = {join(root, path): stamp for path, (stamp, _) in entries.items()}
+    files = {join(root, path): stamp for path, stamp in workspace.snapshot.files.stamps()}
     absent = [join(root, path) for path in workspace.snapshot.basis.absent]
     for name, digest in workspace.snapshot.basis.config:
         stamp = stamp_of(name)
