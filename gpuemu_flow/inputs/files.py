@@ -93,11 +93,11 @@ class FileTable:
         found._folders = {folder: dict(inside) for folder, inside in self._folders.items()}
         return found
 
-    def stamps(self) -> Iterator[tuple[str, Stamp]]:
-        """Yield each path with its stamp."""
-        for folder, inside in self._folders.items():
-            for name, (stamp, _) in inside.items():
-                yield folder + name, _numbers(stamp)
+    def folders(self) -> dict[str, list[str]]:
+        """Return the listed paths by their folders, which end with a slash unless it is `root`."""
+        return {
+            folder: [folder + name for name in inside] for folder, inside in self._folders.items()
+        }
 
     def stamp(self, path: str) -> Stamp | None:
         """Return the stamp under which a path is listed; None if it is not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -98,7 +99,8 @@ def test_a_table_comes_back_from_its_json(folder: Path) -> None:
     paths = ["a", "b", odd, "/etc/passwd", str(folder / "c")]
     digests = {path: table.digest(path) for path in paths}
     again = FileTable.from_json(folder, table.to_json())
-    assert dict(again.stamps()) == dict(table.stamps()) == {p: stamp_of(folder / p) for p in paths}
+    assert {path: again.stamp(path) for path in paths} == {p: stamp_of(folder / p) for p in paths}
+    assert sorted(itertools.chain.from_iterable(again.folders().values())) == sorted(paths)
     assert {path: again.known_digest(path) for path in paths} == digests
     assert again.moved() == []
 
