@@ -18,21 +18,29 @@ from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.graph.overrides import Overrides
+from gpuemu_flow.inputs.sights import Sights
 from gpuemu_flow.reporting.report import run_and_report
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.elsewhere import Elsewhere
+    from gpuemu_flow.inputs.plan import Seen
     from gpuemu_flow.results.model import RunReport
 
 
-def run_plainly() -> int:
-    """Execute ``run`` without words and options; return the exit code."""
-    return exit_code_of(_run_plainly)
+def run_plainly(seen: dict[str, Seen]) -> int:
+    """Do what the command line ``run`` without words and options does; return the exit code.
+
+    Parameters
+    ----------
+    seen : dict of absolute path to Seen
+        What this process has just read of some folders.
+    """
+    return exit_code_of(lambda: _run_plainly(Sights(seen)))
 
 
-def _run_plainly() -> int:
+def _run_plainly(sights: Sights) -> int:
     options = session.RunOptions()
-    workspace = Workspace(overrides=Overrides(given=options.given))
+    workspace = Workspace(overrides=Overrides(given=options.given), sights=sights)
     gc.freeze()  # spares the garbage collector modules and graph
     gc.enable()
     return validate(workspace, options.under(workspace.target))

@@ -224,17 +224,28 @@ class ObservedSets:
             [texts.setdefault(text, len(texts)) for text in (fact.kind, fact.state, *fact.members)]
             for fact in map(all_facts.__getitem__, used)
         ]
-        members = [tuple(itertools.chain.from_iterable(b)) for b in self._members.values()]
-        common = Counter(itertools.chain.from_iterable(members))
+        # Thousands of sets have the same first block, which is counted and divided once.
+        uses = Counter(id(block) for parts in self._members.values() for block in parts)
+        all_blocks = {id(block): block for parts in self._members.values() for block in parts}
+        common: Counter[int] = Counter()
+        for one, block in all_blocks.items():
+            for number in block:
+                common[number] += uses[one]
         shared = {number for number, count in common.items() if count > len(keys) // 2}
+        divided = {
+            one: (
+                tuple(places[n] for n in block if n in shared),
+                tuple(places[n] for n in block if n not in shared),
+            )
+            for one, block in all_blocks.items()
+        }
         blocks: dict[tuple[int, ...], int] = {}
         sets = []
-        for numbers in members:
-            block = tuple(places[n] for n in numbers if n in shared)
-            sets.append([
-                blocks.setdefault(block, len(blocks)),
-                *(places[n] for n in numbers if n not in shared),
-            ])  # fmt: skip
+        for parts in self._members.values():
+            halves = [divided[id(block)] for block in parts]
+            block = tuple(itertools.chain.from_iterable(half for half, _ in halves))
+            rest = itertools.chain.from_iterable(half for _, half in halves)
+            sets.append([blocks.setdefault(block, len(blocks)), *rest])
         numbers_of = {key: number for number, key in enumerate(keys)}
         return {
             "texts": list(texts),

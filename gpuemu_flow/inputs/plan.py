@@ -228,8 +228,17 @@ def render(
     return f"{FORMAT} {_checksum(body)}\n".encode() + body
 
 
-def look(plan_path: str, environ: "Mapping[str, str]") -> tuple[str | None, bool]:
+def look(
+    plan_path: str, environ: "Mapping[str, str]", seen: "dict[str, Seen] | None" = None
+) -> tuple[str | None, bool]:
     """Find out whether anything changed since the last clean run.
+
+    Parameters
+    ----------
+    plan_path : str
+    environ : mapping
+    seen : dict of absolute path to Seen, optional
+        Gets what was read of each folder, for whoever has to look at the same files next.
 
     Returns
     -------
@@ -243,7 +252,7 @@ def look(plan_path: str, environ: "Mapping[str, str]") -> tuple[str | None, bool
         data = read(plan_path)
     except OSError:
         return None, False
-    summary = _summary_if_up_to_date(plan_path, data, environ)
+    summary = _summary_if_up_to_date(plan_path, data, environ, {} if seen is None else seen)
     return summary, summary is None and _expects_workers(plan_path, data, environ)
 
 
@@ -261,10 +270,12 @@ def digest_if_up_to_date(plan_path: str, environ: "Mapping[str, str]") -> str:
         data = read(plan_path)
     except OSError:
         return ""
-    return "" if _summary_if_up_to_date(plan_path, data, environ) is None else digest_of(data)
+    return "" if _summary_if_up_to_date(plan_path, data, environ, {}) is None else digest_of(data)
 
 
-def _summary_if_up_to_date(plan_path: str, data: bytes, environ: "Mapping[str, str]") -> str | None:
+def _summary_if_up_to_date(
+    plan_path: str, data: bytes, environ: "Mapping[str, str]", seen: "dict[str, Seen]"
+) -> str | None:
     try:
         head, _, body = data.partition(b"\n")
         if head != f"{FORMAT} {_checksum(body)}".encode():
@@ -276,7 +287,8 @@ def _summary_if_up_to_date(plan_path: str, data: bytes, environ: "Mapping[str, s
             return None
         for section in sections[1:]:
             folder, names, stamps = section.split("\n")
-            if _stamps(folder, names.split("/")) != stamps:
+            seen[folder] = now = look_into(folder, names.split("/"))
+            if "\t".join(now.stamps) != stamps:
                 return None
     except (OSError, ValueError, IndexError):
         return None
@@ -312,21 +324,52 @@ def is_damaged(plan_path: str) -> bool:
     return checksum != _checksum(body).encode()
 
 
-def _stamps(folder: str, names: list[str]) -> str:
-    """Return the stamps of one folder's files in the plan's form; OSError if one is missing."""
+class Seen:
+    """The stamps and owners of some files of one folder.
+
+    Attributes
+    ----------
+    names : list of str
+    stamps : list of str
+        The stamp of each file, behind links, as numbers with commas; empty where there is none.
+    owners : set of int
+        Users who own one of the files, or one of the links to them.
+    """
+
+    __slots__ = ("names", "owners", "stamps")
+
+    def __init__(self, names: list[str], stamps: list[str], owners: set[int]) -> None:
+        self.names = names
+        self.stamps = stamps
+        self.owners = owners
+
+
+def look_into(folder: str, names: list[str]) -> Seen:
+    """Read the stamps and owners of some files of one folder."""
     # By descriptor: the kernel then need not walk the whole path again for every file. By name: to
     # list the folder first would cost a quarter more.
-    descriptor, stat = os.open(folder or "/", os.O_RDONLY), os.stat
+    stamps: list[str] = []
+    owners: set[int] = set()
+    look, is_link = os.lstat, stat.S_ISLNK
     try:
-        return "\t".join(
-            [
-                f"{(s := stat(name, dir_fd=descriptor)).st_mtime_ns},{s.st_ctime_ns}"
-                f",{s.st_size},{s.st_ino}"
-                for name in names
-            ]
-        )
+        descriptor = os.open(folder or "/", os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return Seen(names, [""] * len(names), owners)
+    try:
+        for name in names:
+            try:
+                s = look(name, dir_fd=descriptor)
+                owners.add(s.st_uid)
+                if is_link(s.st_mode):
+                    s = os.stat(name, dir_fd=descriptor)
+                    owners.add(s.st_uid)
+            except (OSError, ValueError):
+                stamps.append("")
+            else:
+                stamps.append(f"{s.st_mtime_ns},{s.st_ctime_ns},{s.st_size},{s.st_ino}")
     finally:
         os.close(descriptor)
+    return Seen(names, stamps, owners)
 
 
 def _check_head(lines: list[str], environ: "Mapping[str, str]", folder: str) -> str | None:

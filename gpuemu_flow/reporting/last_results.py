@@ -91,8 +91,7 @@ def _state(known: Snapshot, cache: WorkspaceCache) -> tuple[set[str], dict[str, 
     an error counts as unchanged, although a run would try it again.
     """
     lookup = Discovery(known.files, ignored=[cache.folder])
-    before = dict(known.files.entries)
-    changed = known.files.refresh(sorted(before))
+    changed = known.files.refresh()
     tasks, graph = known.graph.tasks, known.graph
     if any(known.files.digest(path) != digest for path, digest in known.basis.config):
         return {spec.subject for spec in tasks.values()}, {}

@@ -309,7 +309,16 @@ class PrivateFolder:
             In no order. Links, pipes and devices are passed over, folders that are links too.
         """
         self.check(folder)
-        yield from _files(folder, suffix, depth)
+        yield from (Path(entry.path) for entry in _files(folder, suffix, depth))
+
+    def volume(self, folder: Path, suffix: str, *, depth: int = 0) -> int:
+        """Return the bytes of the files that `list_files` lists, without a `Path` for each."""
+        self.check(folder)
+        total = 0
+        for entry in _files(folder, suffix, depth):
+            with contextlib.suppress(FileNotFoundError):  # another process deleted it
+                total += entry.stat(follow_symlinks=False).st_size
+        return total
 
     @contextlib.contextmanager
     def temporary(self, parent: Path, prefix: str) -> Iterator[Path]:
@@ -332,11 +341,11 @@ def _make_one(folder: Path) -> None:
         folder.mkdir(mode=FOLDER_MODE)
 
 
-def _files(folder: Path, suffix: str, depth: int) -> Iterator[Path]:
+def _files(folder: str | Path, suffix: str, depth: int) -> Iterator[os.DirEntry[str]]:
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if depth:
                 if entry.is_dir(follow_symlinks=False):
-                    yield from _files(Path(entry.path), suffix, depth - 1)
+                    yield from _files(entry.path, suffix, depth - 1)
             elif entry.name.endswith(suffix) and entry.is_file(follow_symlinks=False):
-                yield Path(entry.path)
+                yield entry

@@ -135,11 +135,11 @@ def _observed(
     A path that was looked up is listed together with the type of look-up, one of `SHOWN`.
     """
     names, lookup = workspace.snapshot.observed.names(tasks), workspace.inputs
-    entries = workspace.snapshot.files.entries
+    files = workspace.snapshot.files
     found: dict[str, Stamp | None] = {}
     for member in names.files:
-        path, known = lookup.path(member), entries.get(lookup.key(member))
-        found[path] = stamp_of(path) if known is None else known[0]
+        path, known = lookup.path(member), files.stamp(lookup.key(member))
+        found[path] = stamp_of(path) if known is None else known
     found.update({lookup.path(member): None for member in names.missed})
     for package in names.packages:
         found.update({record: stamp_of(record) for record in lookup.records(package)})

@@ -294,7 +294,7 @@ def _drop_capabilities(libc: Any) -> None:
     nothing = ctypes.c_ulong(0)
     for number in range(_highest_capability() + 1):
         if not (1 << number) & _KEPT_CAPABILITIES:
-            # This fails for numbers that the kernel does not know, and without the right to drop any.
+            # It fails for numbers that the kernel does not know, or without the right to do it.
             given = ctypes.c_ulong(number)
             libc.prctl(syscalls.DROP_FROM_BOUNDS, given, nothing, nothing, nothing)
     kept = held[1] & _KEPT_CAPABILITIES
