@@ -112,11 +112,12 @@ class ProgramSession:
         index: int = 0,
         seed: int = 0,
         case: Case | None = None,
+        decoy: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         """Start a call as `call` does, but return at once; `finish` gives the result.
 
         If `inputs` are arrays, `case` may give the case they belong to, which the checks `decoy`
-        and `guards` need.
+        and `guards` need, and `decoy` the values of the decoy, which are drawn otherwise.
 
         Calls begun in two sessions run at the same time.
         """
@@ -130,6 +131,7 @@ class ProgramSession:
             index=index,
             seed=seed,
             case=case,
+            decoy=decoy,
         )
         self._index = inputs.index if isinstance(inputs, Case) else index
         self._supervisor.begin(self._begun)
