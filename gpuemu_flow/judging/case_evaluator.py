@@ -214,18 +214,26 @@ class CaseEvaluator:
         files = self._files([case]) if inputs is None else {}
         # With more checks, this process makes the inputs, between guard zones.
         give = inputs is None and not watches(checks)
-        about = PreparedBatch([case], inputs, arena, give=give, **files)
+        bring = inputs is None and watches(checks)
+        about = PreparedBatch([case], inputs, arena, give=give, bring=bring, **files)
         judge_request = JudgeRequest(self._setup, about)
         judge_request.watch = give
         try:
             self._reference.begin_work(judge_request)
-            if give:
+            if inputs is None:
                 judge_request.wait_prepared()
-                about.give = False
+                about.give = about.bring = False
             given = self._given_by(about) if inputs is None else inputs
             # With guards or decoys, the inputs have to be made for the op's process.
             stands_for = case if checks.decoy or checks.guards else None
-            self._op.begin(given, checks=checks, index=case.index, seed=case.seed, case=stands_for)
+            self._op.begin(
+                given,
+                checks=checks,
+                index=case.index,
+                seed=case.seed,
+                case=stands_for,
+                decoy=about.brought[1] if about.brought else None,
+            )
             actual, outcome = self._op.finish()
             result = self._settle(judge_request, actual, outcome)
         except BaseException:
@@ -245,6 +253,8 @@ class CaseEvaluator:
     @staticmethod
     def _given_by(about: PreparedBatch) -> Arrays | SharedInputs:
         (case,) = about.cases
+        if about.brought:
+            return about.brought[0]
         if about.peer is None or not about.slots:
             return materialise(case)
         return SharedInputs(about.peer, about.slots[0], lambda: materialise(case))

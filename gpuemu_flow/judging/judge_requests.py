@@ -78,6 +78,8 @@ class PreparedBatch:
     give : bool
         True to write the inputs into the memory shared with the op. False once this is done, since
         the op's outputs follow the inputs in that memory.
+    bring : bool
+        True to bring the only case's inputs, and those of its decoy, to this process.
     known : sequence of str or None
         Per case: the file with the reference's outputs; None if the reference must be run.
     stage : sequence of str
@@ -86,16 +88,21 @@ class PreparedBatch:
         False if the reference's process ended when float64 outputs were requested.
     slots : list of dict of str to Slot
         Positions of each case's inputs. Empty until they are known, and after a failure.
+    brought : sequence of mapping of str to ndarray
+        The values that `bring` asks for: views that are valid until the next request. Empty until
+        they are known, after a failure, and if they are too large.
     """
 
     cases: Sequence[Case]
     arrays: Arrays | None = None
     peer: Arena | None = None
     give: bool = False
+    bring: bool = False
     known: Sequence[str | None] = ()
     stage: Sequence[str] = ()
     widens: bool = True
     slots: list[dict[str, Slot]] = field(default_factory=list, init=False)
+    brought: list[Arrays] = field(default_factory=list, init=False)
 
     @property
     def index(self) -> int:
@@ -249,6 +256,7 @@ class JudgeRequest:
             "cases": [case.to_json() for case in about.cases],
             "by_seed": about.arrays is None,
             "give": about.give and has_peer,
+            "bring": about.bring,
             "known": list(about.known) or none,
             "stage": list(about.stage) or none,
             "widens": about.widens,
@@ -265,7 +273,7 @@ class JudgeRequest:
         return failed
 
     def wait_prepared(self) -> None:
-        """Wait until the inputs are at `PreparedBatch.slots`; a failure is reported by `finish`."""
+        """Wait until this process can read the inputs; a failure is reported by `finish`."""
         worker_client = self._begun_in
         if not self._waiting or worker_client is None:
             return
@@ -276,7 +284,11 @@ class JudgeRequest:
             self._failed = attempt
             return
         try:
-            self.about.slots = [_slots(slots) for slots in answer["result"] or ()]
+            slots = [_slots(slots) for slots in answer["result"] or ()]
+            if self.about.bring:
+                self.about.brought = [worker_client.shared().read(some) for some in slots]
+            else:
+                self.about.slots = slots
         except MALFORMED:
             self._failed = worker_client.broken(self.about.index)
 

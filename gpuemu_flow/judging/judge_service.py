@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.generate import materialise, materialise_each
+from gpuemu_flow.cases.generate import decoy_case, materialise, materialise_each
 from gpuemu_flow.judging import gradients
 from gpuemu_flow.judging.compare_functions import CompareFunctions
 from gpuemu_flow.judging.expected_store import Effort, load, stage
@@ -39,6 +39,10 @@ from gpuemu_flow.runners.tensors import element_type
 from gpuemu_flow.types import Case, CheckResult, Json, failure_to_json
 
 Arrays = dict[str, NDArray[Any]]
+
+MOST_BROUGHT = 16 << 20
+"""Bytes of a case's inputs that the coordinator need not make again: shared memory never shrinks,
+and counts towards the reference's memory limit."""
 
 
 @dataclass
@@ -108,7 +112,7 @@ class JudgeService:
         return _to_json(context.own.write(outputs))
 
     def _prepare(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Make or receive the inputs, and return their positions if the op needs them."""
+        """Make or receive the inputs, and return their positions if other processes need them."""
         cases = [Case.from_json(case) for case in payload["cases"]]
         widens = self._widens and bool(payload["widens"])
         peer = context.peer if payload["give"] else None
@@ -127,7 +131,21 @@ class JudgeService:
                 item.given = peer.write(inputs, start=start, keep_layout=True)
                 start = end_of(item.given)
                 given.append(_to_json(item.given))
+        if payload["bring"]:
+            return self._bring(context)
         return given if peer is not None else None
+
+    def _bring(self, context: ServiceContext) -> Json:
+        """Write the only case's inputs, and its decoy's, to this worker's own memory."""
+        (item,) = self._items
+        if sum(array.nbytes for array in item.inputs.values()) > MOST_BROUGHT:
+            return None
+        try:
+            judged = context.own.write(item.inputs)
+            decoy = context.own.write(materialise(decoy_case(item.case)), start=end_of(judged))
+        except (MemoryError, OSError):  # over the reference's limit, which is not for these
+            return None
+        return [_to_json(judged), _to_json(decoy)]
 
     def go_on(self, context: ServiceContext) -> None:
         """Run the reference while the op runs in its own process.

@@ -53,6 +53,8 @@ class CheckedInputs:
         Dtype of the float values that are converted; used only if `case` is None.
     input_dtype : str or None
         Dtype to which float values are converted; None leaves them as they are.
+    decoy_values : mapping of str to ndarray or None
+        Values of the decoy; None to make them from the decoy's seed.
     """
 
     index: int
@@ -61,6 +63,7 @@ class CheckedInputs:
     values: Arrays | None = None
     dtype: str = ""
     input_dtype: str | None = None
+    decoy_values: Arrays | None = None
 
     @property
     def float_dtype(self) -> str:
@@ -76,7 +79,9 @@ class CheckedInputs:
     def decoy(self, judged: Arrays, *, guards: bool) -> dict[str, np.ndarray]:
         """Make the inputs of the decoy call, which precedes the judged one."""
         assert self.case is not None  # noqa: S101 - else there are no decoys
-        made = make_inputs(decoy_case(self.case), self.input_dtype, guards=guards)
+        made = make_inputs(
+            decoy_case(self.case), self.input_dtype, guards=guards, values=self.decoy_values
+        )
         decoys.resemble(made, judged, self.case)
         return made
 

@@ -114,11 +114,12 @@ class ProgramSession:
         index: int = 0,
         seed: int = 0,
         case: Case | None = None,
+        decoy: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         """Start a call as `call` does, but return at once; `finish` returns the result.
 
         If `inputs` are arrays, `case` may name the case that they belong to. The checks `decoy` and
-        `guards` need it.
+        `guards` need it. `decoy` may hold the values of the decoy; otherwise they are drawn.
 
         Calls begun in two sessions run at the same time.
         """
@@ -132,6 +133,7 @@ class ProgramSession:
             index=index,
             seed=seed,
             case=case,
+            decoy=decoy,
         )
         self._index = inputs.index if isinstance(inputs, Case) else index
         self._supervisor.begin(self._begun)

@@ -153,12 +153,14 @@ class CallInMemory:
         index: int = 0,
         seed: int = 0,
         case: Case | None = None,
+        decoy: Arrays | None = None,
     ) -> None:
         self.outputs: dict[str, np.ndarray] = {}
         self.arena: Arena | None = None
         self.slots: dict[str, Slot] = {}
         self._checks = checks
         self._case = inputs if isinstance(inputs, Case) else case
+        self._decoy = decoy
         self._seed = inputs.seed if isinstance(inputs, Case) else seed
         self._dtype = dtype
         self._checked: CheckedWork | None = None
@@ -226,6 +228,7 @@ class CallInMemory:
             None if follow else values,
             self._dtype,
             self._message["input_dtype"],
+            self._decoy,
         )
         self._checked = CheckedWork(inputs, self._checks)
         return self._checked.begin(worker_client)
