@@ -107,23 +107,16 @@ class Client(Calling):
         op_name : str
             The op's name in ``gpuemu.toml``. It may also be passed as ``op=``.
         inputs : mapping of name to tensor
-            The op's inputs as they were before the op ran: arrays of numpy, PyTorch, JAX or
-            TensorFlow.
+            Arrays of numpy, PyTorch, JAX or TensorFlow, as they were before the op ran.
         output : tensor, or mapping of name to tensor
             The op's output, or all outputs by name.
         seed : int, optional
-            Seed of a case that the daemon handed out. With it, the call does what `submit_output`
-            does.
+            Seed of a case that the daemon handed out: the call then works as `submit_output`.
         dtype : str, optional
             Convert all tensors to this dtype, such as ``bfloat16``, before they are sent.
         **kwargs
             ``atol``, ``rtol`` and ``precision`` replace the configured settings for this call.
             All other arguments are passed to the reference.
-
-        Returns
-        -------
-        ValidationResult
-            The verdict and the figures. The daemon stores it.
         """
         name = calls.op_name_of(op_name, kwargs)
         client = {**about_me(), **code_of_caller()}
@@ -154,11 +147,6 @@ class Client(Calling):
             See `validate_op`.
         seed : int
             The case's seed.
-
-        Returns
-        -------
-        ValidationResult
-            The verdict and the figures. The daemon stores it as the result of this case.
         """
         name = calls.op_name_of(op_name, kwargs)
         if seed is None and isinstance(inputs, int):
@@ -257,8 +245,7 @@ class Client(Calling):
         count : int
             Number of cases.
         seed : int, optional
-            The seed from which the seeds of all cases follow: equal seeds give equal cases. By
-            default it is taken from the clock.
+            Equal seeds give equal cases. By default it is taken from the clock.
         op_schema : mapping, optional
             A description of the op's inputs that replaces that of ``gpuemu.toml``.
         dtypes : sequence of str, optional
