@@ -19,6 +19,7 @@ from gpuemu_flow.numerics.bounds import ElementBound, make_quick_bound
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
 from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations
 from gpuemu_flow.numerics.judge import AffineBound, Bound
+from gpuemu_flow.numerics.marking import STAND_INS, marking
 from gpuemu_flow.numerics.measure import measure
 from gpuemu_flow.numerics.noise import noisy
 from gpuemu_flow.numerics.operand import Rounding
@@ -244,8 +245,22 @@ def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
 
 
 def _rounding_decides(evaluate: Evaluate, inputs: Arrays) -> bool:
-    """Tell whether perturbed intermediate roundings change an integer output."""
-    return _rounds_in_sight(Evaluations(evaluate, inputs), inputs, COARSE)
+    """Tell whether intermediate roundings have an influence on an integer output.
+
+    Moved roundings may change none, as where nearly all results saturate. If each becomes NaN,
+    the influence always shows.
+    """
+    evaluations = Evaluations(evaluate, inputs)
+    if _rounds_in_sight(evaluations, inputs, COARSE):
+        return True
+    copies = as_float32(widen(inputs))
+    plain = evaluations.outputs(copies, shadow=True)
+    marked = [evaluations.outputs(marking(copies, each), shadow=True) for each in STAND_INS]
+    return plain is not None and any(
+        outputs is not None and not np.array_equal(outputs[name], plain[name], equal_nan=True)
+        for outputs in marked
+        for name in plain
+    )
 
 
 def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
@@ -289,7 +304,9 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
         differs = differs or not evaluations.takes_float64
     if differs or is_exact_op(evaluate, [_small_integers(inputs) for inputs in samples]):
         return True
-    return any(_rounds_in_sight(Evaluations(evaluate, each), each, unit) for each in samples)
+    if unit == COARSE:
+        return any(_rounding_decides(evaluate, each) for each in samples)
+    return any(_rounds_in_sight(Evaluations(evaluate, each), each) for each in samples)
 
 
 def _rounds_in_sight(evaluations: Evaluations, inputs: Arrays, unit: float = FINE) -> bool:
