@@ -155,7 +155,7 @@ def saturated_operands(columns: int, largest: float = 0.1) -> Arrays:
 
 @pytest.mark.parametrize("largest", [0.1, 10.0])
 def test_integers_that_saturate_are_rounded_all_the_same(largest: float) -> None:
-    """Whether moved roundings happen to change one of few samples says nothing of all cases."""
+    """Moved roundings that change none of a few samples say nothing of all cases."""
     samples = [saturated_operands(columns, largest) for columns in (40, 60)]
     reference = Function(requantised)
     assert not is_exact_op(reference, samples)
