@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.bounds import ElementBound, unit
 from gpuemu_flow.numerics.cancelling import Operands, cancelling
+from gpuemu_flow.numerics.cancelling_torch import cancelling_torch
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.evaluations import Evaluations
 from gpuemu_flow.numerics.marking import STAND_INS, inverting, marking, stepping
@@ -314,14 +315,16 @@ class _Session:
     def cancelling_draws(self, count: int, *, shadow: bool) -> None:
         """Evaluate the shadow, or the reference in float64, with the operands of sums moved."""
         inputs = as_float32(self._inputs64) if shadow else self._inputs64
-        operands = Operands()
-        self._evaluate(cancelling(inputs, self._rng, 0.0, operands), shadow=shadow)
+        operands, tensors = Operands(), Operands()
+        with cancelling_torch(self._rng, 0.0, tensors):
+            self._evaluate(cancelling(inputs, self._rng, 0.0, operands), shadow=shadow)
         for draw in range(5 * AGAIN, 5 * AGAIN + count):
             # Up, then down: the sign of what is left may decide whether it shows at all.
             rng = self._rng.derive(f"auto/cancelling/{draw // 2}")
             unit_now = -self._unit if draw % 2 else self._unit
             moved = cancelling(inputs, rng, unit_now, operands)
-            values = self._evaluate(moved, shadow=shadow)
+            with cancelling_torch(rng, unit_now, tensors):
+                values = self._evaluate(moved, shadow=shadow)
             for name, flat in (values or {}).items():
                 self._outputs[name].add_cancelled(flat)
 
