@@ -118,8 +118,10 @@ class _Cancelling(Base):
         errors = self.operands.errors(plain)
         if errors is None:
             return self._moved(plain)
+        # A share of its own: terms that have the same errors must not move alike.
+        share = plain.dtype.type(2.0 * self.rng.f64(1)[0] - 1.0)
         with np.errstate(all="ignore"):
-            moved = np.asarray(plain + errors).view(type(self))
+            moved = np.asarray(plain + share * errors).view(type(self))
         moved.rounded = True
         return moved
 

@@ -115,7 +115,8 @@ class _Moving:
         if errors is None:
             self._move(moved, None)
         else:
-            moved += self._torch.from_numpy(np.asarray(errors))
+            share = float(2.0 * self._rng.f64(1)[0] - 1.0)
+            moved += share * self._torch.from_numpy(np.asarray(errors))
         return moved
 
     def _move(self, tensor: Any, chosen: Any) -> None:

@@ -242,3 +242,16 @@ def test_what_cancels_is_off_by_its_own_terms_errors() -> None:
 
     *_, last = draws(function, a)
     assert 1e-6 < np.abs(last).max() < 1e-2
+
+
+def test_two_terms_with_the_same_errors_do_not_move_alike() -> None:
+    """Of a sum and a product in one difference, each is moved, and both by errors of one origin."""
+    a = np.array([[1000.3, 0.7, -1000.2]], np.float32)
+    b = np.array([[1.1], [0.3], [1.1]], np.float32)
+
+    def function(a: Array) -> Array:
+        product = a @ b
+        return product - (product * 1).sum(1, keepdims=True)
+
+    *_, last = draws(function, a)
+    assert 1e-6 < np.abs(last).max() < 1e-2
