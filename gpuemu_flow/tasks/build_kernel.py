@@ -125,7 +125,7 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
 
 
 def _used(spec: TaskSpec, context: StageContext, params: BuildParams) -> Discovered:
-    """Return what the user's command depends on besides its declared inputs; nothing without it."""
+    """Return the inputs of the user's command besides the declared ones; none if it has none."""
     if not params.command:
         return Discovered()
     uses = command_uses(params.command[0], spec.sources, context.root, os.environ)
